@@ -284,19 +284,19 @@ store_attempt_s = 600.0
 
 
 @pytest.fixture
-def hanging(images: ImageWorker, python: bytes, tmp_path: Path) -> Iterator[ImageWorker]:
+def hanging(worker: ImageWorker, python: bytes, tmp_path: Path) -> Iterator[ImageWorker]:
     """Another worker of the same server, which `stopped` stops."""
-    settings = images.settings.replace(f"s3://{BUCKET}/worker", f"s3://{BUCKET}/{tmp_path.name}")
+    settings = worker.settings.replace(f"s3://{BUCKET}/worker", f"s3://{BUCKET}/{tmp_path.name}")
     settings = settings.replace(f"store_attempt_s = {ATTEMPT_S}\n", HANGING)
-    worker = ImageWorker(
-        *(images.start(tmp_path / "state", settings), images.server, images.s3, python, tmp_path),
-        *(settings, images.broken),
+    other = ImageWorker(
+        *(worker.start(tmp_path / "state", settings), worker.server, worker.s3, python, tmp_path),
+        *(settings, worker.broken),
     )
     try:
-        yield worker
-        assert worker.daemon.terminate() == 0
+        yield other
+        assert other.daemon.terminate() == 0
     finally:
-        worker.daemon.close()
+        other.daemon.close()
 
 
 @contextmanager
@@ -330,6 +330,12 @@ def test_a_store_that_hangs(hanging: ImageWorker, happened: Happened) -> None:
     serves_again(hanging, "cold")
 
 
+def deployed_handler(worker: ImageWorker) -> None:
+    layout = worker.directory / "handler"
+    write_layout(layout, [python_files().tar(), zygotes.FILES], zygotes.CONFIG, compress=False)
+    deploy(worker.daemon, "handler", upload(worker.daemon, layout), timeout_s=60, init_timeout_s=60)
+
+
 @case(
     "I53",
     "a worker starts again while its chunk store never answers; one time without what it had cached",
@@ -337,9 +343,7 @@ def test_a_store_that_hangs(hanging: ImageWorker, happened: Happened) -> None:
 )
 def test_a_worker_that_starts_while_its_store_hangs(hanging: ImageWorker, happened: Happened) -> None:
     hanging.deployed("program")
-    layout = hanging.directory / "handler"
-    write_layout(layout, [python_files().tar(), zygotes.FILES], zygotes.CONFIG, compress=False)
-    deploy(hanging.daemon, "handler", upload(hanging.daemon, layout), timeout_s=60, init_timeout_s=60)
+    deployed_handler(hanging)
     assert hanging.asked("program").status == hanging.asked("handler", {}).status == 200
     for caches in ("kept", "lost"):
         assert hanging.daemon.terminate() == 0
@@ -357,6 +361,30 @@ def test_a_worker_that_starts_while_its_store_hangs(hanging: ImageWorker, happen
         happened(f"caches {caches}")
     serves_again(hanging, "handler")
     serves_again(hanging, "program")
+
+
+@case(
+    "I57",
+    "the chunk store stops answering after the first chunks of an image, while its handler's Zygote starts",
+    expect="Images.StoreUnavailable; later it serves",
+)
+def test_a_store_that_hangs_while_a_zygote_starts(hanging: ImageWorker, happened: Happened) -> None:
+    deployed_handler(hanging)
+    assert hanging.daemon.terminate() == 0
+    hanging.daemon.close()
+    shutil.rmtree(hanging.daemon.state / "agent")
+    settings = hanging.settings.replace("attempt_s = 600.0", "attempt_s = 2.0").replace(
+        "[images]", "[images]\nprofile_mb = 0"
+    )
+    hanging.daemon = hanging.start(hanging.daemon.state, settings)
+    hanging.s3.inject(f"{BUCKET}/{hanging.directory.name}/roots/", method="GET", skip=FIRST_CHUNKS, delay_s=600)
+    happened(hanging.fails_typed("handler", "Images.StoreUnavailable"))
+    hanging.s3.remove_faults()
+    serves_again(hanging, "handler")
+
+
+FIRST_CHUNKS = 3
+"""With which an image is mounted, and no Python starts."""
 
 
 @case(
