@@ -66,7 +66,6 @@ endpoint = "{s3.url}"
 credentials_file = "{credentials}"
 cache_mb = 256
 store_attempt_s = 1.0
-agent_answer_s = 2.0
 """
 
 
