@@ -10,6 +10,7 @@ Owns nothing. A further source is a class with `take`, and a place in the list o
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -22,8 +23,9 @@ from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.farm.control import ZygoteGone
+from sockd.images.image_python import SCHEME
 from sockd.images.program import Program
-from sockd.plain.errors import ImageUnavailable
+from sockd.plain.errors import ImageNotReady, ImageUnavailable
 from sockd.plain.telemetry import Origin
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.sandbox import Sandbox
@@ -39,6 +41,8 @@ class Conditions(Protocol):
         """As `reserve_nowait`, after waiting. Raises: SockdError."""
 
 
+IMAGE = f"{SCHEME}:"
+"""With which ids of images' interpreters begin."""
 TRIES = 3
 """How often a start of an image's program asks for a Zygote, when one after the other ends, or its image is lost."""
 LEAST_TRIES = 2
@@ -151,7 +155,7 @@ class Forks:
             reservation = await wanted.conditions.reserve(wanted.program)
             reserved_ns = time.monotonic_ns()
             try:
-                node = await tree.living_best(wanted.view)
+                node = await self._living_best(wanted)
                 # It has waited, perhaps for memory: by now there may be a spare.
                 spare = tree.take_spare(node, reservation)
             except BaseException:
@@ -166,6 +170,19 @@ class Forks:
                 continue
             return Started(sandbox, "zygote", node, started_ns, reserved_ns)
         raise failure
+
+    async def _living_best(self, wanted: Wanted) -> ZygoteNode:
+        """The best Zygote; the first of an image reads its files, for no longer than a start may take."""
+        program = wanted.program
+        if not wanted.view.lineage.interpreter.startswith(IMAGE):
+            return await self._tree.living_best(wanted.view)
+        try:
+            async with asyncio.timeout(program.init_timeout_s) as limit:
+                return await self._tree.living_best(wanted.view)
+        except TimeoutError:
+            if limit.expired():
+                raise ImageNotReady(program.init_timeout_s) from None
+            raise
 
 
 class Starts:

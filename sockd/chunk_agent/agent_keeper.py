@@ -29,7 +29,7 @@ MOST_ENDS, ENDS_WITHIN_S = 6, 60.0
 FIRST_PAUSE_S = 0.1
 """Before the second restart; the first is at once, each later pause is twice as long."""
 START_S = 20.0
-"""From exec until the process has all images."""
+"""From exec until the process has all images; one that stood by for as long has `answer_s`."""
 _log = logging.getLogger(__name__)
 
 
@@ -142,15 +142,23 @@ class AgentKeeper:
                 await link.left.wait()
 
     async def ask(
-        self, question: Callable[[int], wire.ToAgent], descriptors: Callable[[], tuple[int, ...]] = tuple
+        self,
+        question: Callable[[int], wire.ToAgent],
+        descriptors: Callable[[], tuple[int, ...]] = tuple,
+        *,
+        takes_long: bool = False,
     ) -> wire.Answer:
-        """The answer of whichever process lives long enough. Args: descriptors: called for each process.
+        """The answer of whichever process lives long enough.
+
+        Args:
+            descriptors: called for each process.
+            takes_long: otherwise a process that does not answer within `answer_s` is ended.
 
         Raises: ImageUnavailable; SockdError, the agent's."""
         while True:
             link = await self.link()
             try:
-                return await link.ask(question, descriptors())
+                return await link.ask(question, descriptors(), within_s=None if takes_long else self._settings.answer_s)
             except AgentEnded:
                 await link.left.wait()
 
@@ -212,7 +220,7 @@ class AgentKeeper:
         try:
             async with self.mount.lend() if self.mount else contextlib.nullcontext(()) as devices:
                 link.set_up(self._slab, devices)
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(max(self._settings.answer_s, link.started_s + START_S - time.monotonic())):
                 for opened in list(self._images.values()):
                     if not self._is_open(opened):
                         continue

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class AgentSettings:
     """At a time."""
     stall_s: float = 2.5
     """A read fails when it has waited for so long and no chunk has arrived meanwhile."""
+    answer_s: float = 5.0
+    """A process that does not answer a question within so long is ended."""
     standby: bool = True
     """Whether another process waits to take over."""
     fill_bytes_s: int = 0
@@ -72,6 +75,9 @@ class AgentLink:
         self._answers: dict[int, asyncio.Future[wire.ToDaemon]] = {}
         self._number = 0
         self.is_ended = False
+        self.started_s = time.monotonic()
+        self._why_ended = ""
+        """If the daemon has ended it."""
         self.left = asyncio.Event()
         """Set by the owner when this process is no longer the one that is asked."""
         self._loop.add_reader(ours, self._received)
@@ -126,11 +132,19 @@ class AgentLink:
 
     async def ended(self) -> str:
         """Wait until the process has ended; how it did, in words."""
-        return await self._process.wait()
+        how = await self._process.wait()
+        return self._why_ended or how
 
-    async def ask(self, question: Callable[[int], wire.ToAgent], descriptors: Sequence[int] = ()) -> wire.Answer:
-        """The answer. Args: question: makes the message of this number.
+    async def ask(
+        self,
+        question: Callable[[int], wire.ToAgent],
+        descriptors: Sequence[int] = (),
+        *,
+        within_s: float | None = None,
+    ) -> wire.Answer:
+        """The answer.
 
+        Args: question: makes the message of this number; within_s: a process that does not answer within so long is ended.
         Raises: AgentEnded; SockdError, the agent's."""
         if self.is_ended:
             raise AgentEnded
@@ -140,7 +154,12 @@ class AgentLink:
         self._answers[number] = answer
         try:
             wire.send(self._ours, question(number), descriptors)
-            found = await answer
+            await asyncio.wait([answer], timeout=within_s)
+            if not answer.done():
+                self._received()  # perhaps the loop was late, and not the process
+            if not answer.done():
+                self._end_process(f"it has not answered for {within_s:g} s")
+            found = answer.result()
         except OSError as error:  # it has ended, or has not read for so long that the socket is full
             raise AgentEnded from error
         finally:
@@ -180,16 +199,20 @@ class AgentLink:
             self._end()
             return False
         except wire.BadAgentMessage as error:
-            _log.error("the agent of images is ended, because it sent what is no message: %s", error)
-            self._end()
-            if self._process.launcher.returncode is None:
-                self._process.launcher.kill()
+            self._end_process(f"it sent what is no message: {error}")
             return False
         if isinstance(message, wire.Trouble):
             self._on_trouble(message)
         elif (answer := self._answers.get(message.number)) is not None and not answer.done():
             answer.set_result(message)
         return True
+
+    def _end_process(self, why: str) -> None:
+        _log.error("the agent of images is ended: %s", why)
+        self._why_ended = why
+        self._end()
+        if self._process.launcher.returncode is None:
+            self._process.launcher.kill()  # the agent follows, also one that is stopped
 
     def _end(self) -> None:
         if self.is_ended:

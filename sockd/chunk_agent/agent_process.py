@@ -91,6 +91,8 @@ class AgentProcess:
             case wire.AskCounters():
                 wire.send(self._control, wire.CountersAre(message.number, self._counters()))
                 return
+            case wire.Ping():
+                pass
             case _:
                 raise wire.BadAgentMessage(f"{type(message).__name__} after the first message")
         wire.send(self._control, wire.Done(message.number))

@@ -8,6 +8,7 @@
       AskUse + file                     →      UseIs; the file has the chunk's ciphertext
       Filled, Started, Close            →      Done
       AskProfile, AskCounters           →      ProfileIs, CountersAre
+      Ping                              →      Done
                                         ←      Trouble, unasked
 
 Each message of the daemon's but Setup has a number, which its answer repeats. The agent ends with the socket.
@@ -149,6 +150,12 @@ class AskCounters(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=T
     number: int
 
 
+class Ping(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Ask for an answer."""
+
+    number: int
+
+
 class Done(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
     """It is done, or why not."""
 
@@ -190,7 +197,7 @@ class Trouble(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True)
     message: str
 
 
-ToAgent = Setup | Open | Filled | Started | Close | Serve | Write | AskProfile | AskUse | AskCounters
+ToAgent = Setup | Open | Filled | Started | Close | Serve | Write | AskProfile | AskUse | AskCounters | Ping
 Answer = Done | ProfileIs | UseIs | CountersAre
 ToDaemon = Answer | Trouble
 _to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)

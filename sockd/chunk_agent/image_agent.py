@@ -22,6 +22,7 @@ from sockd.chunk_agent import agent_wire as wire
 from sockd.chunk_agent.agent_directory import AgentDirectory
 from sockd.chunk_agent.agent_keeper import AgentKeeper, OpenedImage
 from sockd.chunk_agent.agent_link import AgentSettings, trouble_error
+from sockd.chunk_agent.agent_watch import AgentWatch
 from sockd.chunk_agent.fuse_messages import BadMessage
 from sockd.chunk_agent.fuse_mount import FuseMount
 from sockd.chunk_agent.memory_file import memory_file
@@ -75,6 +76,7 @@ class ImageAgent:
         self._next_node = _FIRST_NODE
         self._beginning = asyncio.Lock()
         self._keeper: AgentKeeper | None = None
+        self._watch = AgentWatch(lambda: self._tell(wire.Ping))
         self._writing: dict[str, asyncio.Lock] = {}
         self._lost_s = self._again_s = float("-inf")
         """When the agent was given up, and from when on another is started."""
@@ -161,6 +163,10 @@ class ImageAgent:
             await self.close(image)
             raise
 
+    def look(self) -> None:
+        """An image is mounted or read: soon see to it that the agent answers, or that the next one does."""
+        self._watch.look()
+
     async def switch(self, manifest: Manifest) -> None:
         """Serve an open image from other chunks with the same plaintext, such as those of another root. Nothing, if it is not
         open. Raises: ImageUnavailable."""
@@ -228,6 +234,7 @@ class ImageAgent:
 
     async def aclose(self) -> None:
         """End the agent. Reads of images that are still mounted fail. Again is nothing."""
+        await self._watch.aclose()
         async with self._beginning:
             keeper, self._keeper = self._keeper, None
             if keeper is not None:
@@ -377,7 +384,9 @@ class ImageAgent:
             if found is None:
                 with self._directory.written(opened.image) as file:
                     await keeper.ask(
-                        lambda number: wire.Write(number, opened.image, opened.root), lambda: (opened.table, file)
+                        lambda number: wire.Write(number, opened.image, opened.root),
+                        lambda: (opened.table, file),
+                        takes_long=True,
                     )
                 found = self._directory.whole(opened.image, size_bytes)
             assert found is not None

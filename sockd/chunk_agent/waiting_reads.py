@@ -1,7 +1,9 @@
 """Reads that wait for chunks: answered once, by whoever is first: the last chunk, a failure, an interrupt, the time limit.
 
 Owns a thread that ends reads whose time is over. POLICY: a read fails when it has waited for `stall_s` and no chunk of any
-read has arrived for as long, so that a slow store is waited for and one that hangs is not.
+read has arrived for as long, so that a slow store is waited for and one that hangs is not. A program that then tries one file
+after the other would wait for as long at each: for `stall_s`, reads of this image that come within QUICK_S of its last failure
+fail at once, until a chunk arrives. Their chunks are fetched all the same.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ class WaitingRead:
 class WaitingReads:
     """All of them. `close` waits for the thread."""
 
+    QUICK_S = 0.5
+    """Shorter than the second after which callers are told to try again."""
+
     def __init__(
         self, stall_s: float, last_arrival_s: Callable[[], float], report: Callable[[str, SockdError], None]
     ) -> None:
@@ -56,6 +61,8 @@ class WaitingReads:
         self._report = report
         self._reads: dict[tuple[int, int], WaitingRead] = {}
         self._by_age: deque[WaitingRead] = deque()
+        self._stalled: dict[str, tuple[float, float]] = {}
+        """By image: when a read of it has waited in vain, and when one has failed last."""
         self._interrupted: OrderedDict[int, None] = OrderedDict()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -67,8 +74,9 @@ class WaitingReads:
         return len(self._reads)
 
     def add(self, read: WaitingRead) -> None:
-        """From now on it is answered once."""
+        """From now on it is answered once; at once, if another of its image has just waited in vain."""
         with self._changed:
+            is_vain = self._is_vain(read)
             self._reads[read.device, read.unique] = read
             self._by_age.append(read)
             if len(self._by_age) == 1:
@@ -77,6 +85,9 @@ class WaitingReads:
             self._interrupted.pop(read.unique, None)
         if was_interrupted:
             self.interrupt(read.unique)
+        elif is_vain:
+            self.counts["failed_at_once"] += 1
+            self.fail(read, StoreUnavailable("of images", f"no chunk has come for {self._stall_s:g} s"))
 
     def take(self, read: WaitingRead) -> bool:
         """Whether the caller is the one who answers it."""
@@ -102,6 +113,20 @@ class WaitingReads:
         if self.take(read):
             self.counts["interrupted"] += 1
             self._answer(read, errno.EINTR)
+
+    def _is_vain(self, read: WaitingRead) -> bool:
+        stalled_s, failed_s = self._stalled.get(read.image, (0.0, 0.0))
+        if not stalled_s:
+            return False
+        is_vain = (
+            read.since_s < min(stalled_s + self._stall_s, failed_s + self.QUICK_S)
+            and self._last_arrival_s() < stalled_s
+        )
+        if is_vain:
+            self._stalled[read.image] = stalled_s, read.since_s
+        else:
+            del self._stalled[read.image]
+        return is_vain
 
     def close(self) -> None:
         """End the thread. Reads that wait are not answered."""
@@ -131,6 +156,8 @@ class WaitingReads:
                 left_s = max(oldest.since_s, self._last_arrival_s()) + self._stall_s - time.monotonic()
                 if left_s <= 0:
                     self._by_age.popleft()
+                    now_s = time.monotonic()
+                    self._stalled[oldest.image] = now_s, now_s
                     return oldest
                 self._changed.wait(left_s)
             return None

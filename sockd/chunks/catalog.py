@@ -225,14 +225,11 @@ class Catalog:
                     moved.append(image)
         return moved
 
-    def profile(self, image: str) -> bytes | None:
-        """The startup profile, None without one."""
-        with self._lock:
-            roots = list(self._holdings().get(image, ()))
-        for root in roots:
-            if (found := self._store.get_object(profile_key(root, self._image(image)))) is not None:
-                return found.data
-        return None
+    def profile(self, manifest: Manifest) -> bytes | None:
+        """The startup profile in the root of a manifest, None without one. Takes no lock: an upload holds it while it waits for
+        the store."""
+        found = self._store.get_object(profile_key(manifest.root, self._image(manifest.image)))
+        return found.data if found is not None else None
 
     def set_profile(self, image: str, data: bytes) -> None:
         """Raises: ManifestMissing: the worker does not hold the image."""

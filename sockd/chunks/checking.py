@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
-from sockd.plain.errors import ChunkMissing, Tampered
+from sockd.plain.errors import ChunkMissing, ChunkUnreadable, Tampered
 
 THREADS = 4
+WRONG = (ChunkMissing, ChunkUnreadable, Tampered)
+"""What is stored again."""
 
 
 def wrong_chunks(manifest: Manifest, store: ChunkStore, *, threads: int = THREADS) -> frozenset[bytes]:
-    """Names of chunks that are missing or have other bytes. All are read, at most `threads` at once. Raises: StoreUnavailable."""
+    """Names of chunks that are missing, have other bytes or cannot be read. All are read, at most `threads` at once.
+
+    Raises: StoreUnavailable."""
+    failed = Event()
 
     def is_wrong(name: bytes) -> bool:
+        if failed.is_set():  # a silent store is not waited for again before the first failure is seen
+            return False
         try:
             store.get(manifest.root, name)
-        except (ChunkMissing, Tampered):
+        except WRONG:
             return True
+        except BaseException:
+            failed.set()
+            raise
         return False
 
     names = sorted({chunk.name for chunk in manifest.chunks if chunk})

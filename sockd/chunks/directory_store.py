@@ -8,7 +8,8 @@
 A file is written in tmp/ and published by rename or link, so that a reader sees all of it or nothing. A SIGKILL leaves files
 in tmp/, which `recover` removes: their locks are free. Chunks are not synced one by one: before an object is published,
 syncfs(2) makes everything durable that was written before it, and an object names only chunks that were put before. A power
-cut may leave a chunk shorter than it should be, and a disk may change it: `put` compares what is there, and replaces it.
+cut may leave a chunk shorter than it should be, and a disk may change it or become unable to read it: `put` compares what is
+there, and replaces it, also a directory of that name.
 
 All may read the files but the lock: the directory's own permissions decide who reads. It holds ciphertext, sealed manifests and
 the names of images. All paths are relative to a descriptor of the directory, so that a confined process uses a store that has no
@@ -24,7 +25,9 @@ import hashlib
 import logging
 import os
 import secrets
+import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os.path import dirname
@@ -41,11 +44,16 @@ from sockd.chunks.store import (
     check_root,
     parsed_name,
 )
-from sockd.plain.errors import ChunkMissing, StoreFull, StoreUnavailable, Tampered
+from sockd.plain.errors import ChunkMissing, ChunkUnreadable, StoreFull, StoreUnavailable, Tampered
 
 _log = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_LINKED = (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOENT, errno.EEXIST)
+_UNREADABLE = (
+    *(errno.EIO, errno.EREMOTEIO, errno.ENODATA, errno.EILSEQ, errno.EBADMSG, errno.EUCLEAN),
+    *(errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ELOOP),
+)
+"""What is wrong with one file: its blocks, its permissions, what it is. ENODATA and EILSEQ are a disk's errors, too."""
 _ATTEMPTS = 5
 _ROOTS, _OBJECTS, _TMP, _LOCK = "roots", "objects", "tmp", "lock"
 
@@ -73,6 +81,10 @@ class DirectoryStore:
             raise
         return store
 
+    @property
+    def heard_s(self) -> float:
+        return time.monotonic()
+
     def recover(self) -> None:
         """Make the directories, and remove what killed writers left in tmp/. Safe beside writers."""
         with _failures():
@@ -83,7 +95,7 @@ class DirectoryStore:
                     fd = self._open(f"{_TMP}/{entry}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                     try:
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        self._unlink(f"{_TMP}/{entry}")
+                        self._remove(f"{_TMP}/{entry}")
                     finally:
                         os.close(fd)
 
@@ -95,15 +107,15 @@ class DirectoryStore:
     def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         final = _chunk(root, name)
         with _failures():
-            if not replace and self._is(final, data):
+            if not replace and self._is(root, name, data):
                 return False
             with self._written(data) as written:
-                self._placed(self._rename, written, final)
+                self._placed(self._replace, written, final)
         return True
 
     def get(self, root: str, name: bytes) -> bytes:
         with _failures():
-            data = self._read(_chunk(root, name), CHUNK_BYTES)
+            data = self._chunk_read(root, name)
         if data is None:
             raise ChunkMissing(self.name, root, name)
         if not is_named(name, data):
@@ -126,7 +138,7 @@ class DirectoryStore:
         chunk = _chunk(root, name)
         with _failures():
             with suppress(FileNotFoundError):
-                self._unlink(chunk)
+                self._remove(chunk)
             # The last chunk takes the directories with it; EEXIST and ENOTEMPTY: it was not the last.
             for directory in (dirname(chunk), dirname(dirname(chunk))):
                 try:
@@ -224,6 +236,7 @@ class DirectoryStore:
             path = f"{_TMP}/{secrets.token_hex(16)}"
             fd = self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
+                os.fchmod(fd, 0o644)  # whatever the umask is: the agent is another user
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 if os.fstat(fd).st_nlink:
                     return path, fd
@@ -271,6 +284,24 @@ class DirectoryStore:
     def _rename(self, source: str, target: str) -> None:
         os.rename(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
+    def _replace(self, source: str, target: str) -> None:
+        """As `_rename`, also over a directory, which nobody but a chunk may be where a chunk is."""
+        try:
+            self._rename(source, target)
+        except IsADirectoryError:
+            self._remove(target)
+            self._rename(source, target)
+
+    def _remove(self, path: str) -> None:
+        """A file, or whatever is in its place. A directory leaves its place first, as a whole."""
+        try:
+            self._unlink(path)
+        except IsADirectoryError:
+            away = f"{_TMP}/{secrets.token_hex(16)}"
+            self._rename(path, away)
+            _log.warning("the chunk store had a directory where a file should be, which is removed: %s", path)
+            shutil.rmtree(away, dir_fd=self._fd, ignore_errors=True)
+
     def _link(self, source: str, target: str) -> None:
         os.link(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
@@ -283,8 +314,10 @@ class DirectoryStore:
         except FileNotFoundError:
             return None
 
-    def _read(self, path: str, limit_bytes: int) -> bytes | None:
-        """A file, of one that is larger more than `limit_bytes` of it; None: there is none. Raises: Tampered: no regular file."""
+    def _read(self, path: str, limit_bytes: int, *, for_all: bool = False) -> bytes | None:
+        """A file, of one that is larger more than `limit_bytes` of it; None: there is none. Raises: Tampered: no regular file.
+
+        Args: for_all: EACCES also if only others, such as the agent, may not read it."""
         try:
             fd = self._open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would be waited for until somebody writes
         except FileNotFoundError:
@@ -293,16 +326,28 @@ class DirectoryStore:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise Tampered(f"the chunk store {self.name} has something else where a file should be: {path}")
+            if for_all and not found.st_mode & stat.S_IROTH:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             with open(fd, "rb", buffering=0, closefd=False) as file:
                 return file.readall() if found.st_size <= limit_bytes else file.read(limit_bytes + 1)
         finally:
             os.close(fd)
 
-    def _is(self, path: str, data: bytes) -> bool:
-        """Whether a file has these bytes of a chunk; what is no file has not."""
+    def _chunk_read(self, root: str, name: bytes) -> bytes | None:
+        """As `_read`. Raises: ChunkUnreadable; Tampered."""
+        path = _chunk(root, name)
         try:
-            return self._read(path, CHUNK_BYTES) == data
-        except Tampered:
+            return self._read(path, CHUNK_BYTES, for_all=True)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            raise ChunkUnreadable(self.name, name, os.strerror(error.errno or 0)) from error
+
+    def _is(self, root: str, name: bytes, data: bytes) -> bool:
+        """Whether a chunk is there with these bytes."""
+        try:
+            return self._chunk_read(root, name) == data
+        except (ChunkUnreadable, Tampered):
             return False
 
     def _listed(self, directory: str) -> list[str]:

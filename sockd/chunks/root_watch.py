@@ -92,6 +92,10 @@ class WatchedStore:
         self._store = store
         self._watch = watch
 
+    @property
+    def heard_s(self) -> float:
+        return self._store.heard_s
+
     def get(self, root: str, name: bytes) -> bytes:
         self._watch.reading(root)
         return self._store.get(root, name)

@@ -8,10 +8,12 @@ request must be one that may be repeated. Credentials are in no message.
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -74,11 +76,14 @@ class S3Connections:
         self._signer = Signer(credentials, service="s3", region=region)
         self._patience = patience
         self._idle: list[http.client.HTTPConnection] = []
+        self._busy: set[http.client.HTTPConnection] = set()
         self._kept = kept
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.requests = 0
         """Exchanges begun."""
+        self.heard_s = 0.0
+        """When something came last (time.monotonic)."""
 
     def request(
         self,
@@ -98,6 +103,8 @@ class S3Connections:
         Raises: StoreUnavailable; TooLong."""
         why = ""
         for attempt in range(1, self._patience.attempts + 1):
+            if self._closed.is_set():
+                raise StoreUnavailable(self._store, "it was closed")
             if attempt > 1:
                 self._closed.wait(self._patience.pause_s * 2 ** (attempt - 2))
             fields = {"Host": self._host_header, **(headers or {})}
@@ -115,10 +122,14 @@ class S3Connections:
         raise StoreUnavailable(self._store, f"{why} ({self._patience.attempts} attempts)")
 
     def close(self) -> None:
-        """Close idle connections. Requests are not repeated from now on with a pause before."""
+        """Close idle connections, and end requests that are under way: they fail."""
         self._closed.set()
         with self._lock:
             idle, self._idle = self._idle, []
+            for connection in self._busy:
+                if (sock := connection.sock) is not None:
+                    with suppress(OSError):  # it was not connected yet
+                        sock.shutdown(socket.SHUT_RDWR)
         for connection in idle:
             connection.close()
 
@@ -136,6 +147,9 @@ class S3Connections:
             except BaseException:
                 connection.close()
                 raise
+            finally:
+                with self._lock:
+                    self._busy.discard(connection)
 
     def _exchanged(
         self,
@@ -161,12 +175,14 @@ class S3Connections:
             connection.send(memoryview(body)[start : start + _PIECE_BYTES])
         sock.settimeout(_left(deadline))
         response = connection.getresponse()
+        self.heard_s = time.monotonic()
         length = response.length
         if length is not None and length > limit_bytes and method != "HEAD":
             raise TooLong
         pieces = []
         size = 0
         while piece := response.read1(_PIECE_BYTES):
+            self.heard_s = time.monotonic()
             size += len(piece)
             if size > limit_bytes:
                 raise TooLong
@@ -181,12 +197,16 @@ class S3Connections:
     def _take(self) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
             self.requests += 1
-            if self._idle:
-                return self._idle.pop(), True
+            is_kept = bool(self._idle)
+            connection = self._idle.pop() if is_kept else self._new()
+            self._busy.add(connection)
+            return connection, is_kept
+
+    def _new(self) -> http.client.HTTPConnection:
         timeout_s = self._patience.connect_s
         if self._tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls), False
-        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s), False
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
 
     def _give_back(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         response.close()  # its file; read1 leaves it open

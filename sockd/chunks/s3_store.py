@@ -71,6 +71,10 @@ class S3Store:
         """HTTP requests made so far."""
         return self._http.requests
 
+    @property
+    def heard_s(self) -> float:
+        return self._http.heard_s
+
     # ---- chunks ----
 
     def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:

@@ -36,6 +36,10 @@ class ChunkStore(Protocol):
     keeps_bytes: bool
     """Whether a service answers for the bytes of what it keeps; they are not checked then before a read of them has failed."""
 
+    @property
+    def heard_s(self) -> float:
+        """When something came from it last (time.monotonic), whichever call it was for. Of a store without a connection: now."""
+
     def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         """Store a chunk unless it is there; one that is seen to be wrong is replaced. True: it was absent, or is replaced.
 
@@ -43,7 +47,7 @@ class ChunkStore(Protocol):
         it, by whichever process. Args: replace: what is there was found to be wrong, and is not looked at."""
 
     def get(self, root: str, name: bytes) -> bytes:
-        """The chunk, verified. Raises: ChunkMissing; Tampered."""
+        """The chunk, verified. Raises: ChunkMissing; ChunkUnreadable; Tampered."""
 
     def has(self, root: str, name: bytes) -> bool:
         """Whether the chunk is there. Its bytes are not verified."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 from typing import NamedTuple
 
 from sockd.chunks.chunk import Chunk, encrypt, is_zero
@@ -50,11 +51,17 @@ def upload(
 
     Raises: StoreUnavailable; StoreFull; what `pieces` raises."""
 
+    failed = Event()
+
     def put(piece: bytes) -> _Put:
-        if is_zero(piece):
+        if failed.is_set() or is_zero(piece):  # a silent store is not waited for again before the first failure is seen
             return _Put(None, len(piece), is_new=False)
         chunk, ciphertext = encrypt(piece, salt)
-        return _Put(chunk, len(piece), store.put(root, chunk.name, ciphertext, replace=chunk.name in wrong))
+        try:
+            return _Put(chunk, len(piece), store.put(root, chunk.name, ciphertext, replace=chunk.name in wrong))
+        except BaseException:
+            failed.set()
+            raise
 
     done: list[_Put] = []
     running: deque[Future[_Put]] = deque()

@@ -21,7 +21,17 @@ from sockd.functions.initscripts import CompanionRun, Initscript
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.version import Version
 from sockd.images.program import Program
-from sockd.plain.errors import ClientGone, ImageUnavailable, InitFailed, SandboxDied, SockdError, TimedOut
+from sockd.plain.errors import (
+    ClientGone,
+    DamagedImage,
+    ImageNotReady,
+    ImageUnavailable,
+    InitFailed,
+    SandboxDied,
+    SandboxFailed,
+    SockdError,
+    TimedOut,
+)
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import ASKED_FOR
 from sockd.sandbox.exchange import Call, Reply
@@ -30,6 +40,8 @@ from sockd.sandbox.stream import BoundedSink, Joined, Stream
 
 ENDED_BY_ITSELF = (InitFailed, SandboxDied, TimedOut)
 """How a sandbox ends whose image could not be read, among other causes."""
+NOT_STARTED = (SandboxFailed, ImageNotReady, DamagedImage)
+"""How a start ends whose Zygote could not read its image, among other causes."""
 Done = Callable[[Outcome | BaseException], None]
 """Receives the outcome of a request, or the error if it did not run."""
 
@@ -123,6 +135,8 @@ class Serving:
         self._admitted_ns = time.monotonic_ns()
         request.entered = True
         version = self._version = function.version
+        if version.image is not None:
+            version.image.used()
         try:
             if request.expected is not None:
                 version.check_code(request.expected)
@@ -185,6 +199,8 @@ class Serving:
         error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
         if error is None:
             return
+        if isinstance(error, NOT_STARTED) and (image := self._version.image) is not None:
+            error = image.failure_since(self._admitted_ns) or error
         # What follows is for a task that was cancelled before its first step.
         if paused is not None:
             paused.sandbox.destroy()

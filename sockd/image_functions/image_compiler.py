@@ -45,7 +45,7 @@ class _OnePath:
         self._host = host
         self._base: ImageBase | None = None
 
-    async def mounted(self) -> ImageBase:
+    async def mounted(self, within_s: float) -> ImageBase:
         if self._base is None:
             await in_thread(self._mount)
         assert self._base is not None
@@ -55,6 +55,9 @@ class _OnePath:
         # Kept by the thread: of a cancelled `mounted` nobody gets the result, and `close` must find it.
         self._base = ImageBase.mount(str(self._path), self._host)
         self._base.hold()
+
+    def used(self) -> None:
+        return None
 
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return None

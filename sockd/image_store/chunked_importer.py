@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +23,9 @@ import msgspec
 
 from sockd.chunk_agent.agent_wire import REPORT_PERIOD_S, error_of
 from sockd.chunk_agent.image_agent import ImageAgent
+from sockd.chunk_agent.profile import OpenProfile
 from sockd.chunks.catalog import Catalog
+from sockd.chunks.checking import WRONG
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
 from sockd.image_store.derived_profile import derived_profile
@@ -30,18 +34,30 @@ from sockd.image_store.image_record import ImageRecord, digest_of
 from sockd.image_store.image_store import Progress
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns
-from sockd.image_store.kept_copies import forget_profile, keep_manifest, keep_profile, loaded, renewed
+from sockd.image_store.kept_copies import (
+    forget_profile,
+    keep_manifest,
+    keep_profile,
+    kept_manifest,
+    kept_profile,
+    renewed,
+    stored_manifest,
+    stored_profile,
+)
+from sockd.image_store.store_waits import StoreWaits
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import (
-    ChunkMissing,
     ChunkStoreFailed,
     ImageUnavailable,
     SockdError,
     StorageFull,
+    StoreUnavailable,
     Tampered,
 )
 
+PROFILE_THREADS = 8
+"""Starts that fetch a startup profile from the store at a time; others wait for a thread."""
 QUIET_S, LATEST_S = 5.0, 50.0
 """An image's first start on this worker has ended when no chunk was used for so long; or so long after it was opened, which is
 before its startup data is dropped (START_S)."""
@@ -83,6 +99,7 @@ class ChunkedImporter:
         keeps_ready: bool = True,
         profile_bytes: int = 0,
         cache: Path | None = None,
+        stall_s: float = 2.5,
     ) -> None:
         """Args:
         images: the directory of `ImageStore`.
@@ -91,7 +108,8 @@ class ChunkedImporter:
             SockdError, OSError.
         keeps_ready: whether, from the first import on, a process waits for the next.
         profile_bytes: of an image's startup data, at most; 0: profiles have none.
-        cache: the file of L1, which may take the disk that imports need."""
+        cache: the file of L1, which may take the disk that imports need.
+        stall_s: how long a start waits for a store that sends nothing."""
         self._cache = cache
         self._images = images
         self._open_parts = open_parts
@@ -99,9 +117,14 @@ class ChunkedImporter:
         self._runs = runs
         self._keeps_ready = keeps_ready
         self._profile_bytes = profile_bytes
+        self._waits = StoreWaits(stall_s)
+        self._stall_s = stall_s
+        self._threads = ThreadPoolExecutor(PROFILE_THREADS, "startup profiles")
+        """That wait for the store; those which all share must not."""
         self._parts: ChunkParts | None = None
+        self._is_reconciled = False
         self._agent: ImageAgent | None = None
-        self._opening, self._starting = asyncio.Lock(), asyncio.Lock()
+        self._opening, self._reconciling, self._starting = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._open: dict[str, Manifest] = {}
         """By digest, of images that are served."""
         self._users: Counter[str] = Counter()
@@ -124,8 +147,13 @@ class ChunkedImporter:
     # -- Importer
 
     async def check_store(self) -> None:
-        parts = await self.parts()
-        await in_thread(parts.catalog.check)
+        opened = await self._opened()
+
+        async def check() -> None:
+            parts = await self.parts()
+            await in_thread(parts.catalog.check)
+
+        await self._waits.answer(opened.store, check)
 
     async def prepare(self) -> None:
         _, _, agent = await asyncio.gather(self.parts(), self._runs.ready(), self._served())
@@ -147,7 +175,7 @@ class ChunkedImporter:
             else:
                 progress(f"{upload.image[:19]} is here already")
         except BaseException as error:
-            await in_thread(upload.abandon)
+            await self._abandon(upload, error)
             if is_full(error):
                 raise await in_thread(self.storage_full) from error
             raise
@@ -156,6 +184,19 @@ class ChunkedImporter:
                 self._runs.keep_ready_later()
         self._doubted.discard(upload.image)
         return await in_thread(upload.record, str(parsed), directory)
+
+    async def _abandon(self, upload: ImageUpload, error: BaseException) -> None:
+        if not isinstance(error, StoreUnavailable | asyncio.CancelledError):
+            await in_thread(upload.abandon)
+            return
+
+        async def abandon() -> None:  # its caller does not wait for such a store once more
+            try:
+                await in_thread(upload.abandon)
+            except SockdError as again:
+                _log.warning("the reference of an upload stays until the worker's next start: %s", again.message)
+
+        self._do_beside(abandon())
 
     def storage_full(self) -> StorageFull:
         return storage_full(self._cache)
@@ -168,18 +209,17 @@ class ChunkedImporter:
             await self._switch(manifest)
 
     async def open(self, record: ImageRecord, directory: Path) -> str:
-        parts = await self.parts()
-        with contextlib.ExitStack() as stack:  # closes the profile of a call that is cancelled, too
+        parts = await self._opened()
+        with contextlib.ExitStack() as stack:
             try:
-                manifest, own, has_store = await in_thread(loaded, parts.catalog, record, directory, stack)
+                manifest = await self._manifest(parts, record, directory)
             except Tampered as error:
                 raise with_remedy(error, record.digest) from error
             header = msgspec.json.decode(manifest.header, type=ImageHeader)
             agent = await self._served()
-            profile = own
+            profile = own = await self._profile(parts, manifest, directory, stack)
             if own is None and not agent.why_whole:
-                known = (parts.catalog, record, manifest, self.records(), self._images, stack)
-                profile = await in_thread(derived_profile, *known, asks_store=has_store)
+                profile = await self._derived(parts, record, manifest, stack)
             served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
         self._open[record.digest] = manifest
         self._users[record.digest] += 1
@@ -187,6 +227,10 @@ class ChunkedImporter:
         if not is_complete and record.digest not in self._timers:
             self._watch_start(_Start(record, directory, time.monotonic() + LATEST_S))
         return served
+
+    def used(self) -> None:
+        if self._agent is not None:
+            self._agent.look()
 
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         failed_ns, error = self._failures.get(record.digest, (0, None))
@@ -213,12 +257,16 @@ class ChunkedImporter:
     async def aclose(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        if self._beside:
+            await asyncio.wait(self._beside, timeout=self._stall_s)
         await self._runs.aclose()
         if self._agent is not None:
             await self._agent.aclose()
         if self._parts is not None:
-            self._parts.store.close()
+            self._parts.store.close()  # ends what still waits for it
+        await asyncio.gather(*self._beside, return_exceptions=True)
+        await self._waits.aclose()
+        self._threads.shutdown()
 
     # -- for `ImageGarbage` and statistics
 
@@ -229,10 +277,12 @@ class ChunkedImporter:
 
     async def parts(self) -> ChunkParts:
         """The store, opened now if need be; references of uploads that died are dropped. Raises: SockdError."""
-        async with self._opening:
-            if self._parts is None:
-                self._parts = await in_thread(self._opened, self._known())
-            return self._parts
+        parts = await self._opened()
+        async with self._reconciling:
+            if not self._is_reconciled:
+                await in_thread(self._reconcile, parts.catalog, self._known())
+                self._is_reconciled = True
+        return parts
 
     async def follow(self) -> list[str]:
         """Read images from the root that the garbage collector has copied them to. Raises: SockdError."""
@@ -261,18 +311,82 @@ class ChunkedImporter:
     def _known(self) -> set[str]:
         return {record.stored_name for record in self.records()}
 
-    def _opened(self, known: set[str]) -> ChunkParts:
-        parts = self._open_parts()
+    async def _opened(self) -> ChunkParts:
+        """The store, which was asked nothing yet: an image starts from copies and caches while it is down. Raises: SockdError."""
+        async with self._opening:
+            if self._parts is None:
+                self._parts = await in_thread(self._open_parts)
+            return self._parts
+
+    def _reconcile(self, catalog: Catalog, known: set[str]) -> None:
+        for image in catalog.reconcile(known):
+            if (manifest := _adopted(catalog, image)) is not None:
+                self._keep(catalog, manifest)
+            else:
+                _log.warning("the chunk store does not have the image %s; deploy its functions again", image[:19])
+
+    async def _manifest(self, parts: ChunkParts, record: ImageRecord, directory: Path) -> Manifest:
+        """Raises: ChunkStoreFailed."""
+        kept = await in_thread(kept_manifest, parts.catalog, record, directory)
+        if kept is not None:
+            return kept
+
+        async def stored() -> Manifest:
+            await self.parts()
+            return await in_thread(stored_manifest, parts.catalog, record, directory)
+
+        return await self._waits.answer(parts.store, stored)
+
+    async def _profile(
+        self, parts: ChunkParts, manifest: Manifest, directory: Path, stack: contextlib.ExitStack
+    ) -> OpenProfile | None:
+        """The startup profile, which the stack closes, also after a cancellation; None: a start goes on without."""
+
+        def kept() -> OpenProfile | None:
+            found = kept_profile(parts.catalog, manifest, directory)
+            if found is not None:
+                stack.callback(found.close)
+            return found
+
+        if (found := await in_thread(kept)) is not None:
+            return found
+
+        def stored() -> Awaitable[OpenProfile | None]:
+            loop = asyncio.get_running_loop()
+            return loop.run_in_executor(self._threads, stored_profile, parts.catalog, manifest, directory)
+
         try:
-            for image in parts.catalog.reconcile(known):
-                if (manifest := _adopted(parts.catalog, image)) is not None:
-                    self._keep(parts.catalog, manifest)
-                else:
-                    _log.warning("the chunk store does not have the image %s; deploy its functions again", image[:19])
-        except ChunkStoreFailed:
-            parts.store.close()
-            raise
-        return parts
+            found = await self._waits.answer(parts.store, stored, _close)
+        except ChunkStoreFailed as error:
+            _log.warning("the image %s starts without a startup profile: %s", manifest.image[:19], error.message)
+            return None
+        if found is not None:
+            stack.callback(found.close)
+        return found
+
+    async def _derived(
+        self, parts: ChunkParts, record: ImageRecord, manifest: Manifest, stack: contextlib.ExitStack
+    ) -> OpenProfile | None:
+        """As `_profile`, from that of another image."""
+        known = (parts.catalog, record, manifest, self.records(), self._images)
+
+        def kept() -> OpenProfile | None:
+            found = derived_profile(*known, asks_store=False)
+            if found is not None:
+                stack.callback(found.close)
+            return found
+
+        def stored() -> Awaitable[OpenProfile | None]:
+            derive = functools.partial(derived_profile, *known, asks_store=True)
+            return asyncio.get_running_loop().run_in_executor(self._threads, derive)
+
+        try:
+            found = await self._waits.answer(parts.store, stored, _close)
+        except StoreUnavailable:  # it is silent: a profile on the disk may do
+            return await in_thread(kept)
+        if found is not None:
+            stack.callback(found.close)
+        return found
 
     def _keep(self, catalog: Catalog, manifest: Manifest) -> None:
         directory = self._directory(manifest.image)
@@ -306,7 +420,7 @@ class ChunkedImporter:
 
     def _trouble(self, image: str, error: SockdError) -> None:
         _log.warning("reads of the image %s fail: %s", image[:19], error.message)
-        if isinstance(error, ChunkMissing | Tampered):
+        if isinstance(error, WRONG):
             self._doubted.add(image)
         self._failures[digest_of(image)] = time.monotonic_ns(), with_remedy(error, image)
         if isinstance(error, ImageUnavailable):
@@ -358,9 +472,14 @@ class ChunkedImporter:
             _log.warning("the startup profile of %s is not kept: %s", record.digest[:19], error)
 
 
+def _close(profile: OpenProfile | None) -> None:
+    if profile is not None:
+        profile.close()
+
+
 def with_remedy(error: SockdError, image: str) -> SockdError:
     """What failed, with what an operator can do if the store has lost or changed what it had. Args: image: its digest or name."""
-    if not isinstance(error, ChunkMissing | Tampered):
+    if not isinstance(error, WRONG):
         return error
     return error_of(type(error).__name__, f"{error.message}; it is of the image {image[:19]}: deploy that again")
 

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,11 +57,10 @@ def derived_profile(
     manifest: Manifest,
     others: Sequence[ImageRecord],
     images: Path,
-    stack: ExitStack,
     *,
     asks_store: bool,
 ) -> OpenProfile | None:
-    """A profile for an image, which the stack closes; None: no other image is like it, or has a profile.
+    """A profile for an image, which the caller closes; None: no other image is like it, or has a profile.
 
     Args:
         others: this worker's images; the image may be among them.
@@ -84,7 +82,6 @@ def derived_profile(
                 profile = stored_profile(catalog, parent_manifest, parent.directory)
         if profile is None:
             continue
-        stack.callback(profile.close)
         _log.info(
             "image %s starts from the startup profile of %s, which has %d %% of its chunks",
             record.digest[:19],

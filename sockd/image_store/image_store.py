@@ -36,6 +36,7 @@ from sockd.plain.errors import (
     BadImage,
     DamagedImage,
     ImageLost,
+    ImageNotReady,
     ImagesUnavailable,
     ImageUnavailable,
     SockdError,
@@ -84,6 +85,9 @@ class Importer(Protocol):
     async def open(self, record: ImageRecord, directory: Path) -> str:
         """The path of the image's EROFS file, valid until `close`. Raises: SockdError, OSError."""
 
+    def used(self) -> None:
+        """Somebody may wait for a read of what `open` gave."""
+
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         """As `ImageInUse` says."""
 
@@ -129,6 +133,8 @@ class ImageStore:
         """Why the mounts of images were lost, since they were last begun."""
         self._lost = 0
         """How many were, ever."""
+        self._awaited: Counter[str] = Counter()
+        """Starts that wait for a mount, by the image's digest."""
         self._closing: set[asyncio.Task[None]] = set()
         self.on_removed: Callable[[ImageRecord], None] = lambda record: None
         """Called when an image is gone."""
@@ -278,8 +284,26 @@ class ImageStore:
         """For one program, which closes it. Raises: UnknownImage."""
         return ImageUse(self, self.get(digest))
 
-    async def mounted(self, record: ImageRecord) -> ImageBase:
-        """An image's mount, held by nobody yet: hold it at once. Raises: TooManyRequests; SockdError, OSError."""
+    async def mounted(self, record: ImageRecord, within_s: float | None = None) -> ImageBase:
+        """An image's mount, which the caller holds in the same step. A mount that takes longer than `within_s` goes on for other
+        starts, and is given up when it is there and nobody waits for it.
+
+        Raises: TooManyRequests; ImageNotReady; SockdError, OSError."""
+        begun_ns = time.monotonic_ns()
+        self._awaited[record.digest] += 1
+        try:
+            async with asyncio.timeout(within_s) as limit:
+                mounted = await self._mounted(record)
+        except BaseException as error:
+            self._await_no_more(record.digest)
+            self._unmount_unless_wanted(record)
+            if within_s is not None and isinstance(error, TimeoutError) and limit.expired():
+                raise self.failure_since(record, begun_ns) or ImageNotReady(within_s, record.digest) from None
+            raise
+        self._await_no_more(record.digest)
+        return mounted
+
+    async def _mounted(self, record: ImageRecord) -> ImageBase:
         until = time.monotonic() + COLD_WAIT_S
         while (mounted := self._mounts.get(record.digest)) is None:
             if record.digest in self._mounting or len(self._mounting) < self._most_cold:
@@ -290,10 +314,26 @@ class ImageStore:
                     f"{len(self._mounting)} images are being started for the first time (images.cold_starts)"
                 )
             await self._mounting.one_ended(left_s)
-        if mounted is None:
-            mounted = await self._mounting.do(record.digest, lambda: self._mount(record))
-            mounted.check()
+        while mounted is None:
+            found = await self._mounting.do(record.digest, lambda: self._mount_wanted(record))
+            found.check()
+            mounted = found if self.is_current(found) else None  # None: it was given up in the meantime
         return mounted
+
+    async def _mount_wanted(self, record: ImageRecord) -> ImageBase:
+        mounted = await self._mount(record)
+        self._unmount_unless_wanted(record)
+        return mounted
+
+    def _unmount_unless_wanted(self, record: ImageRecord) -> None:
+        mounted = self._mounts.get(record.digest)
+        if mounted is not None and record.digest not in self._awaited and not mounted.holders:
+            self._unmount(record)
+
+    def _await_no_more(self, digest: str) -> None:
+        self._awaited[digest] -= 1
+        if not self._awaited[digest]:
+            del self._awaited[digest]
 
     def is_current(self, mounted: ImageBase) -> bool:
         """Whether new users of an image get this mount."""
@@ -303,6 +343,7 @@ class ImageStore:
         begun_ns = time.monotonic_ns()
         self._losses.pop(record.digest, None)
         source = await self._importer.open(record, self._directory(record))
+        self._importer.used()
         try:
             mounted = await in_thread(ImageBase.mount, source, self._base)
         except BaseException as error:
@@ -360,6 +401,10 @@ class ImageStore:
     def _why_failed(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         lost = self._losses.get(record.digest)
         return self.failure_since(record, begun_ns) if lost is None else lost.again()
+
+    def used(self) -> None:
+        """As `ImageInUse` says."""
+        self._importer.used()
 
     def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         """Why reads of an image have failed, if one has since then (CLOCK_MONOTONIC)."""
@@ -447,15 +492,18 @@ class ImageUse:
         self._record = record
         self._base: ImageBase | None = None
 
-    async def mounted(self) -> ImageBase:
+    async def mounted(self, within_s: float) -> ImageBase:
         if self._base is not None and not self._store.is_current(self._base):
             self.close()  # what served its blocks has ended
         if self._base is None:
-            base = await self._store.mounted(self._record)
+            base = await self._store.mounted(self._record, within_s)
             if self._base is None:  # another start may have waited, too
                 base.hold()
                 self._base = base
         return self._base
+
+    def used(self) -> None:
+        self._store.used()
 
     def failure_since(self, begun_ns: int) -> SockdError | None:
         return self._store.failure_since(self._record, begun_ns)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
 
 from sockd.chunk_agent.memory_file import memory_file
 from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
@@ -23,7 +22,7 @@ from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.image_store.image_record import ImageRecord
 from sockd.kernel.regular_file import contents, opened
-from sockd.plain.errors import ChunkStoreFailed, Tampered
+from sockd.plain.errors import Tampered
 
 MANIFEST, PROFILE = "manifest", "profile"
 
@@ -66,34 +65,18 @@ def forget_profile(directory: Path) -> None:
     (directory / PROFILE).unlink(missing_ok=True)
 
 
-class Loaded(NamedTuple):
-    """What a start needs."""
-
-    manifest: Manifest
-    profile: OpenProfile | None
-    has_store: bool
-    """Whether the store has answered, if it was asked."""
+def kept_manifest(catalog: Catalog, record: ImageRecord, directory: Path) -> Manifest | None:
+    """The copy of the manifest; None: there is none that can be used."""
+    with contextlib.suppress(OSError, Tampered):
+        return opened_manifest(catalog, kept_copy(directory), record.stored_name)
+    return None
 
 
-def loaded(catalog: Catalog, record: ImageRecord, directory: Path, stack: ExitStack) -> Loaded:
-    """The manifest and the startup profile, which the stack closes: the copies, or those of the store.
-
-    Raises: ChunkStoreFailed."""
-    image = record.stored_name
-    try:
-        manifest = opened_manifest(catalog, kept_copy(directory), image)
-    except (OSError, Tampered):
-        manifest = catalog.open(image)
-        _keep_if_possible(catalog, manifest, directory)
-    profile, has_store = kept_profile(catalog, manifest, directory), True
-    if profile is None:
-        try:
-            profile = stored_profile(catalog, manifest, directory)
-        except ChunkStoreFailed:
-            has_store = False
-    if profile is not None:
-        stack.callback(profile.close)
-    return Loaded(manifest, profile, has_store)
+def stored_manifest(catalog: Catalog, record: ImageRecord, directory: Path) -> Manifest:
+    """The manifest of the store, which is copied. Raises: ChunkStoreFailed."""
+    manifest = catalog.open(record.stored_name)
+    _keep_if_possible(catalog, manifest, directory)
+    return manifest
 
 
 def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Path) -> Manifest | None:
@@ -113,8 +96,8 @@ def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Pa
 
 
 def kept_profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
-    """The copy, which the caller closes. One that cannot be read, or that was not sealed for these bytes of the image, is not
-    used."""
+    """The copy of the startup profile, the caller's. One that cannot be read, or that was not sealed for these bytes of the
+    image, is not used."""
     found = _opened_profile(catalog, manifest, lambda: FileIO(opened(directory / PROFILE)))
     if found is not None:
         os.posix_fadvise(found.file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
@@ -122,8 +105,8 @@ def kept_profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenP
 
 
 def stored_profile(catalog: Catalog, manifest: Manifest, directory: Path) -> OpenProfile | None:
-    """As `kept_profile`: that of the store, which is copied. Raises: ChunkStoreFailed."""
-    stored = catalog.profile(manifest.image)
+    """As `kept_profile`, that of the store, which is copied. Raises: ChunkStoreFailed."""
+    stored = catalog.profile(manifest)
     if stored is None:
         return None
     found = _opened_profile(catalog, manifest, lambda: FileIO(memory_file("profile", stored)), is_checked=True)

@@ -52,8 +52,11 @@ class Limits:
 class ImageInUse(Protocol):
     """The image that a program runs in. Made for one program, which closes it."""
 
-    async def mounted(self) -> ImageBase:
-        """The image, mounted until `close`. Raises: SockdError, OSError."""
+    async def mounted(self, within_s: float) -> ImageBase:
+        """The image, mounted until `close`. Raises: ImageNotReady: that takes longer; SockdError, OSError."""
+
+    def used(self) -> None:
+        """A request may read it from now on, or a start. Cheap."""
 
     def failure_since(self, begun_ns: int) -> SockdError | None:
         """Why reads of the image have failed, if one has since then (CLOCK_MONOTONIC)."""
@@ -111,9 +114,9 @@ class Program:
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
 
     async def mount_image(self) -> None:
-        """Have the image mounted, if it has one. Raises: SockdError, OSError."""
+        """Have the image mounted, if it has one. Raises: ImageNotReady; SockdError, OSError."""
         if self.image is not None:
-            self.base = await self.image.mounted()
+            self.base = await self.image.mounted(self.init_timeout_s)
 
     @property
     def code_fd(self) -> int:

@@ -350,6 +350,8 @@ IMAGE_BOUNDS: dict[str, tuple[float, float]] = {
     "compile_timeout_s": (0, 86_400),
     "gc_grace_s": (0, 3_153_600_000),
     "store_attempt_s": (0.1, 3600),
+    "stall_s": (0.1, 3600),
+    "agent_answer_s": (0.1, 3600),
     "cache_mb": (0, 1 << 26),
     "fill_mb_s": (0, 1 << 20),
     "profile_mb": (0, MOST_PROFILE_MB),
@@ -407,6 +409,11 @@ class ImagesConfig(Slice, frozen=True):
     """How long what nobody uses is kept in the store before it is deleted; None: two minutes in a directory, a day in S3."""
     store_attempt_s: float = 10.0
     """How long one attempt of a request to an S3 store may take; there are three."""
+    stall_s: float = 2.5
+    """How long a start, and a read of an image, wait for a chunk store that sends nothing; they then fail with
+    `Images.StoreUnavailable`. A store that sends slowly is waited for."""
+    agent_answer_s: float = 5.0
+    """How long the process that serves images may take to answer the worker; it is then killed, and another one takes over."""
     cache_mb: int = 2048
     """Of chunks on this worker's disk, at least 16; 0: no such cache."""
     nodes: tuple[str, ...] = ()

@@ -29,8 +29,10 @@
      ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ ImagesUnavailable 503             this worker cannot run functions in images
      ├─ ImageLost 503                     this worker has no image any more that a function runs in
+     ├─ ImageNotReady 503                 an image could not be mounted in time
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
-     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, ManifestMissing, Tampered, ImageUnavailable; StoreFull 507
+     ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, ChunkUnreadable, ManifestMissing, Tampered,
+     │                                    ImageUnavailable; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
      └─ TimedOut 504
 
@@ -425,6 +427,21 @@ class ImageLost(SockdError):
         super().__init__(f"the image {digest[:19]} of the function {how}; deploy it again")
 
 
+class ImageNotReady(SockdError):
+    """What a function needs of its image was not there within its time to start; a later attempt may succeed."""
+
+    status = 503
+    error_type = "Images.NotReady"
+    retry_after_s = 1
+
+    def __init__(self, within_s: float, digest: str = "") -> None:
+        name = f"image {digest[:19]}" if digest else "function's image"
+        super().__init__(
+            f"the {name} was not ready within {within_s:g} s (init_timeout_s): the chunk store (images.store), or this worker, "
+            "is too slow; what was read is kept, so try again, or raise init_timeout_s"
+        )
+
+
 class SecretsLocked(SockdError):
     """A function's environment is encrypted with a key that the worker does not have."""
 
@@ -471,6 +488,15 @@ class ChunkMissing(ChunkStoreFailed):
 
     def __init__(self, store: str, root: str, name: bytes) -> None:
         super().__init__(f"{_STORE} {store} does not have the chunk {name.hex()[:16]} of the root {root}")
+
+
+class ChunkUnreadable(ChunkStoreFailed):
+    """The disk of the store cannot read a chunk, or the worker's agent may not."""
+
+    error_type = "Images.ChunkUnreadable"
+
+    def __init__(self, store: str, name: bytes, why: str) -> None:
+        super().__init__(f"the chunk {name.hex()[:16]} in {_STORE} {store} cannot be read: {why}")
 
 
 class ManifestMissing(ChunkStoreFailed):

@@ -83,6 +83,7 @@ class ImageParts:
             keeps_ready=config.ready is not False,
             profile_bytes=config.profile_mb * MB,
             cache=self._state / "agent" / L1_FILE,
+            stall_s=config.stall_s,
         )
 
     def garbage(self, importer: ChunkedImporter) -> ImageGarbage:
@@ -141,6 +142,8 @@ class ImageParts:
             uid=self._base_uid - uids.AGENT_BELOW,
             source=source,
             on_demand=config.on_demand,
+            stall_s=config.stall_s,
+            answer_s=config.agent_answer_s,
             fill_bytes_s=config.fill_mb_s * MB,
             startup_bytes=config.startup_mb * MB,
         )

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from sockd.chunks.checking import wrong_chunks
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk, encrypt
 from sockd.chunks.directory_store import DirectoryStore
+from sockd.chunks.manifest import Manifest
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.syscalls import MountFlag
-from sockd.plain.errors import StoreFull, StoreUnavailable, Tampered
+from sockd.plain.errors import ChunkStoreFailed, ChunkUnreadable, StoreFull, StoreUnavailable, Tampered
 from tests.support.chunked_images import flip_bit
 
 # Puts chunks until it is killed, and says when it has begun.
@@ -210,6 +213,81 @@ def test_a_fifo_in_the_place_of_a_chunk_is_replaced_and_one_in_tmp_is_removed(
     assert os.listdir(path / "tmp") == []
     put(store)
     assert len(store.get("r1", chunk.name)) == 500
+
+
+def make_full_directory(path: Path) -> None:
+    path.mkdir()
+    (path / "file").write_text("of nobody")
+    (path / "link").symlink_to("/")
+
+
+def make_socket(path: Path) -> None:
+    directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(f"/proc/self/fd/{directory}/{path.name}")  # a socket's own path is short
+    finally:
+        os.close(directory)
+
+
+def make_closed(path: Path) -> None:
+    path.touch(mode=0o600)
+
+
+UNREADABLE: dict[str, tuple[Callable[[Path], None], type[ChunkStoreFailed]]] = {
+    "EIO": (lambda path: path.symlink_to("/proc/self/mem"), ChunkUnreadable),
+    "ELOOP": (lambda path: path.symlink_to(path.name), ChunkUnreadable),
+    "ENXIO": (make_socket, ChunkUnreadable),
+    "EACCES": (make_closed, ChunkUnreadable),
+    "directory": (Path.mkdir, Tampered),
+    "full directory": (make_full_directory, Tampered),
+}
+"""What cannot be read as a file of that name, and how a read of it fails. The first page of no process's memory is mapped."""
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_chunk_that_cannot_be_read_is_found_and_stored_again(store: DirectoryStore, path: Path, kind: str) -> None:
+    chunk = put(store)
+    make, error = UNREADABLE[kind]
+    file_of(path, chunk).unlink()
+    make(file_of(path, chunk))
+    with pytest.raises(error):
+        store.get("r1", chunk.name)
+    assert wrong_chunks(Manifest("image", 500, "r1", (chunk,)), store) == {chunk.name}
+    assert store.put("r1", chunk.name, encrypt(b"plain" * 100, bytes(32))[1], replace=True)
+    assert len(store.get("r1", chunk.name)) == 500 and os.listdir(path / "tmp") == []
+    assert wrong_chunks(Manifest("image", 500, "r1", (chunk,)), store) == frozenset()
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_chunk_that_cannot_be_read_is_replaced_by_another_upload(
+    store: DirectoryStore, path: Path, kind: str
+) -> None:
+    chunk = put(store)
+    file_of(path, chunk).unlink()
+    UNREADABLE[kind][0](file_of(path, chunk))
+    put(store)
+    assert len(store.get("r1", chunk.name)) == 500
+
+
+def test_directories_in_the_place_of_chunks_are_deleted_and_in_tmp_they_are_removed(
+    store: DirectoryStore, path: Path
+) -> None:
+    chunk = put(store)
+    file_of(path, chunk).unlink()
+    make_full_directory(file_of(path, chunk))
+    make_full_directory(path / "tmp/left-behind")
+    store.delete("r1", chunk.name)
+    store.recover()
+    assert os.listdir(path / "tmp") == [] and not store.has("r1", chunk.name)
+
+
+def test_all_may_read_what_is_stored_whatever_the_umask_is(store: DirectoryStore, path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assert file_of(path, put(store)).stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
 
 
 def test_the_log_says_that_a_lock_is_waited_for(

@@ -136,7 +136,7 @@ def test_what_is_removed_goes_with_the_next_collection_and_nothing_else(
     collected(collector, catalog, clock)
     new = catalog.open("b")
     assert new.root != old.root and new.chunks == old.chunks, "copies have the same names and keys"
-    assert plain(store, new) == BASE + b"b" * 100 and catalog.profile("b") == b"profile"
+    assert plain(store, new) == BASE + b"b" * 100 and catalog.profile(catalog.open("b")) == b"profile"
     assert list(store.names(old.root)) == [] and len(list(store.names(new.root))) == 2
     assert [key for key in store.list_objects("") if old.root in key] == []
     again = deployed(catalog, store, "a")

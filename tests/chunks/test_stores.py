@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sockd.chunks.checking import wrong_chunks
+from sockd.chunks.checking import THREADS, wrong_chunks
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk, decrypt, encrypt
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.upload import upload
-from sockd.plain.errors import ChunkMissing, Tampered
+from sockd.plain.errors import ChunkMissing, StoreUnavailable, Tampered
+from tests.support.chunk_memory import MemoryStore
 
 SALT = bytes(32)
 
@@ -170,6 +171,36 @@ def test_a_failure_of_the_image_ends_an_upload(store: ChunkStore) -> None:
 
     with pytest.raises(EOFError):
         upload((piece for _ in range(2) for piece in pieces()), store, root="r1", salt=SALT)
+
+
+class SilentStore(MemoryStore):
+    """Whose calls fail together, when as many are under way as there are threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self._together = threading.Barrier(THREADS)
+
+    def get(self, root: str, name: bytes) -> bytes:
+        self.calls += 1
+        self._together.wait(60)
+        raise StoreUnavailable(self.name, "it does not answer")
+
+    def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
+        self.get(root, name)
+        return True
+
+
+def test_a_silent_store_is_waited_for_once_by_an_upload_and_by_a_check() -> None:
+    pieces = [b"%032d" % number * (CHUNK_BYTES // 32) for number in range(4 * THREADS)]
+    store = SilentStore()
+    with pytest.raises(StoreUnavailable):
+        upload(pieces, store, root="r1", salt=SALT)
+    assert store.calls == THREADS
+    chunks = tuple(made(piece)[0] for piece in pieces)
+    with pytest.raises(StoreUnavailable):
+        wrong_chunks(Manifest("image", len(pieces) * CHUNK_BYTES, "r1", chunks), store)
+    assert store.calls == 2 * THREADS
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a//b", "../a", "a/../b", ".hidden", "a/", "a b", "a\n"])

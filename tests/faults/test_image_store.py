@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,10 +19,12 @@ from sockd.chunks.layout import Image, Reference
 from sockd.chunks.root_table import RootEvent, changed_table
 from sockd.chunks.root_watch import RootWatch
 from sockd.chunks.s3_store import S3Store
+from sockd.chunks.upload import THREADS
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountFlag
 from sockd.s3.client import Client
 from sockd.s3.process import S3Process
+from tests.daemon import test_image_zygotes as zygotes
 from tests.daemon.running import Answer, DeployFailed, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.cases import Happened, case
@@ -44,7 +47,12 @@ class ImageWorker:
     s3: Client
     python: bytes
     directory: Path
+    settings: str = ""
+    broken: str = ""
     count: int = 0
+
+    def start(self, state: Path, settings: str) -> RunningDaemon:
+        return RunningDaemon.start(state, settings, command=command_without(self.broken))
 
     def new_image(self, name: str, *, data_bytes: int = 0, runs: bool = True) -> str:
         """An image with a program that answers with its version, which no other image has; its digest.
@@ -107,7 +115,7 @@ gc_grace_s = 0
 """
         daemon = RunningDaemon.start(directory / "state", settings, command=command_without(broken))
         stack.callback(daemon.close)
-        worker = ImageWorker(daemon, server, server.client(), python, directory)
+        worker = ImageWorker(daemon, server, server.client(), python, directory, settings, broken)
         worker.deployed("cached")
         assert worker.asked("cached").status == 200
         yield worker
@@ -120,6 +128,11 @@ def worker(images: ImageWorker) -> Iterator[ImageWorker]:
         yield images
         images.s3.remove_faults()
     assert images.daemon.process.poll() is None
+
+
+def serves_again(worker: ImageWorker, name: str) -> None:
+    """As its caller is told to, a request is made again until it is answered."""
+    worker.daemon.when(lambda: worker.asked(name, {}).status == 200)
 
 
 STORE_ERRORS = ("Images.StoreUnavailable", "Images.Tampered", "Images.ChunkMissing", "Images.Unavailable")
@@ -173,6 +186,7 @@ def test_a_store_that_answers_wrongly(worker: ImageWorker, happened: Happened, f
     assert worker.asked("cached").status == 200
     happened(worker.fails_typed("wronged", *STORE_ERRORS))
     worker.s3.remove_faults()
+    serves_again(worker, "wronged")
     assert worker.asked("wronged").json["version"].startswith("wronged")
 
 
@@ -262,6 +276,135 @@ def beside_changed(copy: Path, content: bytes, offset: int) -> Iterator[None]:
         copy.write_bytes(content)
 
 
+HANGING = """
+stall_s = 1.0
+store_attempt_s = 600.0
+"""
+"""An attempt lasts longer than the test waits for an answer."""
+
+
+@pytest.fixture
+def hanging(worker: ImageWorker, python: bytes, tmp_path: Path) -> Iterator[ImageWorker]:
+    """Another worker of the same server, which `stopped` stops."""
+    settings = worker.settings.replace(f"s3://{BUCKET}/worker", f"s3://{BUCKET}/{tmp_path.name}")
+    settings = settings.replace(f"store_attempt_s = {ATTEMPT_S}\n", HANGING)
+    other = ImageWorker(
+        *(worker.start(tmp_path / "state", settings), worker.server, worker.s3, python, tmp_path),
+        *(settings, worker.broken),
+    )
+    try:
+        yield other
+        assert other.daemon.terminate() == 0
+    finally:
+        other.daemon.close()
+
+
+@contextmanager
+def stopped(server: S3Process) -> Iterator[None]:
+    """The kernel accepts connections for it, and nobody answers."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@case(
+    "I52",
+    "the chunk store accepts connections and never answers, while functions start and an image is deployed",
+    expect="functions with cached images start; others get Images.StoreUnavailable before their deadline, and serve later",
+)
+def test_a_store_that_hangs(hanging: ImageWorker, happened: Happened) -> None:
+    hanging.deployed("cached")
+    assert hanging.asked("cached").status == 200
+    drop_sandboxes(hanging, "cached")
+    hanging.deployed("cold")
+    with stopped(hanging.server):
+        happened(hanging.fails_typed("cold", "Images.StoreUnavailable"))
+        assert hanging.asked("cached").status == 200
+        hanging.fails_typed("cold", "Images.StoreUnavailable")
+        with pytest.raises(DeployFailed, match="chunk store") as refused:
+            hanging.new_image("refused", runs=False)
+        happened(f"deploy: {refused.value.status}")
+        assert refused.value.status == 503
+    serves_again(hanging, "cold")
+
+
+def deployed_handler(worker: ImageWorker) -> None:
+    layout = worker.directory / "handler"
+    write_layout(layout, [python_files().tar(), zygotes.FILES], zygotes.CONFIG, compress=False)
+    deploy(worker.daemon, "handler", upload(worker.daemon, layout), timeout_s=60, init_timeout_s=60)
+
+
+@case(
+    "I53",
+    "a worker starts again while its chunk store never answers; one time without what it had cached",
+    expect="cached functions start; a handler whose Zygote needs several chunks gets Images.StoreUnavailable; later it serves",
+)
+def test_a_worker_that_starts_while_its_store_hangs(hanging: ImageWorker, happened: Happened) -> None:
+    hanging.deployed("program")
+    deployed_handler(hanging)
+    assert hanging.asked("program").status == hanging.asked("handler", {}).status == 200
+    for caches in ("kept", "lost"):
+        assert hanging.daemon.terminate() == 0
+        hanging.daemon.close()
+        if caches == "lost":
+            shutil.rmtree(hanging.daemon.state / "agent")
+            for profile in (hanging.daemon.state / "images").glob("*/profile"):
+                profile.unlink()
+        with stopped(hanging.server):
+            hanging.daemon = hanging.start(hanging.daemon.state, hanging.settings)
+            if caches == "kept":
+                assert hanging.asked("program").status == hanging.asked("handler", {}).status == 200
+            else:
+                happened(hanging.fails_typed("handler", "Images.StoreUnavailable"))
+        happened(f"caches {caches}")
+    serves_again(hanging, "handler")
+    serves_again(hanging, "program")
+
+
+@case(
+    "I60",
+    "the chunk store stops answering after the first chunks of an image, while its handler's Zygote starts",
+    expect="Images.StoreUnavailable; later it serves",
+)
+def test_a_store_that_hangs_while_a_zygote_starts(hanging: ImageWorker, happened: Happened) -> None:
+    deployed_handler(hanging)
+    assert hanging.daemon.terminate() == 0
+    hanging.daemon.close()
+    shutil.rmtree(hanging.daemon.state / "agent")
+    settings = hanging.settings.replace("attempt_s = 600.0", "attempt_s = 2.0").replace(
+        "[images]", "[images]\nprofile_mb = 0"
+    )
+    hanging.daemon = hanging.start(hanging.daemon.state, settings)
+    hanging.s3.inject(f"{BUCKET}/{hanging.directory.name}/roots/", method="GET", skip=FIRST_CHUNKS, delay_s=600)
+    happened(hanging.fails_typed("handler", "Images.StoreUnavailable"))
+    hanging.s3.remove_faults()
+    serves_again(hanging, "handler")
+
+
+FIRST_CHUNKS = 3
+"""With which an image is mounted, and no Python starts."""
+
+
+@case(
+    "I54",
+    "the chunk store stops answering in the middle of an import",
+    expect="the deploy fails with Images.StoreUnavailable after one request's time; later it succeeds",
+)
+def test_a_store_that_hangs_during_an_import(worker: ImageWorker, happened: Happened) -> None:
+    worker.s3.forget_requests()
+    worker.s3.inject(CHUNKS_ONLY, delay_s=600)
+    with pytest.raises(DeployFailed, match="does not answer in time") as refused:
+        worker.new_image("halfway", data_bytes=16 << 20, runs=False)
+    happened(f"{refused.value.status}: {refused.value.message[:100]}")
+    assert refused.value.status == 503
+    asked = [each for each in worker.s3.requests() if each["path"].startswith(f"/{CHUNKS_ONLY}")]
+    assert len(asked) <= 3 * THREADS, "each thread has made one request, three times"
+    worker.s3.remove_faults()
+    worker.new_image("halfway", data_bytes=1 << 20, runs=False)
+
+
 @case(
     "I46",
     "the chunk store is a directory on a disk that is full",
@@ -342,12 +485,22 @@ def test_a_read_of_an_expired_root(worker: ImageWorker, happened: Happened) -> N
     assert worker.asked("cached").status == 200
 
 
+DAMAGES = {
+    "changed": "Images.Tampered",
+    "cut": "Images.Tampered",
+    "removed": "Images.ChunkMissing",
+    "forbidden": "Images.ChunkUnreadable",
+    "replaced by directories": "Images.Tampered",
+}
+"""And what the function's caller is told."""
+
+
 @case(
     "I50",
-    "chunks of a store in a directory are changed by one bit, cut off or removed, and images are deployed",
+    "chunks of a store in a directory are changed by one bit, cut off, removed or made unreadable, and images are deployed",
     expect="a deploy mends the store, for its image and for a new one that shares chunks; before, the error says so",
 )
-@pytest.mark.parametrize("how", ["changed", "cut", "removed"])
+@pytest.mark.parametrize("how", DAMAGES)
 def test_chunks_that_are_damaged_are_mended(python: bytes, tmp_path: Path, happened: Happened, how: str) -> None:
     settings = f'[images]\nstore = "{tmp_path}/chunks"\ncache_mb = 0\nprofile_mb = 0\n'
     daemon = RunningDaemon.start(tmp_path / "state", settings)
@@ -365,7 +518,7 @@ def test_chunks_that_are_damaged_are_mended(python: bytes, tmp_path: Path, happe
         daemon.close()
         damage(tmp_path / "chunks" / "roots", how)
         daemon = worker.daemon = RunningDaemon.start(tmp_path / "state", settings)
-        happened(worker.fails_typed("damaged", "Images.ChunkMissing" if how == "removed" else "Images.Tampered"))
+        happened(worker.fails_typed("damaged", DAMAGES[how]))
         assert f"of the image {digest[:19]}: deploy that again" in worker.asked("damaged").json["errorMessage"]
         worker.deployed("sharing")
         assert worker.asked("sharing").json["version"] == "sharing-2"
@@ -382,7 +535,13 @@ def damage(directory: Path, how: str) -> int:
     for chunk in chunks:
         data = chunk.read_bytes()
         chunk.unlink()
-        if how != "removed":
+        if how == "forbidden":
+            chunk.write_bytes(data)
+            chunk.chmod(0o600)  # the worker may read it, its agent may not
+        elif how == "replaced by directories":
+            chunk.mkdir()
+            (chunk / "file").touch()
+        elif how != "removed":
             chunk.write_bytes(data[:-1] if how == "cut" else bytes([data[0] ^ 1]) + data[1:])
     return len(chunks)
 

@@ -14,7 +14,16 @@ from sockd.functions.admission import Admission
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.serving import Serving
 from sockd.latency.latency import Latency
-from sockd.plain.errors import ClientGone, ImageUnavailable, NoCapacity, SandboxDied, SandboxFailed, TooManyRequests
+from sockd.plain.errors import (
+    ClientGone,
+    ImageUnavailable,
+    NoCapacity,
+    SandboxDied,
+    SandboxFailed,
+    SockdError,
+    StoreUnavailable,
+    TooManyRequests,
+)
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.lifecycle import State
@@ -42,6 +51,20 @@ class CountedLatency(Latency):
         self.starts += 1
 
 
+class FakeImage:
+    """Whose reads have failed, or not."""
+
+    def __init__(self, failure: SockdError | None) -> None:
+        self._failure = failure
+        self.uses = 0
+
+    def used(self) -> None:
+        self.uses += 1
+
+    def failure_since(self, begun_ns: int) -> SockdError | None:
+        return self._failure
+
+
 class FakeFunction:
     """One place, a queue of one, and a sandbox, which is `warm` or has to be started."""
 
@@ -56,9 +79,15 @@ class FakeFunction:
         self.spare: Leased | Exception | None = None
         self.room = asyncio.Event()
         self.caches = SimpleNamespace(latency=CountedLatency())
+        self.failure: SockdError = NoCapacity("no memory left")
         program, record = SimpleNamespace(is_app=False), SimpleNamespace(version=7)
         self.version = SimpleNamespace(
-            program=program, record=record, number="$LATEST", initscript=None, call=lambda request, is_app: None
+            program=program,
+            record=record,
+            number="$LATEST",
+            initscript=None,
+            call=lambda request, is_app: None,
+            image=None,
         )
 
     def find(self, request: InvokeRequest) -> Leased | Starting:
@@ -81,7 +110,7 @@ class FakeFunction:
     async def start(self, version: object, starting: Starting, beside: FakeBeside, *_: object, **__: object) -> Leased:
         try:
             await asyncio.wait_for(self.room.wait(), 10)
-            raise NoCapacity("no memory left")
+            raise self.failure
         except BaseException:
             beside.give_up()
             raise
@@ -316,3 +345,27 @@ async def test_a_sandbox_that_cannot_be_asked_is_destroyed(function: FakeFunctio
     _, told = begin(function)
     assert await settled(function)
     assert isinstance(told[0], OSError) and function.sandbox.state is State.DEAD
+
+
+@pytest.mark.parametrize("failure", [None, StoreUnavailable("of images", "no chunk has come")], ids=["other", "store"])
+async def test_a_start_that_could_not_read_its_image_is_told_why(
+    function: FakeFunction, failure: SockdError | None
+) -> None:
+    function.warm, function.failure = False, SandboxFailed("the root Zygote is being restarted")
+    function.version.image = image = FakeImage(failure)
+    _, told = begin(function)
+    function.room.set()
+    while not told:
+        await asyncio.sleep(0)
+    assert told == [failure or function.failure] and image.uses == 1
+    assert function.running == 0 and function.admission.try_enter()
+
+
+async def test_other_failures_of_a_start_stay_what_they_are(function: FakeFunction) -> None:
+    function.warm = False
+    function.version.image = FakeImage(StoreUnavailable("of images", "no chunk has come"))
+    _, told = begin(function)
+    function.room.set()
+    while not told:
+        await asyncio.sleep(0)
+    assert told == [function.failure], "there was no memory"

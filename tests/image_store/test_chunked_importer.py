@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import random
 import resource
 import shutil
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,12 +31,12 @@ from sockd.chunks.manifest import Manifest
 from sockd.chunks.store_settings import StoreSettings
 from sockd.chunks.upload import upload
 from sockd.confined.confined_process import Ground
-from sockd.image_store import chunked_importer
+from sockd.image_store import chunked_importer, kept_copies
 from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_upload import ImageHeader, ImageUpload
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
-from sockd.image_store.kept_copies import MANIFEST, PROFILE, Loaded, copy_of, loaded
+from sockd.image_store.kept_copies import PROFILE, copy_of, kept_manifest, stored_profile
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
 from sockd.plain.errors import SockdError
@@ -69,7 +71,7 @@ pytestmark = [pytest.mark.root, pytest.mark.anyio]
 class Worker:
     """One that shares a chunk store with others. It has a cache of its own, and no functions."""
 
-    def __init__(self, name: str, tmp_path: Path, ground: Ground, profile_mb: int) -> None:
+    def __init__(self, name: str, tmp_path: Path, ground: Ground, profile_mb: int, stall_s: float) -> None:
         self._state = tmp_path / name
         self._store_path = tmp_path / "store"
         self.directory = self._state / "images" / RECORD.hex
@@ -90,6 +92,7 @@ class Worker:
             self._start_agent,
             runs,
             profile_bytes=profile_mb << 20,
+            stall_s=stall_s,
         )
         self.importer.records = lambda: [RECORD, BUILD_RECORD]
 
@@ -155,7 +158,7 @@ class Worker:
         await self.importer.record_profile(RECORD, self.directory)
 
     def stored(self) -> bytes | None:
-        return self.catalog.profile(RECORD.stored_name)
+        return self.catalog.profile(self.catalog.open(RECORD.stored_name))
 
     @property
     def copy(self) -> Path:
@@ -178,8 +181,8 @@ class Workers:
         self._stack = stack
         self._names: Iterator[str] = (f"w{number}" for number in range(99))
 
-    def new(self, profile_mb: int = 32) -> Worker:
-        worker = Worker(next(self._names), self._tmp_path, self._ground, profile_mb)
+    def new(self, profile_mb: int = 32, stall_s: float = 2.5) -> Worker:
+        worker = Worker(next(self._names), self._tmp_path, self._ground, profile_mb, stall_s)
         self._stack.push_async_callback(worker.importer.aclose)
         return worker
 
@@ -309,38 +312,84 @@ async def test_an_image_opens_without_its_profile_when_there_is_no_memory_for_it
     before, limits = descriptors(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # of files in memory, too
     try:
-        with ExitStack() as stack:
-            assert loaded(second.catalog, RECORD, second.directory, stack) == Loaded(manifest, None, True)
+        assert kept_manifest(second.catalog, RECORD, second.directory) == manifest
+        assert stored_profile(second.catalog, manifest, second.directory) is None
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "is not used: [Errno 27]" in caplog.text and descriptors() == before
 
 
+class Held:
+    """A function that waits, before or after its work, until it may go on."""
+
+    def __init__(self, function: Callable[..., Any], *, before: bool) -> None:
+        self._function = function
+        self._before = before
+        self.called, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, *args: Any) -> Any:
+        result = None if self._before else self._function(*args)
+        self.called.set()
+        assert self.go_on.wait(60)
+        return self._function(*args) if self._before else result
+
+
+@pytest.mark.parametrize("place", ["kept_profile", "stored_profile"])
 async def test_a_start_that_is_cancelled_while_its_profile_is_read_keeps_no_descriptor(
-    workers: Workers, profiled: Worker
+    workers: Workers, profiled: Worker, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     second = workers.new()
     second.adopt()
-    second.copy.write_bytes(profiled.copy.read_bytes())
-    manifest = second.directory / MANIFEST
-    content = manifest.read_bytes()
-    manifest.unlink()
-    os.mkfifo(manifest)
+    if place == "kept_profile":
+        second.copy.write_bytes(profiled.copy.read_bytes())
+    held = Held(getattr(kept_copies, place), before=False)
+    monkeypatch.setattr(chunked_importer, place, held)
     await second.importer.parts()
     before = descriptors()
     opening = asyncio.ensure_future(second.importer.open(RECORD, second.directory))
-    writer = None
-    while writer is None:
-        await asyncio.sleep(0)
-        with contextlib.suppress(OSError):  # ENXIO: the thread does not read it yet
-            writer = os.open(manifest, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    await asyncio.to_thread(held.called.wait)
+    assert descriptors() != before
     opening.cancel()
-    await asyncio.sleep(0)
-    os.write(writer, content)
-    os.close(writer)
+    held.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert descriptors() == before
+    while descriptors() != before:
+        await asyncio.sleep(0)
+
+
+async def test_a_silent_store_is_waited_for_once_and_the_start_goes_on_without_a_profile(
+    workers: Workers, profiled: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = workers.new()
+    second.adopt()
+    held = Held(stored_profile, before=True)
+    monkeypatch.setattr(chunked_importer, "stored_profile", held)
+    monkeypatch.setattr(DirectoryStore, "heard_s", 0.0)
+    assert (await second.start()).get("startup_reads", 0) == 0
+    assert "starts without a startup profile" in caplog.text
+    await second.importer.close(RECORD)
+    held.called.clear()
+    assert (await second.start()).get("startup_reads", 0) == 0
+    assert not held.called.is_set(), "it is not asked again before it has answered"
+    await second.importer.close(RECORD)
+    held.go_on.set()
+    while not (await second.start()).get("startup_reads"):
+        await second.importer.close(RECORD)
+
+
+async def test_a_store_that_sends_is_waited_for(
+    workers: Workers, profiled: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = workers.new(stall_s=0.001)
+    second.adopt()
+    held = Held(stored_profile, before=True)
+    monkeypatch.setattr(chunked_importer, "stored_profile", held)
+    starting = asyncio.ensure_future(second.start())
+    until_s = time.monotonic() + 0.1
+    while time.monotonic() < until_s:
+        await asyncio.sleep(0)
+    held.go_on.set()
+    assert (await starting)["startup_reads"] == len(READS)
 
 
 async def test_a_profile_of_the_image_s_bytes_before_is_refused_and_recorded_anew(
@@ -479,7 +528,7 @@ async def recorded_build(worker: Worker) -> Profile:
     directory = worker.directory_of(BUILD_RECORD)
     await worker.importer.record_profile(BUILD_RECORD, directory)
     sealed = (directory / PROFILE).read_bytes()
-    assert worker.catalog.profile(BUILD_RECORD.stored_name) == sealed
+    assert worker.catalog.profile(worker.catalog.open(BUILD_RECORD.stored_name)) == sealed
     manifest = worker.catalog.open(BUILD_RECORD.stored_name)
     return whole(unsealed(sealed, manifest, worker.catalog.tenant_key))
 
@@ -553,4 +602,7 @@ async def test_a_start_whose_data_of_another_build_is_gone_is_not_recorded(
         await asyncio.sleep(0)
     directory = second.directory_of(BUILD_RECORD)
     await second.importer.record_profile(BUILD_RECORD, directory)
-    assert not (directory / PROFILE).exists() and second.catalog.profile(BUILD_RECORD.stored_name) is None
+    assert (
+        not (directory / PROFILE).exists()
+        and second.catalog.profile(second.catalog.open(BUILD_RECORD.stored_name)) is None
+    )

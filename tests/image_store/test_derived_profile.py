@@ -91,8 +91,11 @@ class Worker:
         return image
 
     def derived(self, image: ImageRecord, stack: ExitStack, *, asks_store: bool = False) -> OpenProfile | None:
-        known = (self.catalog, image, self.manifests[image.digest], self.records, self.images, stack)
-        return derived_profile(*known, asks_store=asks_store)
+        known = (self.catalog, image, self.manifests[image.digest], self.records, self.images)
+        found = derived_profile(*known, asks_store=asks_store)
+        if found is not None:
+            stack.callback(found.close)
+        return found
 
     def parent(self, image: ImageRecord, *, asks_store: bool = False) -> str | None:
         """The image whose profile one gets."""
@@ -205,9 +208,9 @@ def test_the_store_is_asked_once_and_for_a_build_of_the_repository(
     asked: list[str] = []
     ask = Catalog.profile
 
-    def profile(catalog: Catalog, image: str) -> bytes | None:
-        asked.append(image)
-        return ask(catalog, image) if len(asked) > 1 else None
+    def profile(catalog: Catalog, manifest: Manifest) -> bytes | None:
+        asked.append(manifest.image)
+        return ask(catalog, manifest) if len(asked) > 1 else None
 
     monkeypatch.setattr(Catalog, "profile", profile)
     assert worker.parent(new) is None and asked == []
@@ -218,7 +221,7 @@ def test_the_store_is_asked_once_and_for_a_build_of_the_repository(
 
 
 def test_a_store_that_fails_is_no_error(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def profile(catalog: Catalog, image: str) -> bytes | None:
+    def profile(catalog: Catalog, manifest: Manifest) -> bytes | None:
         raise StoreUnavailable("s3", "it does not answer")
 
     first, second = (worker.add_started(record(number)) for number in (1, 2))

@@ -1,4 +1,4 @@
-"""Mounts of images: how many are made at once for a first start, and what becomes of one that is lost."""
+"""Mounts of images: how many are made at once, how long a start waits for its own, and what becomes of one that is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.images.image_base import ImageBase
 from sockd.oci.image import ImageConfig
-from sockd.plain.errors import ImageUnavailable, TooManyRequests
+from sockd.plain.errors import ImageNotReady, ImageUnavailable, SockdError, StoreUnavailable, TooManyRequests
 
 pytestmark = pytest.mark.anyio
 
@@ -30,13 +30,19 @@ class SlowStore(ImageStore):
         super().__init__(path / "images", path / "tmp", nothing, nothing, most_cold=most_cold)
         self.begun: list[str] = []
         self.go_on = asyncio.Event()
+        self.failure: SockdError | None = None
 
     async def _mount(self, record: ImageRecord) -> ImageBase:
         self.begun.append(record.digest)
         await self.go_on.wait()
-        mounted = ImageBase(-1, -1)
-        self._mounts[record.digest] = mounted
+        mounted = self._mounts[record.digest] = ImageBase(-1, -1)
         return mounted
+
+    def _unmount(self, record: ImageRecord) -> None:
+        del self._mounts[record.digest]
+
+    def failure_since(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
+        return self.failure
 
 
 def image(number: int) -> ImageRecord:
@@ -121,12 +127,12 @@ async def test_a_lost_mount_is_told_its_watchers_and_closed_behind_its_last_user
 ) -> None:
     made = mount_with(monkeypatch, lambda: None)
     use, told = store.use(image(1).digest), []
-    base = await use.mounted()
+    base = await use.mounted(60)
     base.hold()
     base.watchers.add(lambda: told.append(base.lost))
     store.lose_mount(image(1).digest, LOST)
     assert told == [LOST] and not store.is_mounted(image(1).digest)
-    assert await use.mounted() is not base, "the next start mounts it anew"
+    assert await use.mounted(60) is not base, "the next start mounts it anew"
     assert base.at[0] >= 0, "a sandbox has it still"
     base.let_go()
     await asyncio.gather(*store._closing)
@@ -148,11 +154,11 @@ async def test_an_image_that_is_lost_while_it_is_unmounted_is_not_closed_for_its
 
     monkeypatch.setattr(ImageBase, "close", close_late)
     first = store.use(image(1).digest)
-    await first.mounted()
+    await first.mounted(60)
     first.close()
     store.lose_mount(image(1).digest, LOST)
     second = store.use(image(1).digest)
-    await second.mounted()
+    await second.mounted(60)
     is_read.set()
     await asyncio.gather(*store._closing)
     assert (opened.opened, opened.closed) == (2, 0)
@@ -166,7 +172,7 @@ async def test_a_watcher_that_fails_hinders_no_other(
 ) -> None:
     mount_with(monkeypatch, lambda: None)
     use, told = store.use(image(1).digest), []
-    base = await use.mounted()
+    base = await use.mounted(60)
 
     def fails() -> None:
         raise OSError(5, "no cgroup")
@@ -194,7 +200,7 @@ async def test_an_image_that_is_lost_while_it_is_mounted_is_not_used(
 
     made = mount_with(monkeypatch, lose)
     with pytest.raises(ImageUnavailable, match="the agent is gone") as told:
-        await store.use(image(1).digest).mounted()
+        await store.use(image(1).digest).mounted(60)
     assert told.value.retry_after_s == 7
     assert all(each.at[0] < 0 for each in made) and opened.closed == 1
 
@@ -218,3 +224,42 @@ def test_an_image_is_kept_for_an_hour_after_the_import_of_the_next_build(tmp_pat
     assert unused(9.9) == ["app:1", "other:1"]
     assert unused(10.05) == ["app:1", "app:2", "other:1"], "the first build is not kept for the last"
     assert unused(10.2, images[-1]) == ["app:1", "app:2", "app:3", "other:1"]
+
+
+@pytest.mark.parametrize("failure", [None, StoreUnavailable("of images", "no chunk has come")], ids=["slow", "stalled"])
+async def test_a_mount_that_takes_too_long_is_waited_for_no_longer_than_its_start(
+    tmp_path: Path, failure: SockdError | None
+) -> None:
+    store = SlowStore(tmp_path, 1)
+    store.failure = failure
+    with pytest.raises(ImageNotReady if failure is None else StoreUnavailable) as told:
+        await store.mounted(image(1), 0.01)
+    assert told.value.status == 503
+    store.go_on.set()
+    while store.is_in_use(image(1).digest) or store._mounting:
+        await asyncio.sleep(0)
+    assert (await store.mounted(image(1), 60)).holders == 0 and len(store.begun) == 2
+
+
+async def test_a_mount_goes_on_for_others_when_one_start_is_given_up(tmp_path: Path) -> None:
+    store = SlowStore(tmp_path, 1)
+    first, second = (asyncio.create_task(store.mounted(image(1), 60)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    store.go_on.set()
+    mounted = await second
+    assert store.is_current(mounted) and first.cancelled() and len(store.begun) == 1
+
+
+async def test_a_mount_that_its_start_does_not_take_is_given_up(tmp_path: Path) -> None:
+    store = SlowStore(tmp_path, 1)
+    start = asyncio.create_task(store.mounted(image(1), 60))
+    while not store.begun:
+        await asyncio.sleep(0)
+    store.go_on.set()
+    while not store.is_mounted(image(1).digest):
+        await asyncio.sleep(0)
+    start.cancel()  # it is there, and the start has not been woken yet
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert not store.is_in_use(image(1).digest)

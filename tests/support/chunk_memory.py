@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 from sockd.chunks.chunk import is_named
@@ -21,6 +22,10 @@ class MemoryStore:
         self.objects: dict[str, StoredObject] = {}
         self._writes = 0
         self._lock = threading.Lock()
+
+    @property
+    def heard_s(self) -> float:
+        return time.monotonic()
 
     def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         check_name(name)

@@ -95,6 +95,10 @@ class SteppedStore:
         self._store = store
         self._before_delete = before_delete
 
+    @property
+    def heard_s(self) -> float:
+        return self._store.heard_s
+
     def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         _turn()
         return self._store.put(root, name, data, replace=replace)
