@@ -161,7 +161,7 @@ def test_blocks_and_first_uses_of_reads_are_recorded(kernel: Kernel) -> None:
     kernel.read(CHUNK_BYTES + 2 * BLOCK, BLOCK)
     kernel.read(CHUNK_BYTES - BLOCK, 2 * BLOCK)
     image = kernel.server.image("image")
-    assert image is not None and image.order == [1, 0]
+    assert image is not None and list(image.order) == [1, 0]
     assert image.blocks == {0: 1 << 127, 1: 0b101}
 
 
