@@ -73,8 +73,8 @@ class BadMessage(ValueError):
     """The kernel sent what this module does not describe."""
 
 
-_IN_HEADER = struct.Struct("=IIQQIIIHH")
-"""fuse_in_header: len, opcode, unique, nodeid, uid, gid, pid, total_extlen, padding."""
+_IN_HEADER = struct.Struct("=IIQQ16x")
+"""fuse_in_header as far as it is used: len, opcode, unique, nodeid; uid, gid, pid, total_extlen and padding are not."""
 _OUT_HEADER = struct.Struct("=IiQ")
 """fuse_out_header: len, error, unique."""
 _INIT_IN = struct.Struct("=IIIII")
@@ -90,8 +90,9 @@ _ATTR_OUT = struct.Struct("=QII" + _ATTR)
 """fuse_attr_out: attr_valid, attr_valid_nsec, dummy, attr."""
 _OPEN_OUT = struct.Struct("=QIi")
 """fuse_open_out: fh, open_flags, backing_id."""
-_READ_IN = struct.Struct("=QQI")
-"""fuse_read_in as far as it is used: fh, offset, size."""
+_READ = struct.Struct("=IIQQ24xQI")
+"""A READ as far as it is used: len, opcode, unique and nodeid of fuse_in_header, offset and size of fuse_read_in."""
+_READ_OPCODE = int(Opcode.READ)
 _STATFS_OUT = struct.Struct("=QQQQQIIII24x")
 """fuse_kstatfs: blocks, bfree, bavail, files, ffree, bsize, namelen, frsize, padding, spare."""
 _UNIQUE = struct.Struct("=Q")
@@ -132,7 +133,7 @@ def decode(message: memoryview) -> Request:
     """One message, as one read(2) of the device returns it. Raises: BadMessage."""
     if len(message) < HEADER_BYTES:
         raise BadMessage(f"a request of {len(message)} bytes")
-    length, opcode, unique, nodeid, _, _, _, _, _ = _IN_HEADER.unpack_from(message)
+    length, opcode, unique, nodeid = _IN_HEADER.unpack_from(message)
     if length != len(message):
         raise BadMessage(f"a request of {len(message)} bytes claims {length}")
     return Request(opcode, unique, nodeid, message[HEADER_BYTES:])
@@ -158,13 +159,14 @@ def decode_name(body: memoryview) -> bytes:
     return name
 
 
-def decode_read(body: memoryview) -> tuple[int, int]:
-    """(offset, size) of READ. Raises: BadMessage."""
-    try:
-        _, offset, size = _READ_IN.unpack_from(body)
-    except struct.error:
-        raise BadMessage(f"READ with {len(body)} bytes") from None
-    return offset, size
+def decode_read(buffer: bytearray, size: int) -> tuple[int, int, int, int] | None:
+    """(unique, nodeid, offset, size) of a READ; None: the message is another one, or shorter than a READ.
+
+    Args: buffer: of MIN_READ_BUFFER bytes at least; size: of the message at its beginning."""
+    length, opcode, unique, nodeid, offset, wanted = _READ.unpack_from(buffer)
+    if opcode != _READ_OPCODE or length != size or size < _READ.size:
+        return None
+    return unique, nodeid, offset, wanted
 
 
 def decode_interrupt(body: memoryview) -> int:
@@ -252,7 +254,7 @@ def _attr(attributes: Attributes) -> tuple[int, ...]:
 
 def request(opcode: int, unique: int, nodeid: int, body: bytes = b"") -> bytes:
     """A request as the kernel sends it."""
-    return _IN_HEADER.pack(HEADER_BYTES + len(body), opcode, unique, nodeid, 0, 0, 0, 0, 0) + body
+    return _IN_HEADER.pack(HEADER_BYTES + len(body), opcode, unique, nodeid) + body
 
 
 def decode_reply(message: bytes) -> tuple[int, int, bytes]:

@@ -6,7 +6,6 @@ Does no IO. All methods may be called from several threads; a race costs a prefe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from sockd.chunk_agent.startup_data import StartupData, blocks_of
@@ -63,14 +62,16 @@ class OpenImage:
         if startup is not None:
             startup.end()
 
-    def spans(self, offset: int, size: int) -> Iterator[Span]:
-        """What a read consists of; shorter, or nothing, at the end of the image."""
+    def spans(self, offset: int, size: int) -> list[Span]:
+        """What a read consists of, one span mostly; shorter, or nothing, at the end of the image."""
         end = min(offset + size, self.size_bytes)
+        spans = []
         while offset < end:
-            index, within = divmod(offset, CHUNK_BYTES)
+            number, within = divmod(offset, CHUNK_BYTES)
             length = min(CHUNK_BYTES - within, end - offset)
-            yield Span(index, within, length)
+            spans.append(Span(number, within, length))
             offset += length
+        return spans
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -81,11 +82,11 @@ class OpenImage:
         """Whether a read has needed this chunk, and not startup data alone."""
         return bool(self._used[index])
 
-    def record(self, span: Span) -> None:
+    def record(self, number: int, offset: int, size: int) -> None:
         """Record that these blocks of a chunk were read, wherever they came from."""
-        before = self.blocks.get(span.number, 0)
+        before = self.blocks.get(number, 0)
         if before or len(self.blocks) < MOST_RECORDED:
-            self.blocks[span.number] = before | blocks_of(span.offset, span.size)
+            self.blocks[number] = before | blocks_of(offset, size)
 
     def use(self, index: int) -> range:
         """Record the first use of a chunk. Returns those after it that should be prefetched."""

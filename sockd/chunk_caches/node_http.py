@@ -16,6 +16,8 @@ import re
 from typing import NamedTuple
 
 MAX_HEAD_BYTES = 4096
+MOST_FIELDS = 128
+"""Of as many heads the parsed fields are kept."""
 END_OF_HEAD = b"\r\n\r\n"
 _STRIPE_PATH = re.compile(rb"/stripes/([0-9a-f]{64})/([0-4])")
 _REASONS = {
@@ -59,6 +61,16 @@ class Answer(NamedTuple):
     closes: bool
 
 
+class _Fields(NamedTuple):
+    """What this protocol reads of a head's fields."""
+
+    has_length: bool
+    body_bytes: int
+    authorization: bytes
+    expects_continue: bool
+    closes: bool
+
+
 @functools.lru_cache
 def _request_rest(host: str, token: str, body_bytes: int | None) -> bytes:
     lines = [" HTTP/1.1", f"Host: {host}"]
@@ -95,38 +107,36 @@ def stripe_key(path: bytes) -> bytes | None:
 
 def parse_request(head: bytes) -> Request:
     """The head, without the empty line at its end. Raises: BadHead."""
-    first, headers = _parse(head)
+    line, _, lines = head.partition(b"\r\n")
+    fields = _parse_fields(lines)
+    first = line.split(b" ")
     if len(first) != 3 or first[2] != b"HTTP/1.1":
         raise BadHead(400, "not a request of HTTP/1.1")
     method, path, _ = first
-    if method == b"PUT" and b"content-length" not in headers:
+    if method == b"PUT" and not fields.has_length:
         raise BadHead(411, "a PUT without Content-Length")
-    return Request(
-        method,
-        path,
-        _body_bytes(headers),
-        headers.get(b"authorization", b""),
-        headers.get(b"expect", b"").lower() == b"100-continue",
-    )
+    return Request(method, path, fields.body_bytes, fields.authorization, fields.expects_continue)
 
 
 @functools.lru_cache
 def parse_answer(head: bytes) -> Answer:
     """The head, without the empty line at its end. Raises: BadHead."""
-    first, headers = _parse(head)
+    line, _, lines = head.partition(b"\r\n")
+    fields = _parse_fields(lines)
+    first = line.split(b" ")
     if len(first) < 2 or not first[0].startswith(b"HTTP/1.") or not first[1].isdigit():
         raise BadHead(400, "not an answer of HTTP/1.1")
     status = int(first[1])
-    if status != 204 and b"content-length" not in headers:
+    if status != 204 and not fields.has_length:
         raise BadHead(411, "an answer without Content-Length")
-    closes = headers.get(b"connection", b"").lower() == b"close" or first[0] == b"HTTP/1.0"
-    return Answer(status, _body_bytes(headers), closes)
+    return Answer(status, fields.body_bytes, fields.closes or first[0] == b"HTTP/1.0")
 
 
-def _parse(head: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
-    lines = head.split(b"\r\n")
+@functools.lru_cache(MOST_FIELDS)
+def _parse_fields(lines: bytes) -> _Fields:
+    """The fields of one worker are the same in all its GETs, and in all its PUTs. Raises: BadHead."""
     headers: dict[bytes, bytes] = {}
-    for line in lines[1:]:
+    for line in lines.split(b"\r\n") if lines else ():
         name, colon, value = line.partition(b":")
         if not colon or not name or name != name.strip():
             raise BadHead(400, "a malformed header")
@@ -136,7 +146,13 @@ def _parse(head: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
         headers[name] = value.strip()
     if b"transfer-encoding" in headers:
         raise BadHead(411, "a body without Content-Length")
-    return lines[0].split(b" "), headers
+    return _Fields(
+        b"content-length" in headers,
+        _body_bytes(headers),
+        headers.get(b"authorization", b""),
+        headers.get(b"expect", b"").lower() == b"100-continue",
+        headers.get(b"connection", b"").lower() == b"close",
+    )
 
 
 def _body_bytes(headers: dict[bytes, bytes]) -> int:

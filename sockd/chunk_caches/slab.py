@@ -24,6 +24,8 @@ from sockd.plain.errors import BadConfig, HostFailed
 
 CORRELATED_S = 30.0
 """Reads of a chunk within this time of each other belong to one start, and count as one use."""
+COUNTED_S = 0.3
+"""A read of a slot so shortly after its last counted use is not counted: it would be the same use."""
 LEAST_SLOTS = 16
 MAX_KEY_BYTES = 40
 _MAGIC = b"sockdslab2"
@@ -39,11 +41,13 @@ Verify = Callable[[bytes, bytes], bool]
 class _Slot:
     """A slot that holds a blob, from its fill to its eviction. A later blob in the same place has another _Slot."""
 
-    __slots__ = ("index", "is_verified", "size")
+    __slots__ = ("counted_s", "index", "is_verified", "size")
 
-    def __init__(self, index: int, size: int, *, is_verified: bool) -> None:
+    def __init__(self, index: int, size: int, counted_s: float, *, is_verified: bool) -> None:
         self.index = index
         self.size = size
+        self.counted_s = counted_s
+        """When a use was last counted."""
         self.is_verified = is_verified
 
 
@@ -60,6 +64,7 @@ class Slab:
         self._by_key: dict[bytes, _Slot] = {}
         self._free = list(range(slots - 1, -1, -1))
         self._order: Lru2[bytes] = Lru2(remembered=slots, correlated=correlated_s)
+        self._uncounted_s = min(COUNTED_S, correlated_s)
         self.evictions = 0
         self.rejected = 0
         """Slots whose bytes were not those of their key when they were first read after a restart."""
@@ -154,15 +159,15 @@ class Slab:
             if key in self._by_key:  # another thread was faster
                 self._free.append(index)
                 return True
-            self._by_key[key] = _Slot(index, len(blob), is_verified=True)
-            self._order.use(key, time.monotonic())
+            now = time.monotonic()
+            self._by_key[key] = _Slot(index, len(blob), now, is_verified=True)
+            self._order.use(key, now)
         return True
 
     def touch(self, key: bytes) -> None:
         """Count a use of a blob that a faster tier has served; the blob may be missing."""
-        with self._lock:
-            if key in self._by_key:
-                self._order.use(key, time.monotonic())
+        if slot := self._by_key.get(key):
+            self._use(key, slot)
 
     def discard(self, key: bytes) -> None:
         """Remove a blob; it may be missing."""
@@ -192,7 +197,7 @@ class Slab:
 
     def _read(self, key: bytes, slot: _Slot, offset: int, size: int) -> bytes | None:
         """Without the lock: a slot is written only after its old key was removed from `_by_key`. If the same _Slot is there
-        after the read, nothing was written to it during the read."""
+        after the read, nothing was written to it during the read. To get a key from a dict is one step for other threads."""
         try:
             data = os.pread(self._fd, size, self._data_offset + slot.index * self.slot_bytes + offset)
         except OSError:
@@ -200,11 +205,19 @@ class Slab:
         if len(data) != size:
             self.discard(key)
             return None
-        with self._lock:
-            if self._by_key.get(key) is not slot:
-                return None
-            self._order.use(key, time.monotonic())
+        if self._by_key.get(key) is not slot:
+            return None
+        self._use(key, slot)
         return data
+
+    def _use(self, key: bytes, slot: _Slot) -> None:
+        """Count a use, unless one was counted just before: a start reads a chunk in a hundred parts."""
+        if time.monotonic() - slot.counted_s < self._uncounted_s:
+            return
+        with self._lock:
+            if self._by_key.get(key) is slot:
+                slot.counted_s = time.monotonic()
+                self._order.use(key, slot.counted_s)
 
     def _verified(self, key: bytes, slot: _Slot) -> bytes | None:
         """A slot that an earlier process filled."""
@@ -246,7 +259,7 @@ class Slab:
         for index, (padded, key_bytes, size) in enumerate(_ENTRY.iter_unpack(table)):
             key = padded[:key_bytes]
             if key and 0 < size <= self.slot_bytes and key not in self._by_key:
-                self._by_key[key] = _Slot(index, size, is_verified=False)
+                self._by_key[key] = _Slot(index, size, now, is_verified=False)
                 self._order.use(key, now)
                 taken.add(index)
         self._free = [index for index in self._free if index not in taken]

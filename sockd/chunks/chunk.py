@@ -55,11 +55,6 @@ def decrypt(ciphertext: bytes | memoryview, key: bytes, offset: int = 0, size: i
     return _crypt(memoryview(ciphertext)[offset:end], key, offset)
 
 
-def decrypt_part(part: bytes | memoryview, key: bytes, offset: int) -> bytes:
-    """The plaintext of a part of a ciphertext that has been verified. Args: offset: of the part in the chunk."""
-    return _crypt(part, key, offset)
-
-
 def is_named(name: bytes, ciphertext: bytes | memoryview) -> bool:
     """Whether this is the ciphertext of that name. Both digests resist second preimages, so either of them is proof."""
     return any(hmac.compare_digest(digest(ciphertext).digest(), name) for digest in (blake3, hashlib.sha256))

@@ -445,8 +445,9 @@ async def test_nothing_is_kept_of_closed_images(start: Start, store: DirectorySt
         for manifest in manifests:
             assert len(await part(await agent.open(manifest), 0)) == 4096
             await agent.close(manifest.image)
-    after = held()
-    assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
+    # A chunk that is read ahead has its file of the store open until it is there.
+    while any(now > then for now, then in zip(held(), before, strict=True)):
+        await agent.counters()
 
 
 async def test_without_verification_changed_chunks_would_be_data(

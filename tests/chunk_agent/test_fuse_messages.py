@@ -69,11 +69,37 @@ def test_errors_are_negative_errnos() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
-    for decode in (fuse.decode, fuse.decode_init, fuse.decode_name, fuse.decode_read, fuse.decode_interrupt):
+    for decode in (fuse.decode, fuse.decode_init, fuse.decode_name, fuse.decode_interrupt):
         try:
             decode(memoryview(data))
         except fuse.BadMessage:
             continue
+
+
+READ_IN = struct.Struct("=QQIIQII")
+"""fuse_read_in: fh, offset, size, read_flags, lock_owner, flags, padding."""
+NUMBERS = st.integers(0, (1 << 64) - 1)
+
+
+def in_buffer(message: bytes) -> bytearray:
+    return bytearray(message.ljust(fuse.MIN_READ_BUFFER, b"\xff"))
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.integers(0, (1 << 32) - 1))
+def test_a_read_decodes_to_what_was_encoded(unique: int, nodeid: int, offset: int, size: int) -> None:
+    body = READ_IN.pack(7, offset, size, 1, 2, 3, 0)
+    message = fuse.request(Opcode.READ, unique, nodeid, body)
+    assert fuse.decode_read(in_buffer(message), len(message)) == (unique, nodeid, offset, size)
+    other = fuse.request(Opcode.OPEN, unique, nodeid, body)
+    assert fuse.decode_read(in_buffer(other), len(other)) is None
+
+
+@given(st.integers(0, 200), st.integers(0, 200))
+def test_a_read_of_another_length_than_it_says_is_none(claimed: int, size: int) -> None:
+    message = bytearray(fuse.request(Opcode.READ, 1, 2, READ_IN.pack(0, 4096, 4096, 0, 0, 0, 0)))
+    struct.pack_into("=I", message, 0, claimed)
+    found = fuse.decode_read(in_buffer(bytes(message)), size)
+    assert found == ((1, 2, 4096, 4096) if claimed == size >= 60 else None)
 
 
 @given(st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1), st.binary(max_size=100))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.chunk_agent.open_image import MOST_AHEAD, MOST_RUNS, Contents, OpenImage, Span, ahead
+from sockd.chunk_agent.open_image import MOST_AHEAD, MOST_RUNS, Contents, OpenImage, ahead
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk
 
 CHUNK = Chunk(b"n" * 32, b"k" * 32)
@@ -30,7 +30,7 @@ def test_spans_are_the_bytes_of_a_read_in_order_as_far_as_the_image_has_them(
 def test_the_order_of_first_reads_is_kept_with_the_blocks_that_were_read() -> None:
     image = an_image(10 * CHUNK_BYTES)
     for number, block in ((4, 0), (0, 7), (9, 1), (4, 2)):
-        image.record(Span(number, 4096 * block, 4096))
+        image.record(number, 4096 * block, 4096)
     assert image.order == (4, 0, 9)
     assert image.blocks == {4: 0b101, 0: 1 << 7, 9: 0b10}
     assert not any(image.is_used(number) for number in range(10)), "startup data may have been read"

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sockd.chunk_caches.slab import LEAST_SLOTS, Slab
+from sockd.chunk_caches import slab as slab_module
+from sockd.chunk_caches.lru_k import Lru2
+from sockd.chunk_caches.slab import CORRELATED_S, COUNTED_S, LEAST_SLOTS, Slab
 from sockd.kernel import mounts
 from sockd.plain.errors import BadConfig, HostFailed
 
@@ -62,6 +64,91 @@ def test_a_full_slab_evicts_what_was_used_once(slab: Slab) -> None:
     slab.put(*blobs[-1])
     assert len(slab) == slab.slots and slab.evictions == 1
     assert blobs[0][0] in slab and blobs[1][0] not in slab
+
+
+class Clock:
+    """In place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Model:
+    """Which keys a slab holds: LRU-2, with the uses that count."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.order: Lru2[bytes] = Lru2(remembered=slots, correlated=CORRELATED_S)
+        self.counted: dict[bytes, float] = {}
+
+    def put(self, key: bytes, now: float) -> None:
+        if key not in self.order and len(self.order) == self.slots:
+            del self.counted[self.order.evict()]
+        self.order.use(key, now)
+        self.counted.setdefault(key, now)
+
+    def read(self, key: bytes, now: float) -> None:
+        if key in self.order and now - self.counted[key] >= COUNTED_S:
+            self.order.use(key, now)
+            self.counted[key] = now
+
+    def discard(self, key: bytes) -> None:
+        self.order.discard(key)
+        self.counted.pop(key, None)
+
+
+STEPS = st.tuples(
+    st.sampled_from([0.0, 0.1, 0.2, 0.5, 3.0, 29.9, 31.0, 100.0]),
+    st.sampled_from(["put", "put", "read", "read", "touch", "discard"]),
+    st.integers(0, 24),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(STEPS, min_size=30, max_size=200))
+def test_a_slab_holds_what_lru_2_keeps_with_uses_close_to_each_other_counted_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[float, str, int]]
+) -> None:
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(slab_module, "time", clock)
+        place = tmp_path_factory.mktemp("model") / "slab"
+        slab = stack.enter_context(closing(Slab.open(place, 16 * 112, slot_bytes=64, verify=is_right)))
+        model = Model(slab.slots)
+        for wait_s, do, number in steps:
+            clock.now += wait_s
+            key, blob = blob_of(number, 64)
+            if do == "put":
+                assert slab.put(key, blob)
+                model.put(key, clock.now)
+            elif do == "read":
+                assert (slab.read(key, 0, 64) == blob) == (key in model.order)
+                model.read(key, clock.now)
+            elif do == "touch":
+                slab.touch(key)
+                model.read(key, clock.now)
+            else:
+                slab.discard(key)
+                model.discard(key)
+            assert {key for key, _ in (blob_of(each, 64) for each in range(25)) if key in slab} == set(model.counted)
+
+
+def test_reads_shortly_after_each_other_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(slab_module, "time", clock)
+    with closing(Slab.open(tmp_path / "slab", ROOM, slot_bytes=SLOT_BYTES, verify=is_right)) as slab:
+        key, blob = blob_of(1)
+        slab.put(key, blob)
+        uses: list[float] = []
+        monkeypatch.setattr(slab._order, "use", lambda _, now: uses.append(now - 1000))
+        for eighth in range(10):
+            clock.now = 1000 + eighth / 8
+            for _ in range(50):
+                assert slab.read(key, 0, 10) == blob[:10]
+        assert uses == [3 / 8, 6 / 8, 9 / 8]
 
 
 def test_a_blob_that_fits_no_slot_is_refused(slab: Slab) -> None:
