@@ -1,7 +1,7 @@
 """Decrypts small parts of chunks, with the AES key schedules of the chunks that were read last.
 
-A context for each part would take four times as long as the decryption of 4 KiB. A kept context is set to the counter of the
-part: what it decrypted before has no influence. For one thread.
+To make a context takes three times as long as to decrypt 4 KiB. A kept context is set to the counter of the part: what it
+decrypted before has no influence. For one thread.
 """
 
 from __future__ import annotations
