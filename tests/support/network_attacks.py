@@ -56,7 +56,7 @@ RULES = [
 BRIDGE = "172.17.0.1"
 """One more address of the host's, as Docker's bridge has it."""
 MOST = ruleset.Limits(connections=150, new_connections=600, queries=5)
-WAIT_S = 1.0
+WAIT_S = 5.0
 SYN, NOTHING = 2, 0
 UDP, TCP, ICMP = 17, 6, 1
 _IP_HDRINCL = 3
