@@ -26,7 +26,7 @@ import pytest
 @pytest.mark.parametrize("number", range(4))
 def test_one_dies(number):
     if number == 2:
-        os._exit(0)
+        os._exit(7)
 """
 
 
@@ -85,6 +85,7 @@ def test_a_process_that_dies_breaks_the_run_off(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
     assert "crashed while running" in done.stdout
+    assert "ended: status 7" in done.stdout
 
 
 FAILS_ONCE = """\
