@@ -22,7 +22,7 @@ from hypothesis.internal import charmap
 
 from sockd.kernel import mounts
 from sockd.kernel.event_loop import EventLoop
-from tests.support import broken_off, cases, failpoints, watched_descriptors
+from tests.support import broken_off, cases, failpoints, leftovers, watched_descriptors
 from tests.support.ledger import Ledger, claim_group
 
 # A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
@@ -62,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Before any thread exists: unshare concerns the calling thread alone, and later ones inherit from it.
         mounts.enter_private_namespace()
         claim_group()
+        if not hasattr(config, "workerinput"):  # once for all processes of the run
+            leftovers.sweep()
     # libuv keeps a pipe for signals from its first loop to the end of the process; no test is to blame for it.
     uvloop.new_event_loop().close()
     # Python processes that tests start have the guard of event loops, too.
