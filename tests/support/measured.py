@@ -1,4 +1,4 @@
-"""Counts that other programs of the machine can only raise: the least of a few tries is the count. Times, beside what others use."""
+"""Counts that other programs of the machine can only raise: the least of a few tries is the count. And how slow they make all."""
 
 from __future__ import annotations
 
