@@ -32,6 +32,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("sockd")
 
+LONGEST = ("test_linters.py", "test_installed.py")
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 GUARD = watched_descriptors.install(is_fatal=False)
 
@@ -75,8 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases.leave_out_long_cases(config, items)
     leave_out_families(config, items)
-    # The longest test begins first: there are all the others for another process to run meanwhile.
-    items.sort(key=lambda item: item.path.name != "test_linters.py")
+    # The longest files begin first: there are all the others for another process to run meanwhile.
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def leave_out_families(config: pytest.Config, items: list[pytest.Item]) -> None:
