@@ -58,7 +58,6 @@ SPARES = '[latency]\nhrtick = "off"\n'
 NO_SPARES = f"{SPARES}[zygote]\nspares = 0\n"
 PACKAGES = ("numpy", "pandas")
 LEARN_S = 30.0
-SOON_S = 5.0
 
 Count = Callable[[], dict[str, int]]
 Costs = dict[str, float]
@@ -257,14 +256,6 @@ def test_a_start_with_an_initscript(house: Callable[..., RunningDaemon], how: st
         check("a fork beside an initscript", count_of(daemon, how, stack), once)
 
 
-def comes(daemon: RunningDaemon, condition: Callable[[], bool]) -> bool:
-    """Whether it holds soon, without a start that would take the processor from the Zygote that is being made."""
-    try:
-        return daemon.when(condition, deadline_s=SOON_S)
-    except AssertionError:
-        return False
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_fork_with_packages(house: Callable[..., RunningDaemon], package: str) -> None:
     daemon = house(NO_SPARES)
@@ -278,12 +269,12 @@ def test_a_fork_with_packages(house: Callable[..., RunningDaemon], package: str)
     daemon.run(package, 1)
     key = next(key for key in daemon.packages() if key.startswith(package))
     ends_s = time.monotonic() + LEARN_S
-    while not comes(daemon, lambda: any(key in node["packages"] for node in daemon.nodes())):
+    while not any(key in node["packages"] for node in daemon.nodes()):  # made of what functions ask for, so ask
         if time.monotonic() > ends_s:
             pytest.skip(
                 f"no Zygote holds {package} yet: {daemon.lines[-1]}"
             )  # what is learned, and when, other tests ask
-        daemon.run(package, 1, x_sockd_fresh="1")  # made of what functions ask for
+        daemon.run(package, 1, x_sockd_fresh="1")
     with ExitStack() as stack:
         once = stack.enter_context(work.calls(daemon, package, "zygote"))
         for _ in range(2):
