@@ -8,6 +8,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 TRIES = 4
+MOST_SLOWNESS = 4.0
+"""What a limit is multiplied by at most, so that it still finds what is late for another reason than the machine."""
 
 
 def at_least_once(measure: Callable[[], T], holds: Callable[[T], bool], *, tries: int = TRIES) -> T:
@@ -25,4 +27,4 @@ def slowness(work_s: float = 0.05) -> float:
     begun_s, used_s = time.monotonic(), time.thread_time()
     while time.thread_time() < used_s + work_s:
         pass
-    return max(1.0, (time.monotonic() - begun_s) / work_s)
+    return min(max(1.0, (time.monotonic() - begun_s) / work_s), MOST_SLOWNESS)
