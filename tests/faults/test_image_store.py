@@ -31,7 +31,7 @@ from tests.support.private_worker import LedgerBesideWorkers, command_without
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
 
 BUCKET = "images"
-ATTEMPT_S = 0.5
+ATTEMPT_S = 3.0
 CHUNKS_ONLY = f"{BUCKET}/worker/roots/"
 
 
