@@ -22,7 +22,7 @@ from hypothesis.internal import charmap
 
 from sockd.kernel import mounts
 from sockd.kernel.event_loop import EventLoop
-from tests.support import broken_off, cases, failpoints, watched_descriptors
+from tests.support import broken_off, cases, failpoints, leftovers, watched_descriptors
 from tests.support.ledger import Ledger, claim_group
 
 # A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
@@ -32,6 +32,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("sockd")
 
+LONGEST = ("test_linters.py", "test_installed.py")
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 GUARD = watched_descriptors.install(is_fatal=False)
 
@@ -62,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Before any thread exists: unshare concerns the calling thread alone, and later ones inherit from it.
         mounts.enter_private_namespace()
         claim_group()
+        if not hasattr(config, "workerinput"):  # once for all processes of the run
+            leftovers.sweep()
     # libuv keeps a pipe for signals from its first loop to the end of the process; no test is to blame for it.
     uvloop.new_event_loop().close()
     # Python processes that tests start have the guard of event loops, too.
@@ -73,8 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases.leave_out_long_cases(config, items)
     leave_out_families(config, items)
-    # The longest test begins first: there are all the others for another process to run meanwhile.
-    items.sort(key=lambda item: item.path.name != "test_linters.py")
+    # The longest files begin first: there are all the others for another process to run meanwhile.
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def leave_out_families(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -17,11 +17,15 @@ from blockbuster import BlockingError
 
 from benchmarks.warm import in_process_server
 from sockd.kernel import mounts
+from sockd.kernel.cgroups.tree import Hierarchies
+from tests.daemon.kernel_view import wait_readable
 from tests.faults.flood import NICE, flooding
+from tests.support import leftovers
 from tests.support.caller import Caller
 from tests.support.ledger import Imbalance, Ledger
 from tests.support.watch import ENOUGH, ROUNDS, Watch
 
+ROOT = Path(__file__).parent.parent
 needs_root = pytest.mark.root
 
 
@@ -57,6 +61,38 @@ def test_a_process_that_left_its_parent_is_still_found(ledger: Ledger) -> None:
         child.wait(10)
         assert [line.split()[1] for line in reports(ledger, "process")] == [str(pid)]
     ledger.check()
+
+
+KILLED_RUN = """\
+import subprocess, sys
+from pathlib import Path
+from tests.support.ledger import claim_group
+claim_group()
+for path in sys.argv[1:]:
+    Path(path).mkdir()
+child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_root
+def test_what_a_killed_run_has_left_is_swept_and_nothing_of_one_that_runs() -> None:
+    name = f"sockd-test-{os.getpid()}-left"
+    left = [Path(base, name) for base in Hierarchies.detect().bases] + [Path("/dev/shm", name)]
+    command = [sys.executable, "-c", KILLED_RUN, *map(str, left)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        pidfd = os.pidfd_open(int(run.stdout.readline()))
+        try:
+            leftovers.sweep()
+            assert not wait_readable(pidfd, 0) and all(path.exists() for path in left)
+            run.kill()
+            run.wait()
+            leftovers.sweep()
+            assert wait_readable(pidfd, 0) and not any(path.exists() for path in left)
+        finally:
+            os.close(pidfd)
 
 
 @needs_root

@@ -57,6 +57,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment(tmp_path_factory.mktemp("environment"), f"{wheel}[bench,selftest]")
 
 
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of a fresh environment with the wheel alone."""
+    return environment(tmp_path_factory.mktemp("bare"), str(wheel))
+
+
 @pytest.fixture
 def run(installed: Path) -> Run:
     return lambda *arguments, **options: command(installed / "sockd", *arguments, **options)
@@ -156,8 +162,7 @@ def test_an_installed_benchmark_runs(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "result.json").read_text())["rows"]
 
 
-def test_what_is_missing_names_an_extra_that_exists(wheel: Path, tmp_path: Path) -> None:
-    bare = environment(tmp_path, str(wheel))
+def test_what_is_missing_names_an_extra_that_exists(bare: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for words in (("selftest",), ("bench", "primitives"), ("dev", "/tmp")):
         done = command(bare / "sockd", *words, check=False)
@@ -165,10 +170,10 @@ def test_what_is_missing_names_an_extra_that_exists(wheel: Path, tmp_path: Path)
         assert re.search(r"pip install 'sockd\[(\w+)\]'", done.stderr)[1] in extras, done.stderr  # type: ignore[index]
 
 
-def test_an_sdist_installs_with_its_native_parts(sdist: Path, tmp_path: Path) -> None:
-    python = environment(tmp_path, str(sdist)) / "python"
-    command(python, "-c", "import sockd_zygote._native, sockd.kernel._hrtick")
-    assert command(python.parent / "sockd", "files", "unit").stdout.strip().endswith("sockd.service")
+def test_an_sdist_has_its_native_parts(bare: Path) -> None:
+    """`uv build` makes the wheel of the sdist, as an installation of the sdist would."""
+    command(bare / "python", "-c", "import sockd_zygote._native, sockd.kernel._hrtick")
+    assert command(bare / "sockd", "files", "unit").stdout.strip().endswith("sockd.service")
 
 
 def test_an_sdist_without_a_compiler_says_what_to_install(sdist: Path, tmp_path: Path) -> None:

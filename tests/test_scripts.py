@@ -18,7 +18,7 @@ sed -i 1d {statuses}
 exit "$next"
 """
 """Stands for the interpreter: keeps what it was asked, and ends as it is told."""
-BESIDE, ALONE, AGAIN = "not alone", "-m alone", "--last-failed"
+ALONE, BESIDE, AGAIN = "-m alone", "not alone", "--last-failed"
 DIES = """\
 import os
 import pytest
@@ -26,24 +26,24 @@ import pytest
 @pytest.mark.parametrize("number", range(4))
 def test_one_dies(number):
     if number == 2:
-        os._exit(0)
+        os._exit(7)
 """
 
 
 @pytest.mark.parametrize(
     ("in_ci", "statuses", "passes", "status"),
     [
-        (True, [0, 0], [BESIDE, ALONE], 0),
-        (True, [1, 0, 0], [BESIDE, ALONE, AGAIN], 0),
-        (True, [0, 1, 0], [BESIDE, ALONE, AGAIN], 0),
-        (True, [1, 1, 1], [BESIDE, ALONE, AGAIN], 1),
-        (True, [0, 1, 2], [BESIDE, ALONE, AGAIN], 2),
-        (True, [2], [BESIDE], 2),
-        (True, [137], [BESIDE], 137),
-        (True, [1, 3], [BESIDE, ALONE], 3),
-        (True, [0, 5], [BESIDE, ALONE], 5),
-        (False, [1, 0], [BESIDE, ALONE], 1),
-        (False, [0, 1], [BESIDE, ALONE], 1),
+        (True, [0, 0], [ALONE, BESIDE], 0),
+        (True, [1, 0, 0], [ALONE, BESIDE, AGAIN], 0),
+        (True, [0, 1, 0], [ALONE, BESIDE, AGAIN], 0),
+        (True, [1, 1, 1], [ALONE, BESIDE, AGAIN], 1),
+        (True, [0, 1, 2], [ALONE, BESIDE, AGAIN], 2),
+        (True, [2], [ALONE], 2),
+        (True, [137], [ALONE], 137),
+        (True, [1, 3], [ALONE, BESIDE], 3),
+        (True, [0, 5], [ALONE, BESIDE], 5),
+        (False, [1, 0], [ALONE, BESIDE], 1),
+        (False, [0, 1], [ALONE, BESIDE], 1),
     ],
 )
 def test_everything_is_asked_and_no_failure_is_lost(
@@ -85,6 +85,7 @@ def test_a_process_that_dies_breaks_the_run_off(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
     assert "crashed while running" in done.stdout
+    assert "ended: status 7" in done.stdout
 
 
 FAILS_ONCE = """\

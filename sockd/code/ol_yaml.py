@@ -25,6 +25,8 @@ LIMITS: dict[str, tuple[str, Callable[[str], float]]] = {
 }
 """OpenLambda's names, of its worker's configuration."""
 SWITCH = {"true": True, "false": False}
+MOST_NESTED = 32
+"""Levels of lists and mappings. PyYAML calls itself for each, and how deep that may go depends on Python and on the caller."""
 
 
 class OlYaml(NamedTuple):
@@ -40,8 +42,8 @@ def read(text: str) -> OlYaml:
     """The file's meaning. Raises: BadFunctionConfig, naming what is wrong."""
     try:
         table = yaml.load(text, Loader=_Loader)  # makes texts of everything
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise BadFunctionConfig(f"{FILE}: {' '.join(str(error).split())[:300] or 'nested too deeply'}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadFunctionConfig(f"{FILE}: {' '.join(str(error).split())[:300]}") from None
     settings: dict[str, Any] = {}
     notes: list[str] = []
     for name, value in _mapping(table, "the file").items():
@@ -61,10 +63,17 @@ def read(text: str) -> OlYaml:
 
 
 class _Loader(yaml.BaseLoader):
+    _level = 0
+
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise BadFunctionConfig(f"{FILE}: aliases (*name) are not read; write the value out")
-        return super().compose_node(parent, index)
+        if self._level > MOST_NESTED:
+            raise BadFunctionConfig(f"{FILE}: nested too deeply: at most {MOST_NESTED} levels are read")
+        self._level += 1
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        return node
 
 
 def _environment(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -216,7 +216,7 @@ class ZygoteConfig(Slice, frozen=True):
     """How many Zygotes are made at a time. With 2 or more, one of them is left for Zygotes that have not failed."""
     import_deadline_s: float = 30.0
     """How long a Zygote may import."""
-    canary_deadline_s: float = 2.0
+    canary_deadline_s: float = 10.0
     """How long the first fork of a new Zygote may take to be ready, and then to try what functions do."""
     spares: int = 4
     """Most ready children of one Zygote; 0 switches spares off."""

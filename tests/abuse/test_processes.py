@@ -268,7 +268,7 @@ def test_grandchildren_end_with_their_sandbox(house: PrivateWorker, happened: Ha
     pidfds = [os.pidfd_open(process.pid) for process in left]
     try:
         house.daemon.remove("daemonises")
-        gone = [wait_readable(pidfd, 5) for pidfd in pidfds]
+        gone = [wait_readable(pidfd, 30) for pidfd in pidfds]
     finally:
         for pidfd in pidfds:
             os.close(pidfd)

@@ -110,7 +110,7 @@ def test_a_zygote_that_lies_about_its_children_harms_nobody(house: PrivateWorker
     with house.watching() as watch:
         for number in range(3):
             code = f"import {module}\ndef f(event): return event\n"
-            house.deploy(f"uses-{number}", code, requirements=[name], timeout_s=8)
+            house.deploy(f"uses-{number}", code, requirements=[name], timeout_s=30)
             answers.append(house.invoke(f"uses-{number}", number).status)
     refused = house.daemon.when(
         lambda: [each["reason"] for each in house.daemon.tree()["refused"] if each["package"] == f"{name}==1.0"]
@@ -202,7 +202,7 @@ def test_a_zygote_that_floods_its_wire_is_ended(house: PrivateWorker, happened: 
         assert house.call("teaches", 1) == 1
         house.daemon.wait_line(r"floods-1\.0.*(failed|ended|not imported ahead)", since=mark)
         before = cpu_seconds()
-        house.deploy("after", user, requirements=["floods"], timeout_s=8)
+        house.deploy("after", user, requirements=["floods"], timeout_s=30)
         answers = [house.invoke("after", number).status for number in range(100)]
         spent = cpu_seconds() - before
     reasons = [each["reason"] for each in house.daemon.tree()["refused"] if each["package"] == "floods==1.0"]

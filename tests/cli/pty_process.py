@@ -12,7 +12,7 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 
 
 class Terminal:

@@ -61,7 +61,9 @@ def test_kafka_is_noted() -> None:
         ("a: &x 1\nb: *x", "aliases"),
         ("a: [", "ol.yaml: "),
         ("a: \0", "ol.yaml: "),
-        ("[" * 5000, "ol.yaml: "),
+        ("[" * 5000, "at most 32 levels"),
+        ("- " * 33 + "a", "at most 32 levels"),
+        ("- " * 32 + "a", "the file: must be a mapping"),
     ],
 )
 def test_what_does_not_is_refused_by_name(text: str, words: str) -> None:

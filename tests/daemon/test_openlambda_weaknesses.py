@@ -19,7 +19,7 @@ import pytest
 from sockd.worker.worker import FDS_OF_SANDBOX
 from tests.daemon.gate import WAITS, Gate
 from tests.daemon.kernel_view import cgroup_directories, host_pid, open_fds, rss_kb, unified, wait_event
-from tests.daemon.running import Answer, RunningDaemon
+from tests.daemon.running import DEADLINE_S, Answer, RunningDaemon
 from tests.support.measured import at_least_once
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import at_once, in_background
@@ -117,7 +117,7 @@ def test_row_2_one_client_gets_a_thousand_answers_a_second_and_a_pause_costs_the
     assert invoked > min(300, refused / 10), rates
 
     def thaw() -> float:
-        wait_event(directory, "frozen", 1, 5)
+        wait_event(directory, "frozen", 1, DEADLINE_S)
         started = time.monotonic()
         assert client.post("/run/one")[0] == 200
         return time.monotonic() - started
@@ -274,11 +274,11 @@ def test_row_14_no_descriptor_is_lost_in_two_thousand_requests_and_many_pauses(
         for _ in range(requests):
             assert client.post("/run/fds")[0] == 200
         for _ in range(pauses):
-            wait_event(directory, "frozen", 1, 5)
+            wait_event(directory, "frozen", 1, DEADLINE_S)
             assert client.post("/run/fds")[0] == 200
         for _ in range(crashes):
             assert client.post("/run/crash")[0] == 502
-        wait_event(directory, "frozen", 1, 5)
+        wait_event(directory, "frozen", 1, DEADLINE_S)
         settle(daemon)
         status = daemon.status()
         besides = status["sandboxes"]["spare"] * FDS_OF_SANDBOX + status["cgroups"]["made"] * FDS_OF_CGROUP
@@ -293,7 +293,7 @@ def test_row_14_no_descriptor_is_lost_in_two_thousand_requests_and_many_pauses(
 
 def settle(daemon: RunningDaemon) -> None:
     """Returns when no cgroup is being recycled."""
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + DEADLINE_S
     while daemon.status()["cgroups"]["recycling"]:
         assert time.monotonic() < ends
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.root
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")
-DEADLINE_MS = 15_000
+DEADLINE_MS = 60_000
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31mred\x00 \u202ereversed"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
 
@@ -31,6 +33,19 @@ def grow_zygote(house: PrivateWorker, requirement: str) -> None:
     house.daemon.when(lambda: house.daemon.node(f"{requirement}==1.0"))
 
 
+class Refusals:
+    """Every refusal of a package that was seen, by name==version: one by a deadline ends after seconds."""
+
+    def __init__(self, house: PrivateWorker) -> None:
+        self._house = house
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def look(self) -> dict[str, dict[str, Any]]:
+        """All until now."""
+        self.rows.update({entry["package"]: entry for entry in self._house.json("/tree")["refused"]})
+        return self.rows
+
+
 def refusals(house: PrivateWorker) -> dict[str, str]:
-    """Why which packages are in no Zygote."""
-    return {entry["package"]: entry["reason"] for entry in house.json("/tree")["refused"]}
+    """Why which packages are in no Zygote now."""
+    return {package: row["reason"] for package, row in Refusals(house).look().items()}

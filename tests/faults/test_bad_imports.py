@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.packages import IN_ZYGOTE, SLOW, deploy, package, refusals
+from sockd.caches.zygotes.refusals import AFTER_DEADLINE_S
+from tests.faults.packages import IN_ZYGOTE, SLOW, Refusals, deploy, package, refusals
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
 from tests.support.threads import at_once
@@ -79,17 +80,13 @@ def try_all(house: PrivateWorker, codes: dict[str, str]) -> dict[str, str]:
             assert house.call(f"a-{name}", event) == event
 
     at_once(len(names), serve)
-    for name in names:
-        house.daemon.when(
-            lambda name=name: f"{name}==1.0" in refusals(house),  # type: ignore[misc]
-            deadline_s=house.patience_s,
-        )
+    seen, wanted = Refusals(house), {f"{name}==1.0" for name in names}
+    house.daemon.when(lambda: wanted <= seen.look().keys(), deadline_s=2 * house.patience_s)
     for name in names:
         deploy(house, f"b-{name}", name, f"import {name.replace('-', '_')}\ndef f(event): return event")
         assert house.call(f"b-{name}", "later") == "later"
         assert house.daemon.node(f"{name}==1.0") is None
-    reasons = refusals(house)
-    return {name: reasons[f"{name}==1.0"] for name in names}
+    return {name: seen.rows[f"{name}==1.0"]["reason"] for name in names}
 
 
 @case(
@@ -153,6 +150,7 @@ def test_a_zygote_that_grows_is_ended_and_its_children_live(house: PrivateWorker
     expect="the harmless one is learned; refusals name module, Zygote, cause and time; a forgiven package is learned",
 )
 def test_refusals_end_and_delay_nobody(house: PrivateWorker, happened: Happened) -> None:
+    seen = Refusals(house)
     wait = IN_ZYGOTE + "import threading; threading.Event().wait()\n"
     for name, code in (("slow-one", wait), ("slow-two", wait), ("dies", IN_ZYGOTE + "os._exit(3)\n")):
         module = name.replace("-", "_")
@@ -161,14 +159,14 @@ def test_refusals_end_and_delay_nobody(house: PrivateWorker, happened: Happened)
         assert house.call(f"p7-{name}") == 1
     deploy(house, "p7-good", "harmless", "import harmless\ndef f(event): return 1", package("harmless"))
     assert house.call("p7-good") == 1
-    house.daemon.when(lambda: house.daemon.node("harmless==1.0"), deadline_s=house.patience_s)
-    house.daemon.when(lambda: {"slow-one==1.0", "slow-two==1.0", "dies==1.0"} <= refusals(house).keys())
-    rows = {entry["package"]: entry for entry in house.json("/tree")["refused"]}
+    house.daemon.when(lambda: [seen.look(), house.daemon.node("harmless==1.0")][1], deadline_s=house.patience_s)
+    house.daemon.when(lambda: {"slow-one==1.0", "slow-two==1.0", "dies==1.0"} <= seen.look().keys())
+    rows = seen.rows
     happened("; ".join(f"{name}: {row['reason']}, {row['retry_in_s']:.0f} s" for name, row in rows.items()))
     for name in ("slow-one", "slow-two", "dies"):
         row = rows[f"{name}==1.0"]
         assert row["reason"].startswith(f"{name.replace('-', '_')}_inner: ") and row["zygote"] == name
-    assert rows["slow-one==1.0"]["retry_in_s"] <= 300 < rows["dies==1.0"]["retry_in_s"] <= 86_400
+    assert rows["slow-one==1.0"]["retry_in_s"] <= AFTER_DEADLINE_S < rows["dies==1.0"]["retry_in_s"] <= 86_400
     shown = {row["name"]: row for row in house.json("/packages")}
     assert shown["dies"]["reason"] == rows["dies==1.0"]["reason"]
     assert "forgiven: dies-1.0" in house.cli("packages", "forgive", "dies").stdout

@@ -29,11 +29,11 @@ WAITS = {"f.py": "from gate import wait\ndef f(event): return event and wait(eve
 LARGE = b"a" * 100_000
 
 
-def cold(house: PrivateWorker, name: str, requirement: str = "", *, init_timeout_s: float = 5) -> Answer:
+def cold(house: PrivateWorker, name: str, requirement: str = "", *, init_timeout_s: float = 20) -> Answer:
     """The first answer of a new function; it must be right."""
     code = f"# {name}\n" + (f"import {requirement}\n" if requirement else "") + "def f(event): return event"
     wants = [requirement] if requirement else []
-    house.deploy(name, code, requirements=wants, init_timeout_s=init_timeout_s, timeout_s=1)
+    house.deploy(name, code, requirements=wants, init_timeout_s=init_timeout_s, timeout_s=10)
     return house.invoke(name, name)
 
 

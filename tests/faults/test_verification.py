@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sockd.caches.zygotes.refusals import AFTER_DEADLINE_S
 from tests.daemon.running import DEADLINE_S
 from tests.faults.packages import SLOW
 from tests.support.cases import Happened, case
@@ -157,7 +158,7 @@ def test_an_import_that_hangs_ends_verification(tmp_path: Path, happened: Happen
         happened(reason)
         assert "import p: a start of its own did not come to its end: Task timed out" in reason
         (row,) = house.json("/packages")
-        assert row["differs"][0]["retry_in_s"] <= 300
+        assert row["differs"][0]["retry_in_s"] <= AFTER_DEADLINE_S
         assert outcomes(house)["late"] == 1
         assert house.invoke("then", x_sockd_fresh="1").json == [False, 1]
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 @dataclass(frozen=True)

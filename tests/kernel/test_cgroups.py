@@ -282,6 +282,23 @@ def test_who_died_half_way_through_joining_is_found(tree: CgroupTree, spawn: Spa
         child.communicate()
 
 
+def test_who_joins_when_all_were_killed_is_killed_too(
+    tree: CgroupTree, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children: list[subprocess.Popen[bytes]] = []
+    with contextlib.closing(tree.cgroup("sandbox-1")) as cgroup:
+
+        def remove(self: CgroupTree, original: Callable[[CgroupTree], None] = CgroupTree._remove) -> None:
+            if not children:
+                children.append(spawn(cgroup))
+            original(self)
+
+        monkeypatch.setattr(CgroupTree, "_remove", remove)
+        tree.destroy_all(30)
+    assert [child.wait() for child in children] == [-9]
+    assert not any(os.path.exists(path) for path in tree.directories)
+
+
 def test_destroying_what_is_not_there_is_nothing(hierarchies: Hierarchies) -> None:
     CgroupTree(hierarchies, f"sockd-test-{uuid.uuid4().hex[:8]}").destroy_all(1)
 

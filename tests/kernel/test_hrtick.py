@@ -45,9 +45,14 @@ def test_there_is_one_on_each_processor_that_takes_no_signals() -> None:
 
 @pytest.mark.usefixtures("ticking")
 def test_they_go_before_others_where_they_may() -> None:
-    tick_for(10 * PERIOD_NS)  # by then each has said what it is
-    policies = {os.sched_getscheduler(thread.tid) for thread in threads_of(os.getpid(), PREFIX)}
-    assert policies == {os.SCHED_FIFO if may_be_real_time() else os.SCHED_OTHER}
+    wanted, ends_s = {os.SCHED_FIFO if may_be_real_time() else os.SCHED_OTHER}, time.monotonic() + 30
+    while policies() != wanted and time.monotonic() < ends_s:  # each says what it is when it first runs
+        tick_for(10 * PERIOD_NS)
+    assert policies() == wanted
+
+
+def policies() -> set[int]:
+    return {os.sched_getscheduler(thread.tid) for thread in threads_of(os.getpid(), PREFIX)}
 
 
 @pytest.mark.usefixtures("ticking")

@@ -24,10 +24,13 @@ Change = Callable[[str], str]
 async def wrong(world: Lab, budget: MemoryBudget, *, until_wrong: bool = False) -> list[str]:
     """What should be, and is not."""
     stage = await attacks.stage(world, budget, WORKER)
+    if until_wrong:
+        stage.wait_s = attacks.SHORT_WAIT_S
     try:
         facts = attacks.talk(stage)
         facts.update(await attacks.talk_by_name(stage))
-        results = attacks.attempt_everything(stage, until_wrong=until_wrong)
+        is_known = until_wrong and not all(facts.values())
+        results = {} if is_known else attacks.attempt_everything(stage, until_wrong=until_wrong)
     finally:
         await attacks.close(stage)
     different = {name: each for name, each in results.items() if each != stage.expected.get(name)}

@@ -4,7 +4,7 @@
 
 Prints {"launcher", "agent", "reader"} and waits. The reader is a process that reads an uncached image from a descriptor, as a
 function does, and whose output is ours: the errno of its failure. Or it is the daemon itself, a thread of which waits for a chunk
-that never comes, as one that mounts an image does.
+that never comes, as one that mounts an image does: the store accepts connections, and is silent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store_settings import StoreSettings
 from sockd.kernel import mounts
-from tests.support.chunked_images import chunk_path, random_image, read_at, stored
+from tests.support.chunked_images import random_image, read_at, stored
 from tests.support.ground import ground_at
 
 READER = """
@@ -52,7 +53,8 @@ async def main(directory: Path, cgroup: str, uid: int, who: str) -> None:
     image = random_image(CHUNKS)
     manifest = stored(image, store)
     async with ground_at(directory / "ground", agent_link.places(), cgroup) as ground:
-        source = SourceSettings(store=StoreSettings(url=str(directory / "store")), l1_bytes=32 << 20)
+        settings = StoreSettings(url=str(directory / "store")) if who == "reader" else silent_store()
+        source = SourceSettings(store=settings, l1_bytes=32 << 20)
         agent = await ImageAgent.start(ground, AgentSettings(uid, source, stall_s=600), directory / "agent")
         path = await agent.open(manifest)
         file = await asyncio.to_thread(os.open, path, os.O_RDONLY)
@@ -61,15 +63,20 @@ async def main(directory: Path, cgroup: str, uid: int, who: str) -> None:
             reader = subprocess.Popen(command, pass_fds=[file]).pid
         else:
             reader = os.getpid()
-            chunk = chunk_path(directory / "store", manifest.chunks[STALLED])
-            chunk.unlink()
-            os.mkfifo(chunk, 0o644)  # nobody writes to it
             threading.Thread(target=read_at, args=(path, STALLED * CHUNK_BYTES, 4096), daemon=True).start()
             while not (await agent.counters())["waiting_reads"]:
                 await asyncio.sleep(0)
         [child] = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
         print(json.dumps({"launcher": agent.pid, "agent": int(child), "reader": reader}), flush=True)
         await asyncio.get_running_loop().create_future()
+
+
+def silent_store() -> StoreSettings:
+    """One in S3, whose server the kernel accepts connections for; nobody ever reads from them."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    listener.detach()  # as long as this process
+    return StoreSettings(url="s3://bucket/chunks", endpoint=endpoint, access_key="a", secret_key="b", attempt_s=600.0)
 
 
 if __name__ == "__main__":

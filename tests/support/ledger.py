@@ -34,7 +34,7 @@ GRACE_S = 5.0
 """How long released things may take to go: the kernel frees namespaces, mounts and cgroups after their last process."""
 _TICK_MS = 10
 # Passed to mkdir and to files by every process of the run: above all ids that distributions and sockd's uid blocks use.
-_GROUP_BASE = 0x50000000
+GROUP_BASE = 0x50000000
 
 
 class Imbalance(AssertionError):
@@ -111,7 +111,7 @@ def belongs_to_the_run(kind: str, key: str) -> None:
 
 def claim_group() -> None:
     """Give this process, and so all that it starts and makes, a group id of its own. Needs root."""
-    group = _GROUP_BASE + os.getpid()
+    group = GROUP_BASE + os.getpid()
     # All three: a real gid unlike the effective one would put children into the loader's secure mode (AT_SECURE).
     os.setgroups([0])
     os.setresgid(group, group, group)
@@ -184,8 +184,13 @@ def _cgroups() -> Iterator[Entry]:
         with contextlib.suppress(FileNotFoundError), os.scandir(root) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # this one only: another run's may go while we look
-                    if entry.name.startswith("sockd-") and _is_ours(entry.stat()):
+                    if is_cgroup(entry) and _is_ours(entry.stat()):
                         yield Entry("cgroup", entry.path)
+
+
+def is_cgroup(entry: os.DirEntry[str]) -> bool:
+    """Whether a directory of a cgroup file system is a worker's, or a test's."""
+    return entry.name.startswith("sockd-")
 
 
 @functools.cache

@@ -1,12 +1,15 @@
-"""Counts that other programs of the machine can only raise: the least of a few tries is the count."""
+"""Counts that other programs of the machine can only raise: the least of a few tries is the count. And how slow they make all."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 TRIES = 4
+MOST_SLOWNESS = 4.0
+"""What a limit is multiplied by at most, so that it still finds what is late for another reason than the machine."""
 
 
 def at_least_once(measure: Callable[[], T], holds: Callable[[T], bool], *, tries: int = TRIES) -> T:
@@ -17,3 +20,11 @@ def at_least_once(measure: Callable[[], T], holds: Callable[[T], bool], *, tries
         if holds(seen[-1]):
             return seen[-1]
     raise AssertionError(f"never in {tries} tries: {seen}")
+
+
+def slowness(work_s: float = 0.05) -> float:
+    """How long a second of processor time takes now: 1 s on an idle machine, 3 s where three programs share a processor."""
+    begun_s, used_s = time.monotonic(), time.thread_time()
+    while time.thread_time() < used_s + work_s:
+        pass
+    return min(max(1.0, (time.monotonic() - begun_s) / work_s), MOST_SLOWNESS)

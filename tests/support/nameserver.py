@@ -16,7 +16,7 @@ from sockd.networks import dns
 
 TTL_S = 30
 PORT = 53
-WAIT_S = 5.0
+WAIT_S = 30.0
 TRUNCATED = 0x0200
 """The flag TC (RFC 1035, 4.1.1)."""
 

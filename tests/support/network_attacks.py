@@ -56,7 +56,9 @@ RULES = [
 BRIDGE = "172.17.0.1"
 """One more address of the host's, as Docker's bridge has it."""
 MOST = ruleset.Limits(connections=150, new_connections=600, queries=5)
-WAIT_S = 1.0
+WAIT_S = 5.0
+SHORT_WAIT_S = 1.0
+"""On a stage on which something is wrong on purpose: what does not come would most likely never come."""
 SYN, NOTHING = 2, 0
 UDP, TCP, ICMP = 17, 6, 1
 _IP_HDRINCL = 3
@@ -95,6 +97,8 @@ class Stage:
     frames: socket.socket
     """The attacker's, for whole frames."""
     gateway_mac: bytes
+    wait_s: float = WAIT_S
+    """For what should come."""
     expected: dict[str, Result] = field(default_factory=dict)
     _marks: list[str] = field(default_factory=list)
 
@@ -192,7 +196,7 @@ def _collect(
     poller = select.poll()
     for fd in by_fd:
         poller.register(fd, select.POLLIN)
-    deadline_s = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + stage.wait_s
     while not (until_wrong and arrived - should_arrive):
         is_complete = should_arrive <= arrived and should_be_refused <= refused
         ready = poller.poll(0 if is_complete else max(0, int((deadline_s - time.monotonic()) * 1000)))
@@ -402,23 +406,23 @@ def talk(stage: Stage) -> dict[str, bool]:
     lab, namespace = stage.lab, stage.attacker.namespace
     assert namespace is not None
     listener = lab.listen(lab.internet, "0.0.0.0", PORT)
-    listener.settimeout(WAIT_S)
+    listener.settimeout(stage.wait_s)
     with lab.tcp(namespace) as ours:
-        ours.settimeout(WAIT_S)
+        ours.settimeout(stage.wait_s)
         facts["an allowed connection is made"] = ours.connect_ex((PRIVATE, PORT)) == 0
         if facts["an allowed connection is made"]:
             theirs, _ = listener.accept()
             with theirs:
-                theirs.settimeout(WAIT_S)
+                theirs.settimeout(stage.wait_s)
                 ours.sendall(b"question")
                 facts["it is answered"] = _received(theirs) == b"question" and theirs.send(b"answer") == 6
                 facts["the answer arrives"] = _received(ours) == b"answer"
     with lab.tcp(namespace) as ours:
-        ours.settimeout(WAIT_S)
+        ours.settimeout(stage.wait_s)
         facts["a refused connection fails at once"] = ours.connect_ex((PRIVATE, OTHER_PORT)) == errno.EHOSTUNREACH
     facts["connections that end are limited as well"] = _are_limited(stage, listener)
     closed = lab.udp(namespace)
-    closed.settimeout(WAIT_S)
+    closed.settimeout(stage.wait_s)
     closed.connect((PUBLIC, PORT))
     closed.send(b"nobody is there")
     try:
@@ -434,7 +438,7 @@ def _are_limited(stage: Stage, listener: socket.socket) -> bool:
     assert stage.neighbour.namespace is not None
     for number in range(MOST.new_connections + 100):
         with stage.lab.tcp(stage.neighbour.namespace) as ours:
-            ours.settimeout(WAIT_S)
+            ours.settimeout(stage.wait_s)
             status = ours.connect_ex((PUBLIC, PORT))
             if status:
                 return status == errno.ENETUNREACH and number >= MOST.new_connections
@@ -451,8 +455,8 @@ async def talk_by_name(stage: Stage) -> dict[str, bool]:
     lab, policy = stage.lab, stage.policy
     listener = lab.listen(lab.internet, PUBLIC, BY_NAME)
     ours, late = lab.tcp(stage.attacker.namespace), lab.tcp(stage.attacker.namespace)
-    ours.settimeout(WAIT_S)
-    late.settimeout(WAIT_S)
+    ours.settimeout(stage.wait_s)
+    late.settimeout(stage.wait_s)
     policy.open_name(NAME, [IPv4Address(PUBLIC)], 60)
     facts["what a name stands for is reached"] = ours.connect_ex((PUBLIC, BY_NAME)) == 0
     _forget(stage)
@@ -460,7 +464,7 @@ async def talk_by_name(stage: Stage) -> dict[str, bool]:
     if facts["what a name stands for is reached"]:
         theirs, _ = listener.accept()
         with theirs:
-            theirs.settimeout(WAIT_S)
+            theirs.settimeout(stage.wait_s)
             facts["connections that there are go on"] = _sent(ours, b"question") and _received(theirs) == b"question"
             await policy.change(egress.parse([], most=1))
             facts["other rules end them at once"] = _sent(ours, b"one more") and _reset(ours)

@@ -35,7 +35,7 @@ ROUTER = "5.5.5.1"
 """The other end."""
 PORT = 4433
 OTHER_PORT = 4434
-WAIT_S = 5.0
+WAIT_S = 30.0
 _WAN, _INSIDE = 20, 21
 _MACS = bytes.fromhex("02aa00000001"), bytes.fromhex("02aa00000002")
 _ETH_P_ALL = 3

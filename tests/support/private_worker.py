@@ -35,7 +35,8 @@ NEIGHBOUR = "neighbour"
 GAP_S = 0.003
 """Between two calls of it, if a case does not ask for another."""
 CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 5.0\ncanary_deadline_s = 5.0\n"
-SETTLE_S = 10.0
+SETTLE_S = 30.0
+BROKEN_SETTLE_S = 10.0
 BROKEN_PATIENCE_S = 5.0
 """Of a case with a worker that most likely never finds it out, as it lacks what would."""
 FDS_FOR_EACH = 5
@@ -92,6 +93,7 @@ class PrivateWorker:
             self._command = command_without(broken)
         self.patience_s = BROKEN_PATIENCE_S if broken else DEADLINE_S
         """How long a case waits for what this worker is to find out."""
+        self._settle_s = BROKEN_SETTLE_S if broken else SETTLE_S
         self._starts = 0
         self._baseline: list[float] = []
         self.daemon = self._start()
@@ -193,7 +195,7 @@ class PrivateWorker:
                 self.daemon.remove(function["name"])
         for package in self.json("/packages"):
             self.daemon.manage("DELETE", f"/packages/{package['key']}")
-        ends = time.monotonic() + SETTLE_S
+        ends = time.monotonic() + self._settle_s
         tick = threading.Event()
         while left := self.leftovers():
             assert time.monotonic() < ends, f"left over: {left}"

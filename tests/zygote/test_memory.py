@@ -52,8 +52,9 @@ def kilobytes(kind):
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith(kind))
 def mappings(objects):
     '''How many mappings objects lie in.'''
-    ends = [int(line.split()[0].partition("-")[2], 16) for line in open("/proc/self/maps")]
-    return len({min(end for end in ends if end > id(each)) for each in objects})
+    from bisect import bisect
+    ends = sorted(int(line.split()[0].partition("-")[2], 16) for line in open("/proc/self/maps"))
+    return len({bisect(ends, id(each)) for each in objects})
 def imported():
     '''As an import leaves them: small objects in arenas, larger ones in malloc's heap; and what is thrown away between.'''
     kept = []

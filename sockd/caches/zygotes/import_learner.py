@@ -419,8 +419,8 @@ class ImportLearner:
         refusal = self.refused.refuse(
             key, cause, module=getattr(error, "module", ""), node=node, by_deadline=passed_deadline(error)
         )
-        minutes = (refusal.retry_s - refusal.time_s) / 60
-        _log.warning("%s is not imported ahead for %.0f minutes: %s (Zygote of %s)", key, minutes, refusal.reason, node)
+        seconds = refusal.retry_s - refusal.time_s
+        _log.warning("%s is not imported ahead for %.0f s: %s (Zygote of %s)", key, seconds, refusal.reason, node)
 
     def _suspects(self, plan: selection.NewNode) -> list[str]:
         """The new distributions, those with the shortest imports first: dependencies before what depends on them."""

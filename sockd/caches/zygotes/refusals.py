@@ -1,6 +1,6 @@
 """Refused distributions: the failed module, Zygote and cause, and the time of the next attempt. Pure.
 
-A refusal ends after minutes if a deadline caused it, because a busy host has the same effect, and after a day if the import
+A refusal ends after seconds if a deadline caused it, because a busy host has the same effect, and after a day if the import
 failed. Each further failure doubles the time. The count is reset when the distribution is imported, forgiven, or loaded by
 another version of the worker."""
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-AFTER_DEADLINE_S = 300.0
+AFTER_DEADLINE_S = 10.0
 """Time before the first retry, if a deadline passed."""
 AFTER_FAILURE_S = 86_400.0
 """Time before the first retry, if the import or its forks failed."""

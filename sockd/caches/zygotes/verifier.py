@@ -354,10 +354,8 @@ class Verifier:
         self._refused = {known: each for known, each in self._refused.items() if self._refusals.is_refused(known)}
         self._refused[key] = Refused(work.node.packages, work.view.pair, owner, refusal)
         self._forget_pair(*pair)
-        minutes = (refusal.retry_s - refusal.time_s) / 60
-        _log.warning(
-            "%s (%s) does not serve %s for %.0f minutes: %s", work.node.id, packages, work.function, minutes, reason
-        )
+        seconds = refusal.retry_s - refusal.time_s
+        _log.warning("%s (%s) does not serve %s for %.0f s: %s", work.node.id, packages, work.function, seconds, reason)
         self._on_refused(work.node, work.view, has_served)
 
     def _forget_pair(self, node: ZygoteNode, pair: Pair) -> None:

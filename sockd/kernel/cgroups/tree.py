@@ -89,11 +89,21 @@ class CgroupTree:
     def destroy_all(self, deadline_s: float) -> None:
         """Kill every process in the tree, wait until all are gone, and remove it; nothing happens if it is not there.
 
-        Blocks: before the daemon serves, and after. Raises: TimeoutError: somebody does not die."""
+        Blocks: before the daemon serves, and after. Raises: TimeoutError: one does not die; OSError EBUSY: one comes again."""
         deadline = monotonic() + deadline_s
-        with ExitStack() as opened:
-            for population in self._populations(opened):
-                _kill_and_wait(population, deadline)
+        while True:
+            with ExitStack() as opened:
+                for population in self._populations(opened):
+                    _kill_and_wait(population, deadline)
+            try:
+                self._remove()
+                return
+            except OSError as error:
+                # Somebody joined meanwhile: a child that a daemon had made before it was killed, on its way to its cgroup.
+                if error.errno != errno.EBUSY or monotonic() > deadline:
+                    raise
+
+    def _remove(self) -> None:
         for top in self.directories:
             for directory in _bottom_up(top):
                 remove_directory(directory)

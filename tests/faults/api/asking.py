@@ -19,7 +19,7 @@ from tests.daemon.aws_client import KEY, SECRET
 from tests.daemon.running import Answer
 
 ECHO = "seen = []\ndef f(event):\n    seen.append(event)\n    return seen\n"
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 _HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) (?:[^\r]+\r\n)+?content-length: (\d+)\r\n(?:[^\r]+\r\n)*\r\n")
 
 

@@ -68,7 +68,7 @@ class Lives:
             with contextlib.suppress(ProcessLookupError):
                 pidfds.append(os.pidfd_open(pid))
         self.daemon.kill()
-        outlived = [fd for fd in pidfds if not wait_readable(fd, 5.0)]
+        outlived = [fd for fd in pidfds if not wait_readable(fd, 30.0)]
         for fd in pidfds:
             os.close(fd)
         assert not outlived, f"{len(outlived)} processes outlived their daemon"

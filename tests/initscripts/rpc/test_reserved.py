@@ -22,7 +22,7 @@ from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 pytestmark = ON_BOTH_LOOPS
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Server:
