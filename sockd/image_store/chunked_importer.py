@@ -215,9 +215,9 @@ class ChunkedImporter:
                 manifest = await self._manifest(parts, record, directory)
             except Tampered as error:
                 raise with_remedy(error, record.digest) from error
+            profile = own = await self._profile(parts, manifest, directory, stack)
             header = msgspec.json.decode(manifest.header, type=ImageHeader)
             agent = await self._served()
-            profile = own = await self._profile(parts, manifest, directory, stack)
             if own is None and not agent.why_whole:
                 profile = await self._derived(parts, record, manifest, stack)
             served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)

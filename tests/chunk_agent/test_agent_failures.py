@@ -275,10 +275,10 @@ async def test_what_failed_is_explained_once_an_agent_serves_or_is_given_up(
 
 
 def wait_gone(pid: int) -> None:
-    """Until a process has closed its descriptors; not in the loop, which is to learn of it by `settled` alone."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        while os.listdir(f"/proc/{pid}/fd"):
-            os.sched_yield()
+    """Until its launcher has reaped a process, whose last thread has closed its descriptors by then; not in the loop, which is to
+    learn of it by `settled` alone."""
+    while os.path.exists(f"/proc/{pid}"):
+        os.sched_yield()
 
 
 def test_an_agent_that_was_given_up_is_started_again_at_once_only_after_a_first_lost_connection() -> None:

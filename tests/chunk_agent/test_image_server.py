@@ -101,13 +101,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
         fetches = stack.enter_context(closing(ChunkFetches(chunks, prefetches=1, outage_s=0)))
         reads = stack.enter_context(closing(WaitingReads(STALL_S, lambda: 0.0, lambda _, error: reports.append(error))))
         server = ImageServer(chunks, fetches, reads, lambda _, error: reports.append(error))
-        stack.callback(server.join)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for each in (ours, theirs):
             stack.enter_context(each)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         server.add(OpenImage("image", NODE, len(PLAIN), Contents("root", tuple(table))))
         server.serve([theirs.fileno()])
+        stack.callback(server.join)  # before its descriptor is closed
         stack.callback(ours.shutdown, socket.SHUT_RDWR)
         yield Kernel(ours, server, chunks, reports)
 

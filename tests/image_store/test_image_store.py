@@ -91,6 +91,9 @@ class OpenImages:
     async def settled(self) -> None:
         return None
 
+    def used(self) -> None:
+        return None
+
     def failure_since(self, record: ImageRecord, begun_ns: int) -> None:
         return None
 
