@@ -22,11 +22,11 @@ from sockd.chunk_agent.chunk_fetches import ChunkFetches, ChunkSource, Urgency
 from sockd.chunk_agent.image_server import ImageServer
 from sockd.chunk_agent.open_image import Contents, OpenImage
 from sockd.chunk_agent.sources import open_source
-from sockd.chunk_agent.startup_data import BITMAP_BYTES, StartupData
 from sockd.chunk_agent.waiting_reads import WaitingReads
 from sockd.chunk_agent.whole_image import write_image
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.plain.errors import SockdError, Tampered
+from sockd.startup_profiles.startup_data import BITMAP_BYTES, StartupData
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter from one that has received a read; Python's default is 5 ms."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sockd.chunk_agent.startup_data import StartupData, blocks_of
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk
+from sockd.startup_profiles.startup_data import StartupData, blocks_of
 
 MOST_AHEAD = 8
 """Chunks that are prefetched for a sequential reader, at most."""

@@ -21,9 +21,8 @@ from pathlib import Path
 
 import msgspec
 
+from sockd.agent_keeper.image_agent import ImageAgent
 from sockd.chunk_agent.agent_wire import REPORT_PERIOD_S, error_of
-from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import OpenProfile
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.checking import WRONG
 from sockd.chunks.manifest import Manifest
@@ -55,6 +54,7 @@ from sockd.plain.errors import (
     StoreUnavailable,
     Tampered,
 )
+from sockd.startup_profiles.profile import OpenProfile
 
 PROFILE_THREADS = 8
 """Starts that fetch a startup profile from the store at a time; others wait for a thread."""

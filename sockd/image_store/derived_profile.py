@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.chunk_agent.profile import OpenProfile
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest, chunk_names
 from sockd.image_store.image_record import ImageRecord
@@ -27,6 +26,7 @@ from sockd.image_store.kept_copies import (
     stored_profile,
 )
 from sockd.plain.errors import ChunkStoreFailed, Tampered
+from sockd.startup_profiles.profile import OpenProfile
 
 MOST_TRIED = 3
 """Builds of the repository, and other images, whose profiles are opened."""

@@ -16,13 +16,13 @@ from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
 
-from sockd.chunk_agent.memory_file import memory_file
-from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.manifest import Manifest
 from sockd.image_store.image_record import ImageRecord
+from sockd.kernel.memory_file import memory_file
 from sockd.kernel.regular_file import contents, opened
 from sockd.plain.errors import Tampered
+from sockd.startup_profiles.profile import OpenProfile, Profile, seal_profile
 
 MANIFEST, PROFILE = "manifest", "profile"
 

@@ -12,11 +12,11 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from sockd.chunk_agent import agent_link
-from sockd.chunk_agent.agent_directory import L1_FILE
-from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.agent_keeper import agent_link
+from sockd.agent_keeper.agent_directory import L1_FILE
+from sockd.agent_keeper.agent_link import AgentSettings
+from sockd.agent_keeper.image_agent import ImageAgent
 from sockd.chunk_agent.agent_wire import SourceSettings
-from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunk_caches.l2_client import node_address
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.collector import Collector

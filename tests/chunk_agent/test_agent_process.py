@@ -14,14 +14,14 @@ from collections.abc import Iterator
 import pytest
 
 from sockd.chunk_agent import agent_wire as wire
-from sockd.chunk_agent import startup_data
 from sockd.chunk_agent.agent_process import AgentProcess
 from sockd.chunk_agent.agent_wire import SourceSettings
-from sockd.chunk_agent.memory_file import memory_file
-from sockd.chunk_agent.startup_data import StartupDataWriter, blocks_of
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.chunks.store_settings import StoreSettings
+from sockd.kernel.memory_file import memory_file
+from sockd.startup_profiles import startup_data
+from sockd.startup_profiles.startup_data import StartupDataWriter, blocks_of
 
 
 class Nothing:

@@ -43,7 +43,7 @@ def handler(event, context):
 LARGE = 8 << 20
 END = LARGE - 1
 LONGEST_S = 30
-"""For which no agent is started (`sockd.chunk_agent.image_agent.GIVEN_UP_S`)."""
+"""For which no agent is started (`sockd.agent_keeper.image_agent.GIVEN_UP_S`)."""
 WAIT_S = 150.0
 
 
@@ -61,7 +61,7 @@ def holder_of(daemon: RunningDaemon) -> int:
         for each in Path(f"/proc/{daemon.process.pid}/task").iterdir()
         for child in (each / "children").read_text().split()
     ]
-    [found] = [pid for pid in children if b"chunk_agent.holding_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    [found] = [pid for pid in children if b"agent_keeper.holding_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return int(found)
 
 

@@ -18,11 +18,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from sockd.chunk_agent import agent_link, image_agent
-from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.agent_keeper import agent_link, image_agent
+from sockd.agent_keeper.agent_link import AgentSettings
+from sockd.agent_keeper.image_agent import ImageAgent
 from sockd.chunk_agent.agent_wire import SourceSettings
-from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import Profile, seal_profile
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
@@ -40,6 +39,7 @@ from sockd.image_store.kept_copies import PROFILE, copy_of, kept_manifest, store
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
 from sockd.plain.errors import SockdError
+from sockd.startup_profiles.profile import Profile, seal_profile
 from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at
 from tests.support.ground import ground_at
 from tests.support.own_descriptors import descriptors

@@ -11,8 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sockd.chunk_agent.profile import OpenProfile, Profile
-from sockd.chunk_agent.startup_data import StartupDataWriter
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
@@ -25,6 +23,8 @@ from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.kept_copies import PROFILE, keep_manifest, keep_profile, kept_profile
 from sockd.oci.image import ImageConfig
 from sockd.plain.errors import StoreUnavailable
+from sockd.startup_profiles.profile import OpenProfile, Profile
+from sockd.startup_profiles.startup_data import StartupDataWriter
 from tests.support.chunked_images import flip_bit, random_image
 from tests.support.own_descriptors import descriptors
 from tests.support.startup_profiles import whole

@@ -18,10 +18,10 @@ import sys
 import threading
 from pathlib import Path
 
-from sockd.chunk_agent import agent_link
-from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.agent_keeper import agent_link
+from sockd.agent_keeper.agent_link import AgentSettings
+from sockd.agent_keeper.image_agent import ImageAgent
 from sockd.chunk_agent.agent_wire import SourceSettings
-from sockd.chunk_agent.image_agent import ImageAgent
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store_settings import StoreSettings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from io import FileIO
 
-from sockd.chunk_agent.memory_file import memory_file
-from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
 from sockd.chunks.manifest import Manifest
+from sockd.kernel.memory_file import memory_file
+from sockd.startup_profiles.profile import OpenProfile, Profile, seal_profile
 
 KEY = bytes(range(32))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sockd.chunk_agent.fuse_mount import FuseMount
+from sockd.agent_keeper.fuse_mount import FuseMount
 from sockd.cli.doctor import network_reader
 from sockd.images import assembly
 from sockd.images import base as bases

@@ -30,7 +30,7 @@ LIBRARIES = (
 )
 """Of the extra `selftest`."""
 FOLDERS = (
-    *("tests/abuse", "tests/chunk_agent", "tests/faults", "tests/networks", "tests/spec"),
+    *("tests/abuse", "tests/agent_keeper", "tests/faults", "tests/networks", "tests/spec"),
     "tests/daemon/test_image_failures.py",
     "tests/daemon/test_lost_images.py",
 )

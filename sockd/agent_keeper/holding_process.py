@@ -1,6 +1,6 @@
 """The process that holds the descriptors of a FUSE connection, and lends copies of them.
 
-    python -m sockd.chunk_agent.holding_process SOCKET_FD PARENT_PID DEVICE_FD...
+    python -m sockd.agent_keeper.holding_process SOCKET_FD PARENT_PID DEVICE_FD...
 
 It answers each message with the descriptors. It never touches a file of the connection, so it ends at once when the daemon ends.
 """

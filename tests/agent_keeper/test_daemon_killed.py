@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
-from tests.chunk_agent.conftest import UID
+from tests.agent_keeper.conftest import UID
 from tests.support.cases import case
 
 WAIT_MS = 30_000

@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from sockd.agent_keeper.agent_keeper import AgentKeeper
 from sockd.chunk_agent import agent_wire as wire
-from sockd.chunk_agent.agent_keeper import AgentKeeper
-from sockd.chunk_agent.memory_file import writable_file
-from sockd.chunk_agent.profile import Profile
-from sockd.chunk_agent.startup_data import BITMAP_BYTES, StartupData, StartupDataWriter
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk, decrypt, verify
 from sockd.chunks.manifest import Manifest
+from sockd.kernel.memory_file import writable_file
 from sockd.plain.blocking import in_thread
+from sockd.startup_profiles.profile import Profile
+from sockd.startup_profiles.startup_data import BITMAP_BYTES, StartupData, StartupDataWriter
 
 
 async def used_chunks(keeper: AgentKeeper, image: str) -> Sequence[int]:

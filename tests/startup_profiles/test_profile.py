@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.chunk_agent.profile import Profile, first_chunks, seal_profile
-from sockd.chunk_agent.segments import SEGMENT_BYTES, seal
 from sockd.chunks.chunk import CHUNK_BYTES, Chunk
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
+from sockd.startup_profiles.profile import Profile, first_chunks, seal_profile
+from sockd.startup_profiles.segments import SEGMENT_BYTES, seal
 from tests.support.startup_profiles import KEY, opened, unsealed, whole
 
 CHUNKS = (Chunk(b"a" * 32, b"k" * 32), None, Chunk(b"b" * 32, b"k" * 32))

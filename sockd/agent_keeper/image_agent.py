@@ -18,23 +18,23 @@ import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+from sockd.agent_keeper.agent_directory import AgentDirectory
+from sockd.agent_keeper.agent_keeper import AgentKeeper, OpenedImage
+from sockd.agent_keeper.agent_link import AgentSettings, trouble_error
+from sockd.agent_keeper.agent_watch import AgentWatch
+from sockd.agent_keeper.fuse_mount import FuseMount
+from sockd.agent_keeper.startup_recorder import recorded, used_chunks
 from sockd.chunk_agent import agent_wire as wire
-from sockd.chunk_agent.agent_directory import AgentDirectory
-from sockd.chunk_agent.agent_keeper import AgentKeeper, OpenedImage
-from sockd.chunk_agent.agent_link import AgentSettings, trouble_error
-from sockd.chunk_agent.agent_watch import AgentWatch
 from sockd.chunk_agent.fuse_messages import BadMessage
-from sockd.chunk_agent.fuse_mount import FuseMount
-from sockd.chunk_agent.memory_file import memory_file
-from sockd.chunk_agent.profile import OpenProfile, Profile, first_chunks
-from sockd.chunk_agent.startup_memory import StartupMemory
-from sockd.chunk_agent.startup_recorder import recorded, used_chunks
-from sockd.chunk_agent.startup_room import NoStartupRoom, StartupRoom
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.confined.confined_process import Ground
+from sockd.kernel.memory_file import memory_file
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import ImageUnavailable, SockdError, Tampered
+from sockd.startup_profiles.profile import OpenProfile, Profile, first_chunks
+from sockd.startup_profiles.startup_memory import StartupMemory
+from sockd.startup_profiles.startup_room import NoStartupRoom, StartupRoom
 
 GIVEN_UP_S = 30.0
 """How long `open` fails after the agent ended too often, or after its connection was lost twice within so long."""

@@ -20,7 +20,7 @@ from sockd.kernel import descriptor_passing
 from sockd.kernel.own_module import start_module
 from sockd.kernel.readiness import readable
 
-MODULE = "sockd.chunk_agent.holding_process"
+MODULE = "sockd.agent_keeper.holding_process"
 ANSWER_S = 20.0
 """It may wait for a processor, and at first for its interpreter's start."""
 

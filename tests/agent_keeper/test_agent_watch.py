@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from sockd.chunk_agent import agent_watch
-from sockd.chunk_agent.agent_watch import AgentWatch
+from sockd.agent_keeper import agent_watch
+from sockd.agent_keeper.agent_watch import AgentWatch
 
 pytestmark = pytest.mark.anyio
 

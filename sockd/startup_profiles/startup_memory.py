@@ -11,12 +11,12 @@ import os
 from contextlib import ExitStack
 from typing import Self
 
-from sockd.chunk_agent.memory_file import file_by_mapping
-from sockd.chunk_agent.profile import OpenProfile
-from sockd.chunk_agent.segments import Segments
-from sockd.chunk_agent.startup_data import StartupData, move
-from sockd.chunk_agent.startup_room import StartupRoom
+from sockd.kernel.memory_file import file_by_mapping
 from sockd.plain.blocking import in_thread_of
+from sockd.startup_profiles.profile import OpenProfile
+from sockd.startup_profiles.segments import Segments
+from sockd.startup_profiles.startup_data import StartupData, move
+from sockd.startup_profiles.startup_room import StartupRoom
 
 
 class StartupMemory:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sockd.chunk_agent.profile import Profile
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store import ChunkStore
@@ -21,7 +20,8 @@ from sockd.erofs.mounting import mount_image
 from sockd.plain.errors import Tampered
 from sockd.plain.file_tree import FileTree
 from sockd.s3.client import Client
-from tests.chunk_agent.conftest import Start
+from sockd.startup_profiles.profile import Profile
+from tests.agent_keeper.conftest import Start
 from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at, stored
 from tests.support.image_files import Facts, Layers, directory, facts_of_directory, facts_of_tree, symlink, written
 from tests.support.startup_profiles import opened

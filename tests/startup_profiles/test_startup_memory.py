@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from sockd.chunk_agent.profile import OpenProfile, Profile, seal_profile
-from sockd.chunk_agent.segments import SEGMENT_BYTES, Segments
-from sockd.chunk_agent.startup_memory import StartupMemory
-from sockd.chunk_agent.startup_room import NoStartupRoom, StartupRoom
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
+from sockd.startup_profiles.profile import OpenProfile, Profile, seal_profile
+from sockd.startup_profiles.segments import SEGMENT_BYTES, Segments
+from sockd.startup_profiles.startup_memory import StartupMemory
+from sockd.startup_profiles.startup_room import NoStartupRoom, StartupRoom
 from tests.support.own_descriptors import descriptors
 from tests.support.startup_profiles import KEY, opened, unsealed
 

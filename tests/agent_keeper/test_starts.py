@@ -16,14 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from sockd.chunk_agent import agent_link, image_agent
-from sockd.chunk_agent.agent_link import AgentSettings
+from sockd.agent_keeper import agent_link, image_agent
+from sockd.agent_keeper.agent_link import AgentSettings
+from sockd.agent_keeper.image_agent import ImageAgent
 from sockd.chunk_agent.agent_wire import SourceSettings
-from sockd.chunk_agent.image_agent import ImageAgent
-from sockd.chunk_agent.profile import Profile, seal_profile
-from sockd.chunk_agent.segments import SEGMENT_BYTES
-from sockd.chunk_agent.startup_data import BLOCK_BYTES
-from sockd.chunk_agent.startup_memory import StartupMemory
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.manifest import Manifest
@@ -31,8 +27,12 @@ from sockd.chunks.store import ChunkStore
 from sockd.chunks.store_settings import StoreSettings
 from sockd.plain.errors import Tampered
 from sockd.s3.client import Client
-from tests.chunk_agent.conftest import UID, Start
-from tests.chunk_agent.test_agent_failures import kill
+from sockd.startup_profiles.profile import Profile, seal_profile
+from sockd.startup_profiles.segments import SEGMENT_BYTES
+from sockd.startup_profiles.startup_data import BLOCK_BYTES
+from sockd.startup_profiles.startup_memory import StartupMemory
+from tests.agent_keeper.conftest import UID, Start
+from tests.agent_keeper.test_agent_failures import kill
 from tests.support.cases import case
 from tests.support.chunked_images import digest_of, random_image, read_at, stored
 from tests.support.ground import ground_at

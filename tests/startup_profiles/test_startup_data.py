@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.chunk_agent import startup_data
-from sockd.chunk_agent.memory_file import memory_file
-from sockd.chunk_agent.startup_data import (
+from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.kernel.memory_file import memory_file
+from sockd.plain.errors import Tampered
+from sockd.startup_profiles import startup_data
+from sockd.startup_profiles.startup_data import (
     BLOCK_BYTES,
     CHUNK_BLOCKS,
     NO_CHUNK,
@@ -24,8 +26,6 @@ from sockd.chunk_agent.startup_data import (
     blocks_of,
     move,
 )
-from sockd.chunks.chunk import CHUNK_BYTES
-from sockd.plain.errors import Tampered
 
 LAST_BYTES = 10 * BLOCK_BYTES + 100
 IMAGE_BYTES = 3 * CHUNK_BYTES + LAST_BYTES

@@ -17,21 +17,21 @@ from pathlib import Path
 
 import pytest
 
-from sockd.chunk_agent import agent_keeper, agent_link, device_holder
+from sockd.agent_keeper import agent_keeper, agent_link, device_holder
+from sockd.agent_keeper.agent_keeper import MOST_ENDS, Ends
+from sockd.agent_keeper.agent_link import AgentLink, AgentSettings
+from sockd.agent_keeper.fuse_mount import FuseMount
+from sockd.agent_keeper.image_agent import GIVEN_UP_S, ImageAgent, given_up_s
 from sockd.chunk_agent import agent_wire as wire
-from sockd.chunk_agent.agent_keeper import MOST_ENDS, Ends
-from sockd.chunk_agent.agent_link import AgentLink, AgentSettings
 from sockd.chunk_agent.agent_wire import SourceSettings
-from sockd.chunk_agent.fuse_mount import FuseMount
-from sockd.chunk_agent.image_agent import GIVEN_UP_S, ImageAgent, given_up_s
-from sockd.chunk_agent.profile import Profile
 from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.store_settings import StoreSettings
 from sockd.plain.errors import ChunkMissing, ImageUnavailable, StoreUnavailable, Tampered
 from sockd.s3.client import Client
-from tests.chunk_agent.conftest import UID, Start, Troubles
+from sockd.startup_profiles.profile import Profile
+from tests.agent_keeper.conftest import UID, Start, Troubles
 from tests.support.cases import case
 from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at, stored
 from tests.support.ground import ground_at

@@ -8,8 +8,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.chunk_agent.counterparts import Chunks, Counterparts, counterparts
 from sockd.chunks.chunk import Chunk
+from sockd.startup_profiles.counterparts import Chunks, Counterparts, counterparts
 
 
 def chunk(content: int) -> Chunk:

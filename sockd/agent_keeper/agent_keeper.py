@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from sockd.agent_keeper.agent_link import AgentEnded, AgentLink, AgentSettings
+from sockd.agent_keeper.device_holder import HolderGone
+from sockd.agent_keeper.fuse_mount import FuseMount
 from sockd.chunk_agent import agent_wire as wire
-from sockd.chunk_agent.agent_link import AgentEnded, AgentLink, AgentSettings
-from sockd.chunk_agent.device_holder import HolderGone
-from sockd.chunk_agent.fuse_mount import FuseMount
-from sockd.chunk_agent.startup_memory import StartupMemory
 from sockd.confined.confined_process import Ground
 from sockd.plain.errors import ImageUnavailable, Tampered
+from sockd.startup_profiles.startup_memory import StartupMemory
 
 MOST_ENDS, ENDS_WITHIN_S = 6, 60.0
 """So many ends of the process within so long, and the connection is given up."""

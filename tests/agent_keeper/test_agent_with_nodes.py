@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sockd.chunks.directory_store import DirectoryStore
-from tests.chunk_agent.conftest import Start
+from tests.agent_keeper.conftest import Start
 from tests.support.cache_nodes import CacheNode, addresses, cache_nodes
 from tests.support.cases import case
 from tests.support.chunked_images import digest_of, random_image, stored

@@ -17,8 +17,8 @@ import struct
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 
+from sockd.agent_keeper.device_holder import DeviceHolder
 from sockd.chunk_agent import fuse_messages as fuse
-from sockd.chunk_agent.device_holder import DeviceHolder
 from sockd.chunk_agent.fuse_messages import InitFlag
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountAttr

@@ -26,12 +26,12 @@ from typing import NamedTuple
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sockd.chunk_agent.counterparts import counterparts
-from sockd.chunk_agent.segments import Segments, seal
-from sockd.chunk_agent.startup_data import Places
 from sockd.chunks.chunk import NAME_BYTES
 from sockd.chunks.manifest import Manifest
 from sockd.plain.errors import Tampered
+from sockd.startup_profiles.counterparts import counterparts
+from sockd.startup_profiles.segments import Segments, seal
+from sockd.startup_profiles.startup_data import Places
 
 MAGIC = b"sockdpr4"
 MOST_CHUNKS = 1 << 16

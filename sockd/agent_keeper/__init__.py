@@ -1,0 +1,1 @@
+"""The agent's side in the daemon: its process kept running, the FUSE connection, and the images that it serves."""
