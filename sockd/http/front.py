@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from sockd.http.access.callers import AUTHORIZATION, Callers, Door
+from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
@@ -39,7 +40,6 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import BodyExchange, Exchange, answer_of
 from sockd.http.wire.head import Head, length_of
-from sockd.http.wire.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
 from sockd.http.wire.streamed import StreamedAnswer
 from sockd.plain import trace_context
 from sockd.plain.config import HttpConfig

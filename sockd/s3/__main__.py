@@ -19,8 +19,8 @@ from pathlib import Path
 from sockd.s3.admin import Admin
 from sockd.s3.connection import ServerContext
 from sockd.s3.faults import Faults
+from sockd.s3.operations.router import Router
 from sockd.s3.request_log import RequestLog
-from sockd.s3.router import Router
 from sockd.s3.server import Server
 from sockd.s3.store import DirectoryInUse, Store
 from sockd.sigv4.credentials import Credentials

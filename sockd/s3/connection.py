@@ -17,11 +17,11 @@ from email.utils import formatdate
 
 from sockd.s3.admin import MAX_BODY_BYTES, PREFIX, Admin
 from sockd.s3.answer import Answer
-from sockd.s3.call import Call, Target, parse_parameters, parse_target
 from sockd.s3.errors import S3Error, error_document
 from sockd.s3.faults import Faults, Rule
+from sockd.s3.operations.call import Call, Target, parse_parameters, parse_target
+from sockd.s3.operations.router import Router
 from sockd.s3.request_log import Record, RequestLog
-from sockd.s3.router import Router
 from sockd.s3.sending import Sender
 from sockd.s3.store import Store
 from sockd.s3.upload import Upload

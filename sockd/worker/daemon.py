@@ -27,6 +27,7 @@ from sockd.functions.leased import Outcome
 from sockd.functions.serving import serve_request
 from sockd.functions.version import Version
 from sockd.http.access.callers import Callers
+from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Keys
 from sockd.http.access.managers import Managers, ManagersOnly
 from sockd.http.aws.access import Access
@@ -50,7 +51,6 @@ from sockd.http.page.sources import WorkerSources
 from sockd.http.run.worker_api import Progress, Tree
 from sockd.http.urls.door import UrlDoor
 from sockd.http.wire.buffers import BufferBudget, buffer_bytes
-from sockd.http.wire.host_check import is_loopback
 from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp, bind_unix, parse_listen, url_of

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from sockd.http.access.host_check import may_come_from
 from sockd.http.front import Front, FrontExchange
-from sockd.http.wire.host_check import may_come_from
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp
 from sockd.plain.config import HttpConfig

@@ -26,9 +26,9 @@ from sockd.caches.zygotes import canary, selection, sharing, soundness, verifier
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
 from sockd.farm import uids, zygote
+from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
-from sockd.http.wire.host_check import HostCheck
 from sockd.images import base, root
 from sockd.kernel import mounts, pidfds, readiness, syscalls
 from sockd.kernel.cgroups import leaf, tree

@@ -1,1 +1,1 @@
-"""Access control: callers with and without keys, managers."""
+"""Access control: callers with and without keys, managers, web pages."""

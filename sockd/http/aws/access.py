@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from sockd.http.access.host_check import is_loopback
 from sockd.http.aws.errors import AccessDenied, InvalidSignature, MissingSignature, UnknownKey
 from sockd.http.aws.routes import EVENTS, Operation
-from sockd.http.wire.host_check import is_loopback
 from sockd.http.wire.sockets import parse_listen
 from sockd.plain.config import HttpConfig, LambdaApiConfig
 from sockd.plain.errors import BadConfig

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from sockd.http.access.callers import Callers
+from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, may_come_from
 from sockd.http.aws.access import Access
 from sockd.http.aws.aliases import AliasOperations
 from sockd.http.aws.archives import CodeTooLarge
@@ -38,7 +39,6 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange, why_cancelled
 from sockd.http.wire.head import Head
-from sockd.http.wire.host_check import CrossSite, ForbiddenHost, HostCheck, may_come_from
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
 from sockd.plain.request_ids import new_request_id, request_id_text

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from sockd.http.access.callers import AUTHORIZATION
+from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Keys, Right
 from sockd.http.wire.connection import Application, Connection
 from sockd.http.wire.exchange import Exchange
 from sockd.http.wire.head import Head
-from sockd.http.wire.host_check import is_loopback
 from sockd.http.wire.refused import Refused
 from sockd.http.wire.sockets import parse_listen
 from sockd.plain.config import ManagementConfig

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from sockd.http.wire.host_check import is_loopback
+from sockd.http.access.host_check import is_loopback
 from sockd.http.wire.sockets import parse_listen
 from sockd.kernel.network.socket_owners import owner
 from sockd.plain import uids

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from sockd.functions.version import ANY_METHOD
+from sockd.http.access.host_check import ForbiddenHost, HostCheck, NoServiceWorkers
 from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
 from sockd.http.aws.names import arn
@@ -27,7 +28,6 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange, why_cancelled
 from sockd.http.wire.head import Head
-from sockd.http.wire.host_check import ForbiddenHost, HostCheck, NoServiceWorkers
 from sockd.http.wire.url_names import PATH_PREFIX, UrlNames
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError

@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 
 from sockd.s3.answer import Answer, xml_answer
 from sockd.s3.bucket import Bucket
-from sockd.s3.call import Call
-from sockd.s3.conditions import check_write
 from sockd.s3.errors import S3Error
-from sockd.s3.object_calls import copy_source
 from sockd.s3.objects import Staged
+from sockd.s3.operations.call import Call
+from sockd.s3.operations.conditions import check_write
+from sockd.s3.operations.object_calls import copy_source
 from sockd.s3.times import iso
 from sockd.s3.xml import Malformed, element, parse
 

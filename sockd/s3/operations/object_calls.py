@@ -6,11 +6,11 @@ from functools import partial
 from urllib.parse import unquote
 
 from sockd.s3.answer import Answer, FileSlice, Headers, xml_answer
-from sockd.s3.call import Call, parse_target
 from sockd.s3.checksums import PREFIX
-from sockd.s3.conditions import check_preconditions, check_write, parse_range
 from sockd.s3.errors import S3Error
 from sockd.s3.objects import Object, Staged
+from sockd.s3.operations.call import Call, parse_target
+from sockd.s3.operations.conditions import check_preconditions, check_write, parse_range
 from sockd.s3.times import iso
 from sockd.s3.xml import element
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sockd.s3 import bucket_calls, object_calls
 from sockd.s3.answer import Answer
-from sockd.s3.call import Call
 from sockd.s3.errors import S3Error
-from sockd.s3.multipart import MultipartUploads
+from sockd.s3.operations import bucket_calls, object_calls
+from sockd.s3.operations.call import Call
+from sockd.s3.operations.multipart import MultipartUploads
 
 Operation = Callable[[Call], Answer]
 # Parameters that turn a request into another operation; what has such a one and is not in the tables is not implemented.

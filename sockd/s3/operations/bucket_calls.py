@@ -7,9 +7,9 @@ import binascii
 from urllib.parse import quote
 
 from sockd.s3.answer import Answer, xml_answer
-from sockd.s3.call import Call
 from sockd.s3.errors import S3Error
 from sockd.s3.objects import Object
+from sockd.s3.operations.call import Call
 from sockd.s3.times import iso
 from sockd.s3.xml import Malformed, Markup, element, parse
 
