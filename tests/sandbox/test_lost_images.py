@@ -12,6 +12,7 @@ from sockd.farm.zygote import Zygote
 from sockd.images.image_base import ImageBase
 from sockd.images.program import Program
 from sockd.plain.errors import ImageUnavailable, InitFailed
+from sockd.sandbox.exchange import Reply
 from sockd.sandbox.sandbox import Sandbox
 from tests.support.house import House, Running
 
@@ -117,9 +118,12 @@ def test_an_image_that_is_lost_during_a_fork_is_the_cause(
 def test_one_that_is_initialized_while_its_image_is_lost_is_no_provisioned_one(house: House, image: ImageBase) -> None:
     running = started(house, image)
 
-    async def initialized() -> object:
+    async def initialize() -> Reply:
         running.sandbox.become(running._program)
-        initializing = asyncio.ensure_future(running.sandbox.initialize())
+        return await running.sandbox.initialize()
+
+    async def initialized() -> object:
+        initializing = asyncio.ensure_future(initialize())
         await asyncio.sleep(0)
         image.lose(LOST)
         return (await initializing).error

@@ -46,6 +46,8 @@ from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox import Sandbox
 from sockd_zygote import protocol
 
+LONGEST_S = 100.0
+"""Less than a test may take."""
 MB = 1 << 20
 MAX_ANSWER_BYTES = 1 * MB
 BASE_UID = 0x20000000
@@ -109,8 +111,13 @@ class House:
         await self.pool.aclose()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the daemon's loop until this is done."""
-        return self.loop.run_until_complete(work)
+        """Run the daemon's loop until this is done. Raises: TimeoutError: uvloop goes on when a signal ends a test."""
+
+        async def bounded() -> T:
+            async with asyncio.timeout(LONGEST_S):
+                return await work
+
+        return self.loop.run_until_complete(bounded())
 
     def call(self, work: Callable[[], T]) -> T:
         """Do something that needs a running loop, without waiting for anything."""
