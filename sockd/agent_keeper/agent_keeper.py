@@ -198,6 +198,7 @@ class AgentKeeper:
                     break
                 pause_s = ends.pause_s(time.monotonic())
                 if pause_s is None:
+                    self.why_down += f", the last of {MOST_ENDS} ends within {ENDS_WITHIN_S:g} s"
                     break
                 if self.mount is not None and not self.mount.can_resend:
                     too_often = False

@@ -21,7 +21,7 @@ from sockd.kernel.own_module import start_module
 from sockd.kernel.readiness import readable
 
 MODULE = "sockd.agent_keeper.holding_process"
-ANSWER_S = 20.0
+ANSWER_S = 10.0
 """It may wait for a processor, and at first for its interpreter's start."""
 
 
@@ -71,8 +71,10 @@ class DeviceHolder:
             async with asyncio.timeout(ANSWER_S):
                 await readable(self._ours.fileno())
             data, devices = descriptor_passing.receive(self._ours, 1, self._count)
-        except (ConnectionError, TimeoutError) as error:
-            raise HolderGone(f"the holder of the FUSE connection does not answer: {error!r}") from error
+        except TimeoutError:
+            raise HolderGone(f"the holder of the FUSE connection has not answered for {ANSWER_S:g} s") from None
+        except ConnectionError:
+            raise HolderGone("the holder of the FUSE connection has ended") from None
         if not data:
             raise HolderGone("the holder of the FUSE connection has ended")
         try:

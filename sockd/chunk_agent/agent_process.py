@@ -41,7 +41,9 @@ class AgentProcess:
         self._source = source
         self._reported_s: dict[str, float] = {}
         self._fetches = ChunkFetches(source, prefetches=setup.prefetches, outage_s=setup.stall_s)
-        self._reads = WaitingReads(setup.stall_s, lambda: self._fetches.last_arrival_s, self._report)
+        self._reads = WaitingReads(
+            setup.source.store.name, setup.stall_s, lambda: self._fetches.last_arrival_s, self._report
+        )
         self._server = ImageServer(source, self._fetches, self._reads, self._report)
         self._fill = (
             BackgroundFill(source, self._fetches, self._server.images, setup.fill_bytes_s)

@@ -53,9 +53,11 @@ class WaitingReads:
     """Shorter than the second after which callers are told to try again."""
 
     def __init__(
-        self, stall_s: float, last_arrival_s: Callable[[], float], report: Callable[[str, SockdError], None]
+        self, store: str, stall_s: float, last_arrival_s: Callable[[], float], report: Callable[[str, SockdError], None]
     ) -> None:
-        """Args: last_arrival_s: when a chunk last came (time.monotonic); report: called for each read that fails."""
+        """Args: store: its name, for errors; last_arrival_s: when a chunk last came (time.monotonic); report: called for each
+        read that fails."""
+        self._store = store
         self._stall_s = stall_s
         self._last_arrival_s = last_arrival_s
         self._report = report
@@ -87,7 +89,7 @@ class WaitingReads:
             self.interrupt(read.unique)
         elif is_vain:
             self.counts["failed_at_once"] += 1
-            self.fail(read, StoreUnavailable("of images", f"no chunk has come for {self._stall_s:g} s"))
+            self.fail(read, StoreUnavailable(self._store, f"no chunk has come for {self._stall_s:g} s"))
 
     def take(self, read: WaitingRead) -> bool:
         """Whether the caller is the one who answers it."""
@@ -142,7 +144,7 @@ class WaitingReads:
     def _end_stalled(self) -> None:
         while (stalled := self._next_stalled()) is not None:
             waited_s = time.monotonic() - stalled.since_s
-            self.fail(stalled, StoreUnavailable("of images", f"no chunk has come for {waited_s:.1f} s"))
+            self.fail(stalled, StoreUnavailable(self._store, f"no chunk has come for {waited_s:.1f} s"))
 
     def _next_stalled(self) -> WaitingRead | None:
         with self._changed:

@@ -35,6 +35,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     def is_directory(self) -> bool:
         return not self.url.startswith(_S3)
 
+    @property
+    def name(self) -> str:
+        """As the store calls itself in errors."""
+        return DirectoryStore.name if self.is_directory else self.url
+
     def __repr__(self) -> str:
         return f"StoreSettings({self.url!r}, endpoint={self.endpoint!r}, region={self.region!r})"
 

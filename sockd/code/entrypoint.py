@@ -64,7 +64,8 @@ def entry_point(code: Path, handler: str | None, runtime: str | None = None) -> 
     program = provided(code, runtime)
     if program == AWSLAMBDARIC and handler is None:
         raise BadFunctionConfig(
-            'runtime = "provided" needs an executable file bootstrap at the top of the code, or a handler for awslambdaric'
+            'runtime = "provided" needs an executable file bootstrap at the top of the code, or a handler for awslambdaric '
+            '(handler = "module.function" in sockd.toml)'
         )
     if program:
         return handler if handler is not None else BOOTSTRAP

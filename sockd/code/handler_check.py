@@ -16,6 +16,7 @@ from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.kernel.bounded_child import run_bounded
 from sockd.plain.errors import BadFunctionConfig
 
+NOT_COMPILED = ("SyntaxError", "IndentationError", "TabError")
 ELSEWHERE = '; name another in sockd.toml: handler = "module:function"'
 DEADLINE_S = 10.0
 MEMORY_BYTES = 512 << 20
@@ -43,7 +44,7 @@ def check_handler(code: Path, handler: str, *, has_packages: bool, python: Inter
     said = _read(code / file, f"{SANDBOX_PATH}/{file}", FALLBACK.get(handler, [name]), python)
     if said:
         raise BadFunctionConfig(
-            f"the handler is {module}.{name}, and {said}{'' if SyntaxError.__name__ in said else ELSEWHERE}"
+            f"the handler is {module}.{name}, and {said}{'' if any(each in said for each in NOT_COMPILED) else ELSEWHERE}"
         )
 
 

@@ -182,6 +182,8 @@ class Debugging:
 
 def check(version: Version) -> None:
     """Whether a version can be debugged. Raises: CannotDebug."""
+    if version.image is not None:
+        raise CannotDebug("this function runs in a container image, whose Python has no debugger of the worker's")
     code = version.program.code
     if code is not None and provided(code, version.config.runtime):
         raise CannotDebug("this function is a program (runtime = provided), not a Python handler")

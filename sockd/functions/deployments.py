@@ -130,6 +130,11 @@ class Deployments:
             raise ImagesUnavailable("this worker runs no container images")
         if code.files > (code.settings() is not None):
             progress("the files beside sockd.toml are not used: the function's code is the image's")
+        if config.app is not None:
+            raise BadFunctionConfig(
+                f'app = "{config.app}" is for code that is deployed without an image: start a web server in the image, and name '
+                "its port (app_port)"
+            )
         if config.python is not None:
             progress(f'python = "{config.python}" is not used: the function runs with the image\'s own')
         await check_writable_root(config)

@@ -99,7 +99,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     reports: list[SockdError] = []
     with ExitStack() as stack:
         fetches = stack.enter_context(closing(ChunkFetches(chunks, prefetches=1, outage_s=0)))
-        reads = stack.enter_context(closing(WaitingReads(STALL_S, lambda: 0.0, lambda _, error: reports.append(error))))
+        reads = stack.enter_context(
+            closing(WaitingReads("s3://b/", STALL_S, lambda: 0.0, lambda _, error: reports.append(error)))
+        )
         server = ImageServer(chunks, fetches, reads, lambda _, error: reports.append(error))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for each in (ours, theirs):

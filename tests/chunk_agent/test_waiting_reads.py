@@ -23,7 +23,7 @@ class Reads:
         self.last_arrival_s = 0.0
         self.reported: list[SockdError] = []
         self.waiting = WaitingReads(
-            STALL_S, lambda: self.last_arrival_s, lambda image, error: self.reported.append(error)
+            "s3://bucket/", STALL_S, lambda: self.last_arrival_s, lambda image, error: self.reported.append(error)
         )
 
     def begin(self, image: str = "image", *, ago_s: float = 0.0) -> None:
@@ -58,6 +58,7 @@ def test_once_a_read_has_waited_in_vain_the_next_of_its_image_fail_at_once(reads
         reads.begin()
     assert len(reads.waiting) == 0 and reads.waiting.counts["failed_at_once"] == 5
     assert [type(error) for error in reads.reported] == [StoreUnavailable] * 6
+    assert all("s3://bucket/ is unavailable" in error.message for error in reads.reported)
 
 
 def test_reads_of_other_images_wait(reads: Reads) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import json
@@ -484,11 +485,20 @@ def test_an_error_says_what_a_web_server_that_is_not_ready_was_asked(
     assert ("sockd waits for the web server: " in daemon.log_of("web-silent", answer)) == is_heard
 
 
+def test_an_app_in_an_image_is_refused(daemon: RunningDaemon, web: str) -> None:
+    headers = {"x-sockd-overrides": json.dumps({"image": web, "app": "wsgi"})}
+    answer = daemon.manage("PUT", "/functions/web-app", b"PK\5\6" + bytes(18), headers)
+    assert "start a web server in the image" in answer.body.decode()
+    assert daemon.manage("GET", "/functions/web-app").status == 404
+
+
 def test_a_web_server_without_its_setting_is_recognized(daemon: RunningDaemon, web: str) -> None:
     settings = {"image": web, "env": {"PORT": "9000"}, "network": "none", "init_timeout_s": 4}
     headers = {"x-sockd-overrides": json.dumps(settings)}
     lines = daemon.manage("PUT", "/functions/web-unset", b"PK\5\6" + bytes(18), headers).body.decode()
     assert "the image exposes port 9000: a web server there needs app_port = 9000" in lines
+    refused = json.loads(daemon.manage("POST", "/functions/web-unset/debug", "{}").body)["result"]
+    assert refused["status"] == 400 and b"runs in a container image" in base64.b64decode(refused["body"])
     answer = daemon.request("GET", "/run/web-unset/")
     assert answer.json["errorType"] == "Sandbox.Timedout"
     assert "It listens on 9000: a web server needs app_port" in daemon.log_of("web-unset", answer)

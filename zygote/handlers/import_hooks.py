@@ -50,7 +50,7 @@ def watch_logging() -> None:
 def lay_out_logs() -> None:
     """The function has been imported: give it AWS's layout (`log_layout`), now or as soon as it imports `logging`."""
     global _awaits_logging
-    if "logging" in sys.modules:
+    if hasattr(sys.modules.get("logging"), "makeLogRecord"):  # no module of the function's own with this name
         from sockd_zygote.messages import log_layout
 
         log_layout.apply()

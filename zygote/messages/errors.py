@@ -10,6 +10,13 @@ from collections.abc import Sequence
 from sockd_zygote.messages.own_traceback import OwnModules, TracebackException
 from sockd_zygote.protocol import FAILED_MAX_BYTES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from traceback import FrameSummary
+
+OURS = (os.path.dirname(os.path.dirname(__file__)) + "/", "<frozen importlib")
+"""How the files of this runtime and of the import system begin."""
+LOOP = os.path.dirname(os.path.dirname(json.__file__)) + "/asyncio/"
 MAX_NAMES = 100
 MAX_STACK = 50
 """Frames of a stack that are told, the innermost; and as many lines of what the error came from, or consists of."""
@@ -82,13 +89,22 @@ def told(error: BaseException) -> bytes:
 
 
 def drop_our_frames(whole: TracebackException) -> None:
-    """Those of this runtime and of the import system, of all exceptions that belong to it."""
-    ours = (os.path.dirname(os.path.dirname(__file__)) + "/", "<frozen importlib")
+    """Of all exceptions that belong to it."""
     left = [whole]
     while left:
         each = left.pop()
-        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(ours)]
+        each.stack[:] = users_frames(each.stack)
         left += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
+
+
+def users_frames(stack: Sequence[FrameSummary]) -> list[FrameSummary]:
+    """Without those of this runtime and of the import system, nor those of the event loop that this runtime runs."""
+    frames, is_ours = [], False
+    for frame in stack:
+        is_ours = frame.filename.startswith(OURS) or (is_ours and frame.filename.startswith(LOOP))
+        if not is_ours:
+            frames.append(frame)
+    return frames
 
 
 def related(whole: TracebackException) -> list[str]:

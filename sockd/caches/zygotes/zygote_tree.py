@@ -37,7 +37,7 @@ from sockd.images.interpreter import ImageImports
 from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import ChunkStoreFailed, ImageUnavailable, NoCapacity, SockdError
+from sockd.plain.errors import ChunkStoreFailed, Draining, ImageUnavailable, NoCapacity, SockdError
 from sockd.plain.uids import ROOT_UIDS
 from sockd.sandbox.foreign_farms import ForeignFarms
 from sockd.sandbox.memory_budget import Reservation
@@ -526,7 +526,8 @@ class ZygoteTree:
             self.refill(root)
             self._failures.pop(lineage, None)
         except (SockdError, OSError) as error:
-            if str(error) != str(self._failures.get(lineage, "")):  # each start tries it anew
+            is_known = str(error) == str(self._failures.get(lineage, ""))  # each start tries it anew
+            if not is_known and not isinstance(error, Draining):
                 _log.error("the root Zygote of %s cannot be started: %s", in_words(lineage), error)
             self._failures[lineage] = error
 

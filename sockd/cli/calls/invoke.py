@@ -203,7 +203,9 @@ def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
 
 
 def _set_off(stack: str) -> str:
-    """Frames, with every other line indented: a file's name may hold lines that look like this program's own."""
+    """Frames and the first line of an exception group's members, with every other line indented: a file's name may hold lines
+    that look like this program's own."""
     return "\n".join(
-        line if not line or line.startswith(("  File ", "    ")) else f"    {line}" for line in stack.split("\n")
+        line if not line or line.startswith(("  File ", "  +-", "    ")) else f"    {line}"
+        for line in stack.split("\n")
     )

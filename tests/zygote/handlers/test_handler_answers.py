@@ -23,6 +23,15 @@ def test_an_answer_over_the_limit_is_an_error(server: Server) -> None:
     assert "maximum allowed payload size (1000 bytes)" in failed["errorMessage"]
 
 
+def test_an_asynchronous_handler_fails_with_its_own_frames_alone(server: Server) -> None:
+    server.init("async def handler(event):\n    raise LookupError('gone')\n")
+    server.expect(READY, 3)
+    server.invoke(1)
+    server.expect(MODULES, 1)
+    [frame] = server.answer(1, FAILED)["stackTrace"]
+    assert "raise LookupError('gone')" in frame
+
+
 def test_what_was_printed_is_out_before_the_answer(server: Server) -> None:
     server.init("import sys\ndef handler(event):\n    sys.stdout.write('no newline')\n")
     server.invoke(1)

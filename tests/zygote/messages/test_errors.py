@@ -6,6 +6,7 @@ import json
 import linecache
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,11 @@ def test_lines_that_a_function_notes_are_told(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ValueError, match="made") as caught:
         space["f"]()
     assert "raise ValueError('made')" in json.loads(errors.describe(caught.value))["stackTrace"][-1]
+
+
+def test_frames_of_the_event_loop_that_this_runtime_runs_are_left_out() -> None:
+    loop = [f"{errors.LOOP}{name}.py" for name in ("runners", "base_events", "tasks")]
+    files = [errors.__file__, *loop[:2], "/var/task/a.py", loop[2]]
+    stack = traceback.StackSummary.from_list([traceback.FrameSummary(file, 1, "f") for file in files])
+    assert [frame.filename for frame in errors.users_frames(stack)] == files[3:]
+    assert [frame.filename for frame in errors.users_frames(stack[1:])] == files[1:], "of a loop that the function runs"
