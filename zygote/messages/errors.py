@@ -89,7 +89,7 @@ def told(error: BaseException) -> bytes:
 
 
 def drop_our_frames(whole: TracebackException) -> None:
-    """Of all exceptions that belong to it."""
+    """Keep the user's frames, in the stacks of all exceptions that belong to it."""
     left = [whole]
     while left:
         each = left.pop()
