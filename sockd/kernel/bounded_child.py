@@ -1,19 +1,22 @@
 """A child process that works on text of a stranger's, bounded in memory and time.
 
 Owns the process until it has ended. Its end is waited for as an event: `subprocess` with a timeout looks at growing intervals, of
-up to 50 ms (`Popen._wait`).
+up to 50 ms (`Popen._wait`). A shell limits the memory and then becomes the command: no Python runs between fork and exec, and
+prlimit(2) from outside may come late.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import resource
 import select
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 
 from sockd.kernel import oom_score
+
+_LIMITED = ("/bin/sh", "-c", 'ulimit -v "$0" && exec "$@"')
+"""Before a command: its address space in KiB."""
 
 
 def run_bounded(
@@ -27,10 +30,12 @@ def run_bounded(
 ) -> int | None:
     """Run a command to its end. Blocks.
 
-    Args: memory_bytes: of address space; stdin, stdout: descriptors of files, no pipes. Returns: its exit code, negative for a
-    signal; None if it was killed at the deadline. Raises: OSError if it cannot be started."""
+    Args: command: begins with a path; memory_bytes: of address space; stdin, stdout: descriptors of files, no pipes.
+    Returns: its exit code, negative for a signal; None: killed at the deadline. Raises: OSError: it cannot be started."""
+    if not os.access(command[0], os.X_OK):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
     process = subprocess.Popen(
-        command,
+        [*_LIMITED, str(memory_bytes >> 10), *command],
         stdin=stdin,
         stdout=stdout,
         stderr=subprocess.DEVNULL,
@@ -39,10 +44,7 @@ def run_bounded(
     )
     with process:
         try:
-            # From here, not between fork and exec: the daemon runs nothing there. The interpreter is still starting.
             oom_score.expose(process.pid)
-            with suppress(ProcessLookupError):
-                resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
             if not _has_ended(process.pid, deadline_s):
                 process.kill()
                 return None

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 from collections.abc import Iterable
 
-from sockd.kernel import syscalls
+from sockd.kernel import signals, syscalls
 
 Extent = tuple[int, int, int]
 """First id inside, first id outside, how many: a line of uid_map (user_namespaces(7))."""
@@ -45,14 +44,10 @@ def _ended_child(flags: int) -> int:
     """The number of a child that has ended and waits to be reaped."""
     stack = ctypes.create_string_buffer(_STACK_BYTES)
     top = (ctypes.addressof(stack) + _STACK_BYTES) & ~15
-    # A signal to the process group would run Python's handler in the child, in our memory.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        flags |= _CLONE_VM | _CLONE_VFORK
+    flags |= _CLONE_VM | _CLONE_VFORK
+    with signals.blocked():  # one to the process group would run Python's handler in the child, in our memory
         pid = int(_libc.clone(_EXIT, ctypes.c_void_p(top), ctypes.c_int(flags), None))
         error = ctypes.get_errno()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if pid < 0:
         raise OSError(error, f"clone(CLONE_NEWUSER): {os.strerror(error)}")
     return pid

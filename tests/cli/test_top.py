@@ -73,7 +73,7 @@ def test_a_living_screen_is_drawn_again_and_ends_cleanly(
     terminal = Terminal([sys.executable, "-m", "sockd", *arguments], served.environment(), columns=columns)
     try:
         terminal.wait_for(text, times=2)
-        assert terminal.interrupt() == 0
+        assert terminal.interrupt() == 0, terminal.shown
         assert b"Traceback" not in terminal.shown
         assert b"\x1b[?1049l" in terminal.shown and b"\x1b[?25h" in terminal.shown, "screen and cursor are given back"
     finally:

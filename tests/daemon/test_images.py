@@ -352,13 +352,14 @@ def test_an_image_is_unmounted_with_its_last_function(daemon: RunningDaemon, pyt
 
 
 WEB_SERVER = f"""#!{PYTHON}
-import http.server, json, os, sys, threading
+import http.server, json, os, sys, threading, time
+begun = time.monotonic()
 class Requests(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def answer(self):
         if self.path == "/exit":
             os._exit(5)
-        if self.path == "/silent":
+        if self.path == "/silent" or self.path == "/tired" and time.monotonic() > begun + 3:
             threading.Event().wait()
         if self.path == "/hints":
             self.wfile.write(b"HTTP/1.1 103 Early Hints\\r\\nlink: </a.css>\\r\\n\\r\\n")
@@ -375,7 +376,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
         told = {{"method": self.command, "path": self.path, "headers": self.headers.items(),
                 "body": self.rfile.read(int(self.headers.get("content-length", 0))).decode(), "port": os.environ["PORT"]}}
         data = json.dumps(told).encode()
-        self.send_response({{"/teapot": 418, "/broken": 503}}.get(self.path, 200))
+        self.send_response({{"/teapot": 418, "/broken": 503, "/tired": 503}}.get(self.path, 200))
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         self.send_header("set-cookie", "a=b")
@@ -465,6 +466,7 @@ def test_a_deploy_says_where_a_web_server_is_asked(network: Literal["host", "non
             "GET / on port 1 was refused, as nobody listens there. The program listens on 8080. It must listen on $PORT",
         ),
         (8080, {}, "/broken", "GET /broken on port 8080 has status 503, and not one below 500. Set readiness_path"),
+        (8080, {}, "/tired", "GET /tired on port 8080 has status 503, and not one below 500. Set readiness_path"),
         (8080, {}, "/silent", "GET /silent on port 8080 has no answer. Set readiness_path"),
         (
             *(3000, {"AWS_LWA_READINESS_CHECK_PROTOCOL": "tcp"}, "/"),

@@ -42,6 +42,8 @@ EXIT_GRACE_S = 0.5
 """From a connection that a server breaks to its exit, if that is why."""
 SLOW_START_S = 2.0
 """Of a server that does not answer: then the log says what is waited for, as the deadline ends this process without a word."""
+SILENCE_S = 1.0
+"""So long a request waited at least before its server is called silent, if others were answered."""
 GIVE_UP_S = 0.5
 """Before a deadline, at most: so long it takes to say why it was missed. Of a short one, a tenth."""
 UNHEALTHY = 500
@@ -196,8 +198,11 @@ class WebServer(App):
         begun = time.monotonic()
         until = begun + within_s - min(GIVE_UP_S, within_s / 10)
         slow_at = begun + SLOW_START_S
-        while why := why_not_ready(port, path, unhealthy, max(until - time.monotonic(), POLL_S)):
+        why, asked_at = "", begun
+        while said := why_not_ready(port, path, unhealthy, max(until - asked_at, POLL_S)):
             now = time.monotonic()
+            # A silence that the deadline cut short says less than the answer before.
+            why = why if why and said == SILENT and now - asked_at < SILENCE_S else said
             if now >= until:
                 message = (
                     f"the web server was not ready after {now - begun:.1f} s: {asked(port, path)} {why}. "
@@ -210,6 +215,7 @@ class WebServer(App):
                 print(f"sockd waits for the web server: {asked(port, path)} {why}{hint}", file=sys.stderr, flush=True)
             if self._ended.wait(POLL_S):
                 raise SystemExit(self._status)
+            asked_at = time.monotonic()
         if self._port not in own_ports():
             message = f"port {self._port} is another process's: on the host's network, listen on $PORT"
             raise errors.ReportedError("WebServer.PortInUse", message, [])
@@ -243,7 +249,7 @@ def free_port() -> int:
         return number
 
 
-REFUSED = "was refused, as nobody listens there"
+REFUSED, SILENT = "was refused, as nobody listens there", "has no answer"
 
 
 def why_not_ready(port: int, path: str, unhealthy: int, timeout_s: float) -> str:
@@ -261,7 +267,7 @@ def why_not_ready(port: int, path: str, unhealthy: int, timeout_s: float) -> str
     except ConnectionRefusedError:
         return REFUSED
     except TimeoutError:
-        return "has no answer"
+        return SILENT
     except (OSError, HTTPException) as error:
         return f"failed: {type(error).__name__}: {error}"
     finally:

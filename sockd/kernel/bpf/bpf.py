@@ -10,8 +10,8 @@ import enum
 import mmap
 import os
 import struct
-from contextlib import suppress
 
+from sockd.kernel import signals
 from sockd.kernel.bpf.assembler import Code, assemble
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,8 +23,6 @@ _ALLOW_MULTI = 2
 """A cgroup may have several programs of one kind; all of them must agree."""
 _NO_PREALLOC, _CLONE, _MMAPABLE = 1, 1 << 9, 1 << 10
 _LOG_BYTES = 1 << 16
-_MOST_LOADS = 5
-"""Of a program that signals interrupt (libbpf: PROG_LOAD_ATTEMPTS)."""
 _NAME = b"sockd"
 
 
@@ -71,10 +69,8 @@ def load(kind: ProgramType, attach: Attach, code: Code) -> int:
     head = (kind, len(program) // 8, ctypes.addressof(text), ctypes.addressof(license_))
     attributes = struct.pack("<IIQQIIQII16sII", *head, 1, _LOG_BYTES, ctypes.addressof(log), 0, 0, _NAME, 0, attach)
     try:
-        for _ in range(_MOST_LOADS - 1):
-            with suppress(BlockingIOError):  # a signal came, and the verifier gave up
-                return _bpf(_PROG_LOAD, attributes, f"load {attach.name}")
-        return _bpf(_PROG_LOAD, attributes, f"load {attach.name}")
+        with signals.blocked():  # the verifier gives up at a signal, with EAGAIN
+            return _bpf(_PROG_LOAD, attributes, f"load {attach.name}")
     except OSError as error:
         for line in log.value.decode(errors="replace").splitlines()[-3:]:
             error.add_note(line)
