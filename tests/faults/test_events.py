@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sockd.events.event_store import SPARE_PAGES
-from tests.daemon.running import DEADLINE_S
+from tests.daemon.running import DEADLINE_S, LOOK_S
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
 from tests.support.threads import at_once
@@ -33,11 +34,14 @@ def rss_mb(pid: int) -> tuple[int, int]:
 
 
 def soon(house: PrivateWorker, holds: Callable[[], bool], patience: int) -> None:
-    """Ask again and again; each time waits for an answer of the worker. Args: patience: of a worker's usual."""
-    ends = time.monotonic() + DEADLINE_S * patience
+    """Look now and then, so that the worker has the processors meanwhile; each time it has to answer its neighbour, too.
+
+    Args: patience: of a worker's usual."""
+    ends, tick = time.monotonic() + DEADLINE_S * patience, threading.Event()
     while not holds():
         assert time.monotonic() < ends, house.daemon.status()["events"]
         house.call("neighbour")
+        tick.wait(LOOK_S)
 
 
 def stored_mb(worker: PrivateWorker) -> float:
