@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 _NEVER = float("-inf")
 _SLACK = 64
+SHARD_KEYS = 256
+"""Evicted keys that are remembered in one table."""
 
 
 class Lru2(Generic[K]):
     """The order of eviction of one cache. Times are the caller's and never go back; their unit is the caller's, too."""
 
-    def __init__(self, *, remembered: int, correlated: float = 0.0) -> None:
+    def __init__(self, *, remembered: int, correlated: float = 0.0, shard_of: Callable[[K], int] = hash) -> None:
         """Args:
         remembered: evicted keys whose last use is kept.
-        correlated: uses of a key at most this long after each other are one."""
-        self._remembered = remembered
+        correlated: uses of a key at most this long after each other are one.
+        shard_of: a number of a key; keys are remembered in shards by it."""
         self._correlated = correlated
         self._last: dict[K, float] = {}
         self._before: dict[K, float] = {}
@@ -41,7 +43,7 @@ class Lru2(Generic[K]):
         self._entry: dict[K, int] = {}
         """The number of each key's valid entry."""
         self._number = 0
-        self._evicted: OrderedDict[K, float] = OrderedDict()
+        self._evicted = _Remembered(remembered, shard_of)
 
     def __len__(self) -> int:
         return len(self._last)
@@ -53,7 +55,7 @@ class Lru2(Generic[K]):
         """The cache has served this key, or has taken it in."""
         last = self._last.get(key)
         if last is None:
-            last = self._evicted.pop(key, _NEVER)
+            last = self._evicted.pop(key)
             self._once[key] = None
         self._last[key] = now
         if now - last <= self._correlated:
@@ -72,9 +74,7 @@ class Lru2(Generic[K]):
         key = self._victim()
         last = self._last[key]
         self.discard(key)
-        self._evicted[key] = last
-        while len(self._evicted) > self._remembered:
-            self._evicted.popitem(last=False)
+        self._evicted.add(key, last)
         return key
 
     def discard(self, key: K) -> None:
@@ -104,3 +104,26 @@ class Lru2(Generic[K]):
         if len(self._queue) > 2 * len(self._entry) + _SLACK:  # entries of discarded keys that never reach the top
             self._queue = [(self._before[key], number, key) for key, number in self._entry.items()]
             heapq.heapify(self._queue)
+
+
+class _Remembered(Generic[K]):
+    """The last uses of evicted keys. The oldest of a shard go first.
+
+    A dict that takes in as many keys as it loses is rebuilt again and again, each time in one step. With all keys of a node in
+    one dict, this step took a millisecond and 200 page faults. Shards bound it."""
+
+    def __init__(self, most: int, shard_of: Callable[[K], int]) -> None:
+        shards = max(1, most // SHARD_KEYS)
+        self._most_of_shard = most // shards
+        self._shards: list[OrderedDict[K, float]] = [OrderedDict() for _ in range(shards)]
+        self._shard_of = shard_of
+
+    def add(self, key: K, last: float) -> None:
+        shard = self._shards[self._shard_of(key) % len(self._shards)]
+        shard[key] = last
+        if len(shard) > self._most_of_shard:
+            shard.popitem(last=False)
+
+    def pop(self, key: K) -> float:
+        """The last use, or _NEVER."""
+        return self._shards[self._shard_of(key) % len(self._shards)].pop(key, _NEVER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +95,23 @@ def test_keys_that_are_discarded_and_taken_in_again_do_not_fill_the_queue() -> N
         order.use(1, now + 1)
         order.discard(1)
     assert len(order._queue) < 1000
+
+
+def test_no_step_of_a_cache_that_remembers_many_keys_allocates_much() -> None:
+    order: Lru2[int] = Lru2(remembered=20_000)
+    most = 0
+    tracemalloc.start()
+    try:
+        for key in range(50_000):
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            order.use(key, key)
+            if len(order) > 16:
+                order.evict()
+            most = max(most, tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    assert most < 64 << 10
 
 
 @pytest.mark.parametrize("capacity", [300, 400, 500])
