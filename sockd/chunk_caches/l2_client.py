@@ -27,7 +27,7 @@ from sockd.chunk_caches import stripes
 from sockd.chunk_caches.node_connection import NodeConnection, NodePool
 from sockd.chunk_caches.node_http import BadHead, request_head, stripe_path
 from sockd.chunk_caches.placement import Placement
-from sockd.chunk_caches.stripes import DATA_STRIPES, PARITY, STRIPES, BadStripe, Stripe
+from sockd.chunk_caches.stripes import DATA_STRIPES, PARITY, STRIPES, BadStripe, RunningDigest, Stripe
 from sockd.chunks.chunk import CHUNK_BYTES, is_named
 from sockd.plain.errors import BadConfig
 
@@ -112,12 +112,14 @@ class L2Client:
         slots = self._slots(name)
         deadline = time.monotonic() + self._deadline_s
         found: dict[int, Stripe] = {}
+        digest = RunningDigest()
         with self._exchange([(slot, (self._head("GET", slot),)) for slot in slots], deadline) as exchange:
             for slot, connection in exchange.answers(lambda: self._patience(found, exchange)):
                 self._take(slot, connection, found)
+                digest.advance(found)
                 if len(found) >= DATA_STRIPES and (PARITY not in found or len(found) == STRIPES):
                     break
-            chunk = self._joined(name, found, slots, exchange)
+            chunk = self._joined(name, found, digest, slots, exchange)
             # What has arrived meanwhile would be read later anyhow, and shows which stripes are missing.
             for slot, connection in exchange.arrived():
                 self._take(slot, connection, found)
@@ -187,13 +189,18 @@ class L2Client:
         return PARITY_PATIENCE * self._parity_s if len(found) == DATA_STRIPES else None
 
     def _joined(
-        self, name: bytes, found: dict[int, Stripe], slots: list[NodeStripe], exchange: _Exchange
+        self,
+        name: bytes,
+        found: dict[int, Stripe],
+        digest: RunningDigest,
+        slots: list[NodeStripe],
+        exchange: _Exchange,
     ) -> bytes | None:
         """The chunk, after its verification."""
         if len(found) < DATA_STRIPES:
             return None
         chunk = _join(found)
-        if chunk is not None and is_named(name, chunk):
+        if chunk is not None and is_named(name, chunk, blake3_digest=digest.of(chunk)):
             if len(found) == DATA_STRIPES and PARITY in found:
                 self._count(reconstructed=1)
             return chunk

@@ -94,6 +94,30 @@ def join(stripes: Mapping[int, Stripe]) -> bytes:
     return b"".join(part for part in parts if part is not None)[: lengths.pop()]
 
 
+class RunningDigest:
+    """The BLAKE3 of a chunk, computed stripe by stripe while later stripes are under way.
+
+    The stripes' data must not change until the chunk was joined from them: what is verified is then what was joined."""
+
+    def __init__(self) -> None:
+        self._digest = blake3()
+        self._next = 0
+        self._bytes = 0
+
+    def advance(self, found: Mapping[int, Stripe]) -> None:
+        """Take in the stripes that come next. The last one, which may be filled up with zeros, waits for `of`."""
+        while self._next < DATA_STRIPES - 1 and (stripe := found.get(self._next)) is not None:
+            if self._bytes + len(stripe.data) > stripe.chunk_bytes:
+                return
+            self._digest.update(stripe.data)
+            self._bytes += len(stripe.data)
+            self._next += 1
+
+    def of(self, chunk: bytes) -> bytes:
+        """The digest of the chunk that `join` made of the same stripes; called once, and last."""
+        return self._digest.update(memoryview(chunk)[self._bytes :]).digest()
+
+
 def framed(number: int, chunk_bytes: int, data: bytes) -> bytes:
     """A stripe as nodes keep it."""
     fields = _FIELDS.pack(_MAGIC, number, chunk_bytes)

@@ -55,9 +55,13 @@ def decrypt(ciphertext: bytes | memoryview, key: bytes, offset: int = 0, size: i
     return _crypt(memoryview(ciphertext)[offset:end], key, offset)
 
 
-def is_named(name: bytes, ciphertext: bytes | memoryview) -> bool:
-    """Whether this is the ciphertext of that name. Both digests resist second preimages, so either of them is proof."""
-    return any(hmac.compare_digest(digest(ciphertext).digest(), name) for digest in (blake3, hashlib.sha256))
+def is_named(name: bytes, ciphertext: bytes | memoryview, *, blake3_digest: bytes | None = None) -> bool:
+    """Whether this is the ciphertext of that name. Both digests resist second preimages, so either of them is proof.
+
+    Args: blake3_digest: of the ciphertext, if the caller has computed it."""
+    if hmac.compare_digest(blake3_digest or blake3(ciphertext).digest(), name):
+        return True
+    return hmac.compare_digest(hashlib.sha256(ciphertext).digest(), name)
 
 
 def verify(name: bytes, ciphertext: bytes | memoryview) -> None:

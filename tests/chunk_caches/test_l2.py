@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from sockd.chunk_caches.l2_client import L2Client
 from sockd.chunk_caches.stripes import STRIPES
@@ -29,8 +30,9 @@ _numbers = itertools.count(1000)
 
 
 def chunk_of(number: int, size: int = CHUNK_BYTES) -> tuple[bytes, bytes]:
+    """A chunk with a name of today, or one of older images."""
     chunk = random.Random(number).randbytes(size)
-    return hashlib.sha256(chunk).digest(), chunk
+    return (blake3 if number % 2 else hashlib.sha256)(chunk).digest(), chunk
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from sockd.chunk_caches.stripes import (
     HEAD_BYTES,
     STRIPES,
     BadStripe,
+    RunningDigest,
     Stripe,
     is_intact,
     join,
@@ -35,6 +37,24 @@ def test_any_four_stripes_make_the_chunk(chunk: bytes) -> None:
     for kept in itertools.combinations(range(STRIPES), DATA_STRIPES):
         assert join({number: made[number] for number in kept}) == chunk
     assert join(dict(enumerate(made))) == chunk
+
+
+@given(chunk=st.binary(min_size=1, max_size=200), order=st.permutations(range(STRIPES)))
+def test_the_digest_of_stripes_as_they_arrive_is_that_of_the_chunk(chunk: bytes, order: list[int]) -> None:
+    made = parsed(chunk)
+    found: dict[int, Stripe] = {}
+    digest = RunningDigest()
+    for number in order[:DATA_STRIPES]:
+        found[number] = made[number]
+        digest.advance(found)
+    assert digest.of(join(found)) == blake3(chunk).digest()
+
+
+def test_stripes_that_have_arrived_are_not_digested_again() -> None:
+    chunk = random.Random(0).randbytes(1000)
+    digest = RunningDigest()
+    digest.advance(dict(enumerate(parsed(chunk)[: DATA_STRIPES - 1])))
+    assert digest.of(bytes(750) + chunk[750:]) == blake3(chunk).digest()
 
 
 def test_both_ways_to_compute_the_parity_agree() -> None:
