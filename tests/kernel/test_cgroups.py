@@ -178,6 +178,16 @@ def test_limits_are_what_was_said_last_however_it_was_said(cgroup: Cgroup, spawn
     spawn(cgroup, "try: os.fork()\nexcept BlockingIOError: pass\nelse: os._exit(1)")
 
 
+def test_a_limit_that_stays_is_not_written(tree: CgroupTree, cgroup: Cgroup) -> None:
+    (pids,) = (path for top in tree.directories if (path := Path(top, cgroup.name, "pids.max")).exists())
+    cgroup.limit(32 * MB, 5, 0.5)
+    pids.write_text("7")
+    cgroup.limit(64 * MB, 5, 0.5)
+    assert pids.read_text() == "7\n"
+    cgroup.limit(64 * MB, 6, 0.5)
+    assert pids.read_text() == "6\n"
+
+
 def test_more_tasks_than_allowed_cannot_be_forked(cgroup: Cgroup, spawn: Spawn) -> None:
     cgroup.set_pids(1)
     spawn(cgroup, "try: os.fork()\nexcept BlockingIOError: pass\nelse: os._exit(1)")

@@ -132,7 +132,8 @@ def start_from_nothing() -> None:
     limit = Cgroup.limit
 
     def limit_anew(self: Cgroup, *limits: Any) -> None:
-        self._limits = None
+        self._memory_bytes = self._tasks = 0
+        self._cpus = 0.0
         limit(self, *limits)
 
     Cgroup.limit = limit_anew  # type: ignore[method-assign,assignment]

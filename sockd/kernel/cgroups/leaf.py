@@ -48,8 +48,10 @@ class Cgroup:
         self._account = sockets.account()
         self._oom_kills_before = 0
         self._procs_fds: tuple[int, ...] = ()
-        # Bytes of memory, tasks and CPUs as `limit` wrote them last; a new cgroup has none.
-        self._limits: tuple[int | None, int | None, float | None] | None = (None, None, None)
+        # Limits as they were written last; a new cgroup has none.
+        self._memory_bytes: int | None = None
+        self._tasks: int | None = None
+        self._cpus: float | None = None
         self._has_least_weight = False
         self._is_guarded = False
 
@@ -121,29 +123,30 @@ class Cgroup:
             controller.settle()
 
     def limit(self, memory_bytes: int | None, tasks: int | None, cpus: float | None) -> None:
-        """`set_memory`, `set_pids` and `set_cpus`; nothing is written where it would be what is there. Raises OSError."""
-        limits = memory_bytes, tasks, cpus
-        if limits == self._limits:
-            return
+        """`set_memory`, `set_pids` and `set_cpus`. Raises: as these."""
         self.set_memory(memory_bytes)
         self.set_pids(tasks)
         self.set_cpus(cpus)
-        self._limits = limits
 
     def set_memory(self, limit_bytes: int | None) -> None:
-        """Limit memory; swap is never used beside it. None: no limit. Raises OSError: it holds more than that already."""
-        self._limits = None
-        self._memory.set_limit(limit_bytes)
+        """Limit memory; swap is never used beside it. None: no limit. Nothing is written where it would be what is there, as in
+        the following two. Raises OSError: it holds more than that already."""
+        if limit_bytes != self._memory_bytes:
+            self._memory_bytes = 0  # unknown, if that fails half-way
+            self._memory.set_limit(limit_bytes)
+            self._memory_bytes = limit_bytes
 
     def set_pids(self, tasks: int | None) -> None:
         """Limit the number of processes and threads; None: no limit."""
-        self._limits = None
-        self._pids.set_limit(tasks)
+        if tasks != self._tasks:
+            self._pids.set_limit(tasks)
+            self._tasks = tasks
 
     def set_cpus(self, cpus: float | None) -> None:
         """Limit CPU time to so many CPUs' worth in each 100 ms; None: no limit."""
-        self._limits = None
-        self._cpu.set_limit(cpus)
+        if cpus != self._cpus:
+            self._cpu.set_limit(cpus)
+            self._cpus = cpus
 
     def lower_weight(self) -> None:
         """Give it CPU time that no other cgroup wants, nearly; until it is scrubbed. Raises OSError."""
