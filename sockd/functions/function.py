@@ -8,10 +8,9 @@ current at its admission; sandboxes of other versions are not kept.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -225,11 +224,14 @@ class Function:
     ) -> Leased:
         """A new sandbox, which has become its program. Raises: SandboxFailed."""
         forked_ns, sandbox = time.monotonic_ns(), started.sandbox
-        with destroyed_unless_prepared(sandbox):
+        try:
             if beside is None:
                 sandbox.become(program or version.program)
             else:
                 become_beside(sandbox, version.program, beside, is_recording=is_recording)
+        except OSError as error:
+            sandbox.destroy()
+            raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
         leased = Leased(sandbox, started.origin, started.started_ns, time.monotonic_ns(), started.node)
         leased.reserved_ns, leased.forked_ns, leased.beside = started.reserved_ns, forked_ns, beside
         leased.passed_over = self._passed_over(version)
@@ -299,16 +301,6 @@ class Function:
         """A sandbox of a version was forked from `node`."""
         if self.caches.verifier is not None:
             self.caches.verifier.consider(node, version.view, version.program, version.id)
-
-
-@contextlib.contextmanager
-def destroyed_unless_prepared(sandbox: Sandbox) -> Iterator[None]:
-    """Destroy the sandbox if the block fails. Raises: SandboxFailed."""
-    try:
-        yield
-    except OSError as error:
-        sandbox.destroy()
-        raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
 
 
 def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, *, is_recording: bool) -> None:

@@ -32,16 +32,12 @@ def mount_tmpfs(target: str, *, size_bytes: int, flags: MountFlag = MountFlag.NO
 
 def bind_sealed(source: str, target: str) -> None:
     """Bind a directory read-only, nosuid, nodev at `target`, without the mounts below it."""
-    copy = sealed_copy(source)
-    with owned(copy):
-        syscalls.move_mount(copy, syscalls.AT_FDCWD, target)
+    _move(sealed_copy(source), syscalls.AT_FDCWD, target)
 
 
 def bind_tree(source: str, target: str) -> None:
     """Bind a mount with all that is mounted below it at `target`, as it is."""
-    copy = syscalls.open_tree(syscalls.AT_FDCWD, source, recursive=True)
-    with owned(copy):
-        syscalls.move_mount(copy, syscalls.AT_FDCWD, target)
+    _move(syscalls.open_tree(syscalls.AT_FDCWD, source, recursive=True), syscalls.AT_FDCWD, target)
 
 
 def sealed_copy(source: str) -> int:
@@ -64,17 +60,13 @@ def attach_copy(mount_fd: int, root_fd: int, path: str, *, source: str = "") -> 
     """Attach a copy of a detached mount at `path` in a detached tree; the original stays for the next (Linux 6.15).
 
     Args: source: a directory or a mount below it; empty: itself."""
-    copy = syscalls.open_tree(mount_fd, source, recursive=False)
-    with owned(copy):
-        syscalls.move_mount(copy, root_fd, path)
+    _move(syscalls.open_tree(mount_fd, source, recursive=False), root_fd, path)
 
 
 def attach_tmpfs(root_fd: int, path: str, *, size_bytes: int, inodes: int) -> None:
     """A new tmpfs at `path` of a detached tree, open to every uid (mode 1777), limited in bytes and inodes (tmpfs(5))."""
     options: dict[str, str | int] = {"size": str(size_bytes), "nr_inodes": str(inodes), "mode": "1777"}
-    mount = syscalls.new_filesystem("tmpfs", options, PRIVATE_TMP)
-    with owned(mount):
-        syscalls.move_mount(mount, root_fd, path)
+    _move(syscalls.new_filesystem("tmpfs", options, PRIVATE_TMP), root_fd, path)
 
 
 def attach_procfs(root_fd: int, path: str, pid_namespace_fd: int, *, only_own: bool = False) -> None:
@@ -85,9 +77,15 @@ def attach_procfs(root_fd: int, path: str, pid_namespace_fd: int, *, only_own: b
     options: dict[str, str | int] = {"pidns": pid_namespace_fd}
     if only_own:
         options["hidepid"] = "invisible"
-    mount = syscalls.new_filesystem("proc", options, attributes)
-    with owned(mount):
-        syscalls.move_mount(mount, root_fd, path)
+    _move(syscalls.new_filesystem("proc", options, attributes), root_fd, path)
+
+
+def _move(mount: int, directory_fd: int, path: str) -> None:
+    """move_mount(2) of a detached mount, which is closed, whatever happens."""
+    try:
+        syscalls.move_mount(mount, directory_fd, path)
+    finally:
+        os.close(mount)
 
 
 def mapped_copy(mount_fd: int, user_namespace: int) -> int:
