@@ -95,7 +95,8 @@ class Admission:
         self.running -= 1
         if self._waiters:
             self._wake()
-        self._check_idle()
+        elif self._idle is not None:
+            self._check_idle()
 
     def hand_over(self) -> None:
         """`leave` as the caller's last action: the next request continues in the same loop iteration."""

@@ -237,20 +237,16 @@ class FrontExchange(BodyExchange):
         self.max_body_bytes = front.max_payload_bytes
         try:
             self._asked = front.check(head)
-            target = front.route(head, called)
-            self._has_key = front.check_caller(target, connection, head)
-            self._aim(target)
+            self._target = front.route(head, called)
+            self._has_key = front.check_caller(self._target, connection, head)
+            self.ready = self.ignores_body = not isinstance(self._target, Called)
         except SockdError as error:
-            self._aim(error)
-
-    def _aim(self, target: Called | Page | SockdError) -> None:
-        self._target = target
-        if not isinstance(target, Called):
-            self.ready = self.ignores_body = True
+            self.refuse(error)
 
     def refuse(self, error: SockdError) -> None:
         self.body = b""
-        self._aim(error)
+        self._target = error
+        self.ready = self.ignores_body = True
 
     def start(self) -> None:
         """Without a task where a live function is just to be run, with a body that came in one piece."""

@@ -100,15 +100,15 @@ class Observations:
             raise
         except OSError as error:
             raise self._refused(request, span, error) from error
-        if outcome.reply.error is not None:
-            log_failure(request, outcome, outcome.reply.error)
-        told = told_of(outcome)
+        failure = outcome.reply.error
+        if failure is not None:
+            tell_failure(request, outcome, failure)
         record = self._note(request, outcome, span, measured=measured)
         if record is not None and self._store is not None:
             await self._store.append(record)
-        if isinstance(told, BaseException):
-            raise told
-        return told
+        if failure is not None:
+            raise failure
+        return outcome.invocation
 
     def _ended(
         self,
@@ -120,10 +120,10 @@ class Observations:
         if isinstance(outcome, BaseException):
             done(self._refused(request, span, outcome))
             return
-        if outcome.reply.error is not None:
-            log_failure(request, outcome, outcome.reply.error)
-        told = told_of(outcome)
-        if self._store is None or not has_log(outcome.reply):
+        reply, told = outcome.reply, outcome.reply.error or outcome.invocation
+        if reply.error is not None:
+            tell_failure(request, outcome, reply.error)
+        if self._store is None or not (reply.log or reply.log_dropped):
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
             done(told)
             self._note(request, outcome, span)
@@ -148,7 +148,7 @@ class Observations:
         took_ns = outcome.answered_ns - request.arrived_ns
         if measured:
             self.recent.observe(name, outcome.answered_ns, took_ns, invocation.origin in COLD, reply.error is not None)
-        record = self._keep_log(request, outcome) if has_log(reply) else None
+        record = self._keep_log(request, outcome) if reply.log or reply.log_dropped else None
         if measured and reply.error is not None:
             self.metrics.observe_error(name, request.trigger, reply.error)
         elif measured:
@@ -225,22 +225,9 @@ class Observations:
         return failed
 
 
-def log_failure(request: InvokeRequest, outcome: Outcome, error: SockdError) -> None:
-    """Add the error of a request to what it printed."""
+def tell_failure(request: InvokeRequest, outcome: Outcome, error: SockdError) -> None:
+    """Add the error of a request to what it printed, and to the error what the doors tell of the invocation."""
+    error.invocation = outcome.invocation
     text_id, as_json = request_id_text(request.id), bool(outcome.json_log_level)
     reply = outcome.reply
     reply.log = appended(reply.log, failure_log(error, text_id, time.time(), as_json=as_json))
-
-
-def has_log(reply: Reply) -> bool:
-    """Whether anything was printed."""
-    return bool(reply.log or reply.log_dropped)
-
-
-def told_of(outcome: Outcome) -> Invocation | SockdError:
-    """What the doors are told of one that reached a sandbox."""
-    error = outcome.reply.error
-    if error is None:
-        return outcome.invocation
-    error.invocation = outcome.invocation
-    return error

@@ -39,10 +39,6 @@ class Call(msgspec.Struct):
     details: bytes = b""
     """JSON of what is told beside the event."""
 
-    def frame(self, number: int, timeout_s: float) -> bytes:
-        """The INVOKE that asks it."""
-        return protocol.encode_invoke(number, self.request_id, int(timeout_s * 1e9), self.details, self.event)
-
 
 class Exchange(msgspec.Struct, eq=False):
     """The request under way."""

@@ -138,6 +138,7 @@ class Sandbox:
             self._primed = self._loop.create_future()
             async with asyncio.timeout(parts.spawn_deadline_s):
                 await self._primed
+            self._primed = None
             self.state = State.PRIMED
 
     def become(self, program: Program, companion: Companion | None = None, init: bytes = b"") -> None:
@@ -323,7 +324,10 @@ class Sandbox:
     def _invoke(self, exchange: Exchange, call: Call) -> None:
         assert self.program is not None
         assert self._channel is not None
-        self._channel.send_frame(call.frame(exchange.number, self.program.timeout_s))
+        timeout_ns = int(self.program.timeout_s * 1e9)
+        self._channel.send_frame(
+            protocol.encode_invoke(exchange.number, call.request_id, timeout_ns, call.details, call.event)
+        )
 
     def _compose(self, exchange: Exchange, compose: Callable[[bool], Call]) -> None:
         """Send what had to wait until it was known what the handler is."""

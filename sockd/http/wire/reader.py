@@ -139,10 +139,8 @@ class RequestReader:
         self.on_head(head, keep_alive=keep_alive)
 
     def on_message_complete(self) -> None:
-        if self._in_body:  # else an upgrade: it is still to be read
-            self._end()
-
-    def _end(self) -> None:
+        if not self._in_body:
+            return  # an upgrade: it is still to be read
         self._in_body = False
         self.between = True
         self._head_bytes, self._head_slack_bytes = 0, self._chunk_bytes
