@@ -39,17 +39,30 @@ class FakeTree:
 
 @pytest.mark.parametrize("store", ["chunks", "./chunks", "gs://bucket", "~/chunks", ""])
 async def test_a_store_that_is_neither_s3_nor_a_path_is_refused(store: str) -> None:
-    assert store_settings(ImagesConfig(store="/chunks"), Path("/state")).url == "/chunks"
     with pytest.raises(BadConfig, match="absolute path"):
         store_settings(ImagesConfig(store=store), Path("/state"))
+
+
+@pytest.mark.parametrize("store", ["s3://b/p", "s3://", "s3://a_b/p", "s3://-ab/p"])
+async def test_a_bucket_that_no_service_can_have_is_refused(store: str) -> None:
+    with pytest.raises(
+        BadConfig, match=r"images\.store = 's3://.*must be s3://BUCKET/PREFIX, with a bucket's name of 3 to 63"
+    ):
+        store_settings(ImagesConfig(store=store), Path("/state"))
+
+
+async def test_a_store_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "mount" / "store"
+    with pytest.raises(BadConfig, match=rf"no such directory; mount its file system .* mkdir {path}"):
+        store_settings(ImagesConfig(store=str(path)), tmp_path)
+    assert not path.parent.exists()
 
 
 async def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadConfig, match=r"images\.store = .*file': is a file; it must be .* a directory"):
         store_settings(ImagesConfig(store=str(tmp_path / "file")), tmp_path)
-    for store in (tmp_path, tmp_path / "made-later"):
-        assert store_settings(ImagesConfig(store=str(store)), tmp_path).url == str(store)
+    assert store_settings(ImagesConfig(store=str(tmp_path)), tmp_path).url == str(tmp_path)
 
 
 async def test_credentials_of_registries_that_are_not_there_are_refused(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class Probe:
             self._l2 = (StripesOfData if needs_all else L2Client)(nodes, deadline_s=DEADLINE_S)
         if l1 is not None:
             self._l1 = open_l1(Path(l1), l1_mb << 20)
-        self._origin = DirectoryStore.open(Path(origin)) if origin is not None else None
+        self._origin = DirectoryStore.create(Path(origin)) if origin is not None else None
         self._fetcher = Fetcher(self._origin or Nowhere(), l1=self._l1, l2=self._l2)
 
     def close(self) -> None:

@@ -69,10 +69,18 @@ class DirectoryStore:
         self._fd = fd
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """The store in this directory, which is made when it is not there. Raises: StoreUnavailable; StoreFull."""
+    def create(cls, path: Path) -> Self:
+        """As `open`; the directory is made when it is not there."""
         with _failures():
             path.mkdir(parents=True, exist_ok=True)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The store in this directory, which must be there: one that is not may be a file system that is not mounted.
+
+        Raises: StoreUnavailable; StoreFull."""
+        with _failures():
             store = cls(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
             store.recover()
@@ -190,9 +198,12 @@ class DirectoryStore:
     def list_objects(self, prefix: str) -> Iterator[str]:
         top = f"{_OBJECTS}/{check_prefix(prefix)}".rstrip("/")
         found: list[str] = []
-        with _failures(), suppress(FileNotFoundError):  # of `top`
-            for directory, _, entries, _ in os.fwalk(top, dir_fd=self._fd):
-                found += [f"{directory}/{entry}".removeprefix(f"{_OBJECTS}/") for entry in entries]
+        with _failures():
+            try:
+                for directory, _, entries, _ in os.fwalk(top, dir_fd=self._fd):
+                    found += [f"{directory}/{entry}".removeprefix(f"{_OBJECTS}/") for entry in entries]
+            except FileNotFoundError:  # of `top`
+                self._check_there()
         yield from sorted(found)
 
     def delete_object(self, key: str) -> None:
@@ -267,6 +278,11 @@ class DirectoryStore:
                 if attempt == _ATTEMPTS - 1:
                     raise
 
+    def _check_there(self) -> None:
+        """When something is not found. Raises: StoreUnavailable: because the store's own directory is gone."""
+        if not os.fstat(self._fd).st_nlink:
+            raise StoreUnavailable(self.name, "its directory was removed; restart the worker when it is there again")
+
     def _make(self, directory: str) -> None:
         """The directory, and those above it."""
         try:
@@ -274,6 +290,7 @@ class DirectoryStore:
         except FileExistsError:
             return
         except FileNotFoundError:
+            self._check_there()
             self._make(dirname(directory))
             with suppress(FileExistsError):
                 os.mkdir(directory, 0o755, dir_fd=self._fd)
@@ -312,6 +329,7 @@ class DirectoryStore:
         try:
             return os.stat(path, dir_fd=self._fd).st_size
         except FileNotFoundError:
+            self._check_there()
             return None
 
     def _read(self, path: str, limit_bytes: int, *, for_all: bool = False) -> bytes | None:
@@ -321,6 +339,7 @@ class DirectoryStore:
         try:
             fd = self._open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would be waited for until somebody writes
         except FileNotFoundError:
+            self._check_there()
             return None
         try:
             found = os.fstat(fd)
@@ -354,6 +373,7 @@ class DirectoryStore:
         try:
             fd = self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
+            self._check_there()
             return []
         try:
             return os.listdir(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from sockd.plain.errors import BadConfig
 from sockd.sigv4.credentials import Credentials
 
 _S3 = "s3://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +47,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_store(settings: StoreSettings, *, directory_fd: int | None = None) -> ChunkStore:
-    """The store; the caller closes it.
+    """The store, whose directory must be there; the caller closes it.
 
     Args: directory_fd: of the directory, for a process whose root does not have the path; the store closes it.
 
     Raises: BadConfig; StoreUnavailable; StoreFull."""
     if settings.is_directory:
         return DirectoryStore.open(Path(settings.url)) if directory_fd is None else DirectoryStore(directory_fd)
-    bucket, _, prefix = settings.url.removeprefix(_S3).partition("/")
-    if not bucket or not settings.access_key or not settings.secret_key:
+    bucket, prefix = s3_place(settings.url)
+    if not settings.access_key or not settings.secret_key:
         raise BadConfig("a chunk store in S3 needs s3://BUCKET/PREFIX, an access key and a secret key")
     credentials = Credentials(settings.access_key, settings.secret_key, settings.session_token)
     patience = Patience(settings.connect_s, settings.attempt_s, settings.attempts)
@@ -61,3 +63,14 @@ def open_store(settings: StoreSettings, *, directory_fd: int | None = None) -> C
         return S3Store(settings.endpoint, bucket, prefix, credentials, settings.region, patience=patience)
     except ValueError as error:
         raise BadConfig(f"images.endpoint: {error}") from None
+
+
+def s3_place(url: str) -> tuple[str, str]:
+    """Bucket and prefix of s3://BUCKET/PREFIX. Raises: BadConfig."""
+    bucket, _, prefix = url.removeprefix(_S3).partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise BadConfig(
+            f"images.store = {url[:200]!r}: must be s3://BUCKET/PREFIX, with a bucket's name of 3 to 63 of a-z 0-9 . -, "
+            "whose first and last is a letter or a digit"
+        )
+    return bucket, prefix

@@ -383,8 +383,8 @@ class ImagesConfig(Slice, frozen=True):
     insecure_registries: tuple[str, ...] = ()
     """Registries that are reached without TLS: HOST or HOST:PORT. Those on loopback may be in any case."""
     store: str | None = None
-    """Where chunks of images are kept: s3://BUCKET/PREFIX, or a directory; None: `chunks` in the state directory. Workers may
-    share a store."""
+    """Where chunks of images are kept: s3://BUCKET/PREFIX, or a directory that is there; None: `chunks` in the state directory.
+    Workers may share a store."""
     endpoint: str = ""
     """Of an S3 store that is not AWS's: http:// or https:// and a host."""
     region: str = "us-east-1"

@@ -83,7 +83,7 @@ async def main(directory: Path, rounds: int) -> None:
     layout = Layout.plan(tree)
     plain = directory / "plain.erofs"
     _write(plain, layout.chunks(_Data(data)))
-    store = DirectoryStore.open(directory / "store")
+    store = DirectoryStore.create(directory / "store")
     uploaded = upload(layout.chunks(_Data(data)), store, root=ROOT, salt=SALT)
     manifest = Manifest("trial", uploaded.size_bytes, ROOT, uploaded.chunks)
     async with AsyncExitStack() as stack:

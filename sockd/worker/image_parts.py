@@ -20,11 +20,12 @@ from sockd.chunk_agent.agent_wire import SourceSettings
 from sockd.chunk_caches.l2_client import node_address
 from sockd.chunks.catalog import Catalog
 from sockd.chunks.collector import Collector
+from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.image_keys import ImageKeys
 from sockd.chunks.layout import check_part
 from sockd.chunks.root_watch import RootWatch
 from sockd.chunks.store import ChunkStore
-from sockd.chunks.store_settings import StoreSettings, open_store
+from sockd.chunks.store_settings import StoreSettings, open_store, s3_place
 from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.import_runs import ImportRuns, ImportSettings
@@ -101,9 +102,11 @@ class ImageParts:
         """Blocks. Raises: BadConfig, ChunkStoreFailed."""
         path = Path(self._config.key_file) if self._config.key_file else self._state / "images.key"
         keys = ImageKeys.at(path, make=self._config.key_file is None)
-        if not self._config.store:
+        if self._config.store is None:
             (self._state / OWN_STORE).mkdir(mode=0o700, exist_ok=True)
-        self._store = open_store(self._settings)
+            self._store = DirectoryStore.create(Path(self._settings.url))
+        else:
+            self._store = open_store(self._settings)
         catalog = Catalog(
             self._store,
             keys,
@@ -159,10 +162,9 @@ def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
             raise BadConfig(
                 f"images.store = {config.store!r}: must be s3://BUCKET/PREFIX or a directory's absolute path"
             )
-        path = Path(config.store)
-        if path.exists() and not path.is_dir():
-            raise BadConfig(f"images.store = {config.store!r}: is a file; it must be the absolute path of a directory")
+        check_directory(Path(config.store))
         return StoreSettings(url=config.store)
+    s3_place(config.store)
     keys = _credentials(Path(config.credentials_file)) if config.credentials_file else dict(os.environ)
     found = {name.upper(): value for name, value in keys.items()}
     access_key, secret_key = found.get("AWS_ACCESS_KEY_ID", ""), found.get("AWS_SECRET_ACCESS_KEY", "")
@@ -180,6 +182,22 @@ def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
         session_token=found.get("AWS_SESSION_TOKEN") or None,
         attempt_s=config.store_attempt_s,
     )
+
+
+def check_directory(path: Path) -> None:
+    """Of a store. It is never made: where a file system is not mounted, images would go to the disk below. Raises: BadConfig."""
+    what = f"images.store = {str(path)!r}"
+    try:
+        is_directory = stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        raise BadConfig(
+            f"{what}: there is no such directory; mount its file system before the worker starts, or make the directory: "
+            f"mkdir {path}"
+        ) from None
+    except OSError as error:
+        raise BadConfig(f"{what}: cannot be used: {error.strerror}") from None
+    if not is_directory:
+        raise BadConfig(f"{what}: is a file; it must be the absolute path of a directory")
 
 
 def docker_config(config: ImagesConfig) -> Path:

@@ -76,7 +76,7 @@ def store_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(store_path: Path) -> Iterator[DirectoryStore]:
-    store = DirectoryStore.open(store_path)
+    store = DirectoryStore.create(store_path)
     yield store
     store.close()
 

@@ -85,7 +85,7 @@ def store(service: tuple[str, Credentials], tmp_path: Path) -> Iterator[ChunkSto
     if url == "memory":
         made = MemoryStore()
     elif url == "directory":
-        made = DirectoryStore.open(tmp_path / "chunks")
+        made = DirectoryStore.create(tmp_path / "chunks")
     else:
         bucket = f"chunks-{uuid.uuid4().hex[:12]}"
         with Client(url, credentials) as client:

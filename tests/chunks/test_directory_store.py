@@ -32,7 +32,7 @@ import os, sys
 from pathlib import Path
 from sockd.chunks.chunk import encrypt
 from sockd.chunks.directory_store import DirectoryStore
-store = DirectoryStore.open(Path(sys.argv[1]))
+store = DirectoryStore.create(Path(sys.argv[1]))
 number = 0
 while True:
     chunk, data = encrypt(b"%032d" % number * 16384, bytes(32))
@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[DirectoryStore]:
-    with closing(DirectoryStore.open(path)) as store:
+    with closing(DirectoryStore.create(path)) as store:
         yield store
 
 
@@ -307,6 +307,32 @@ def test_the_log_says_that_a_lock_is_waited_for(
     assert found is not None and found.data == b"other"
 
 
+def test_a_directory_that_is_not_there_is_not_made(path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="No such file"):
+        DirectoryStore.open(path)
+    assert not path.exists()
+
+
+def test_what_a_removed_directory_had_is_not_missing_but_unavailable(store: DirectoryStore, path: Path) -> None:
+    chunk = put(store)
+    shutil.rmtree(path)
+    data = b"other" * 100
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: store.get("r1", chunk.name),
+        lambda: store.has("r1", chunk.name),
+        lambda: list(store.names("r1")),
+        lambda: list(store.list_objects("")),
+        lambda: store.get_object("key"),
+        lambda: store.create_object("key", data),
+        lambda: store.put("r1", encrypt(data, bytes(32))[0].name, data),
+        store.recover,
+    )
+    for use in uses:
+        with pytest.raises(StoreUnavailable, match="its directory was removed"):
+            use()
+    assert not path.exists()
+
+
 def test_a_store_that_was_emptied_takes_chunks_again(store: DirectoryStore, path: Path) -> None:
     for directory in path.iterdir():
         shutil.rmtree(directory)
@@ -332,7 +358,7 @@ def test_a_process_that_has_only_a_descriptor_uses_the_store(store: DirectorySto
 
 @pytest.mark.root
 def test_a_full_disk_is_an_error_of_its_own_and_leaves_what_was_there(tmp_path: Path) -> None:
-    with mounted_tmpfs(tmp_path, "size=2m"), closing(DirectoryStore.open(tmp_path / "chunks")) as store:
+    with mounted_tmpfs(tmp_path, "size=2m"), closing(DirectoryStore.create(tmp_path / "chunks")) as store:
         first = put(store)
         with pytest.raises(StoreFull, match="is full"):
             put_many(store, 8, 16384)
@@ -348,7 +374,7 @@ def test_a_full_disk_is_an_error_of_its_own_and_leaves_what_was_there(tmp_path: 
 def test_no_more_inodes_are_a_full_disk(tmp_path: Path) -> None:
     with (
         mounted_tmpfs(tmp_path, "nr_inodes=20"),
-        closing(DirectoryStore.open(tmp_path / "chunks")) as store,
+        closing(DirectoryStore.create(tmp_path / "chunks")) as store,
         pytest.raises(StoreFull),
     ):
         put_many(store, 20, 1)
@@ -356,7 +382,7 @@ def test_no_more_inodes_are_a_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_a_disk_that_became_read_only_is_unavailable_for_writes_alone(tmp_path: Path) -> None:
-    with mounted_tmpfs(tmp_path, "size=2m"), closing(DirectoryStore.open(tmp_path / "chunks")) as store:
+    with mounted_tmpfs(tmp_path, "size=2m"), closing(DirectoryStore.create(tmp_path / "chunks")) as store:
         chunk = put(store)
         syscalls.mount("none", str(tmp_path), None, MountFlag.REMOUNT | MountFlag.RDONLY)
         with pytest.raises(StoreUnavailable, match="of this worker is unavailable: Read-only"):

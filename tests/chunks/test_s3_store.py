@@ -193,17 +193,19 @@ def test_secrets_are_in_no_message_and_no_log(s3: S3Process, caplog: pytest.LogC
         store.get_object("roots")
     assert SECRET not in str(caught.value) + repr(vars(store)) + caplog.text
     with pytest.raises(BadConfig) as refused:
-        open_store(StoreSettings(url="s3://b", endpoint=f"http://u:{SECRET}@h", access_key="k", secret_key=SECRET))
+        open_store(StoreSettings(url="s3://bucket", endpoint=f"http://u:{SECRET}@h", access_key="k", secret_key=SECRET))
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://bucket"])
+@pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://b/x", "s3://Bucket/x", "s3://bucket-/x", "s3://bucket"])
 def test_a_store_without_bucket_or_keys_is_refused(url: str) -> None:
+    keys = {} if url == "s3://bucket" else {"access_key": "key", "secret_key": SECRET}
     with pytest.raises(BadConfig, match="s3://BUCKET/PREFIX"):
-        open_store(StoreSettings(url=url))
+        open_store(StoreSettings(url=url, **keys))
 
 
 def test_the_settings_of_a_directory_open_it(tmp_path: Path) -> None:
+    (tmp_path / "chunks").mkdir()
     with closing(open_store(StoreSettings(url=str(tmp_path / "chunks")))) as store:
         store.put_object("a", b"1")
     assert (tmp_path / "chunks/objects/a").read_bytes() == b"1"

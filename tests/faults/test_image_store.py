@@ -415,6 +415,7 @@ def test_a_full_disk(python: bytes, tmp_path: Path, happened: Happened) -> None:
     disk.mkdir()
     syscalls.mount("tmpfs", str(disk), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=44m")
     try:
+        (disk / "chunks").mkdir()
         daemon = RunningDaemon.start(tmp_path / "state", f'[images]\nstore = "{disk}/chunks"\ngc_grace_s = 0\n')
         try:
             worker = ImageWorker(daemon, None, None, python, tmp_path)  # type: ignore[arg-type]
@@ -504,6 +505,7 @@ DAMAGES = {
 )
 @pytest.mark.parametrize("how", DAMAGES)
 def test_chunks_that_are_damaged_are_mended(python: bytes, tmp_path: Path, happened: Happened, how: str) -> None:
+    (tmp_path / "chunks").mkdir()
     settings = f'[images]\nstore = "{tmp_path}/chunks"\ncache_mb = 0\nprofile_mb = 0\n'
     daemon = RunningDaemon.start(tmp_path / "state", settings)
     try:
@@ -555,6 +557,7 @@ def damage(directory: Path, how: str) -> int:
 )
 @pytest.mark.parametrize("running", [False, True], ids=["stopped", "running"])
 def test_a_store_that_was_emptied(python: bytes, tmp_path: Path, happened: Happened, running: bool) -> None:
+    (tmp_path / "chunks").mkdir()
     settings = f'[images]\nstore = "{tmp_path}/chunks"\ncache_mb = 0\nprofile_mb = 0\n'
     daemon = RunningDaemon.start(tmp_path / "state", settings)
     try:

@@ -77,7 +77,7 @@ class Worker:
         self.directory = self._state / "images" / RECORD.hex
         self.directory.mkdir(parents=True)
         self._ground = ground
-        self.store = store = DirectoryStore.open(self._store_path)
+        self.store = store = DirectoryStore.create(self._store_path)
         self.catalog = Catalog(store, ImageKeys(SECRET), worker=name)
         self.agent: ImageAgent | None = None
         runs = ImportRuns(

@@ -108,7 +108,7 @@ class Worker:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[DirectoryStore]:
-    store = DirectoryStore.open(tmp_path / "store")
+    store = DirectoryStore.create(tmp_path / "store")
     yield store
     store.close()
 

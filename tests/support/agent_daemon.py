@@ -49,7 +49,7 @@ STALLED = 6
 async def main(directory: Path, cgroup: str, uid: int, who: str) -> None:
     """Start it all, and wait to be killed."""
     mounts.enter_private_namespace()
-    store = DirectoryStore.open(directory / "store")
+    store = DirectoryStore.create(directory / "store")
     image = random_image(CHUNKS)
     manifest = stored(image, store)
     async with ground_at(directory / "ground", agent_link.places(), cgroup) as ground:
