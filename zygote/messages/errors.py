@@ -63,7 +63,7 @@ ERROR_TYPES: dict[type[BaseException], str] = {
 
 def describe(error: BaseException) -> bytes:
     """An exception as AWS's error JSON: {errorMessage, errorType, stackTrace}, without the frames of this runtime. Behind the
-    stack come the exceptions that it was raised from, or that it groups, as Python's traceback has them."""
+    stack come its notes and the exceptions that it was raised from, or that it groups, as Python's traceback has them."""
     if type(error) is ReportedError:
         return encode(error.kind, str(error), error.stack)
     with OwnModules():
@@ -85,7 +85,17 @@ def told(error: BaseException) -> bytes:
     if isinstance(error, ModuleNotFoundError):
         message += f" ({installed()})"
     kind = ERROR_TYPES.get(type(error), type(error).__name__)
-    return encode(kind, message, whole.stack.format(), related(whole))
+    place, notes = place_and_notes(whole)
+    return encode(kind, message, [*whole.stack.format(), *place], [*notes, *related(whole)])
+
+
+def place_and_notes(whole: TracebackException) -> tuple[list[str], list[str]]:
+    """What Python's traceback has before and after the line with type and text: file, line and source of a SyntaxError; notes."""
+    lines = list(whole.format_exception_only())
+    notes, whole.__notes__ = whole.__notes__, None
+    without = list(whole.format_exception_only())
+    whole.__notes__ = notes
+    return without[:-1], lines[len(without) :]
 
 
 def drop_our_frames(whole: TracebackException) -> None:

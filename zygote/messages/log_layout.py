@@ -15,7 +15,7 @@ import time
 import traceback
 
 from sockd_zygote.messages import current_request
-from sockd_zygote.messages.errors import related
+from sockd_zygote.messages.errors import place_and_notes, related
 
 LAYOUT = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"
 MOMENT = "%Y-%m-%dT%H:%M:%S"
@@ -53,7 +53,8 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             kind, error, frames = record.exc_info
             whole = traceback.TracebackException(kind, error, frames)
-            fields["stackTrace"] = [*whole.stack.format(), *related(whole)]
+            place, notes = place_and_notes(whole)
+            fields["stackTrace"] = [*whole.stack.format(), *place, *notes, *related(whole)]
             fields["errorType"], fields["errorMessage"] = kind.__name__, str(error)
             fields["location"] = f"{record.pathname}:{record.funcName}:{record.lineno}"
         extra = {name: value for name, value in record.__dict__.items() if name not in OWN_FIELDS}

@@ -55,6 +55,31 @@ def test_a_description_has_a_bound() -> None:
     assert len(json.loads(described)["stackTrace"]) <= errors.MAX_STACK + 1
 
 
+def test_notes_follow_the_stack_of_an_error_and_of_what_it_came_from() -> None:
+    error, cause = ValueError("v"), KeyError("k")
+    error.add_note("while row 7\nwas read")
+    cause.add_note("of the index")
+    error.__cause__ = cause
+    stack = describe(error)["stackTrace"]
+    assert stack[1:3] == ["while row 7\n", "was read\n"]
+    assert stack[-2:] == ["KeyError: 'k'\n", "of the index\n"]
+    error.__notes__ = 7  # type: ignore[assignment]
+    assert "7" in [line.strip() for line in describe(error)["stackTrace"]]
+    error.__notes__ = ["note"] * 500
+    assert len(json.loads(errors.describe(error))["stackTrace"]) <= 2 * errors.MAX_STACK
+
+
+def test_a_syntax_error_is_told_with_its_file_line_and_source(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("x = 1\ndef f(:\n")
+    with pytest.raises(SyntaxError) as caught:
+        compile((tmp_path / "mine.py").read_text(), str(tmp_path / "mine.py"), "exec")
+    caught.value.add_note("a note")
+    described = json.loads(errors.describe(caught.value))
+    place = [f'  File "{tmp_path}/mine.py", line 2\n', "    def f(:\n", "          ^\n", "a note\n"]
+    assert described["stackTrace"][-4:] == place
+    assert described["errorMessage"] == "invalid syntax (mine.py, line 2)"
+
+
 def test_an_error_without_a_text_is_described() -> None:
     class Mute(Exception):
         def __str__(self) -> str:

@@ -76,6 +76,13 @@ def test_a_message_whose_arguments_do_not_fit_is_logged_with_what_is_wrong() -> 
     assert line["message"].startswith("%d rows [its arguments do not fit: TypeError: ")
 
 
+def test_a_logged_exception_has_its_notes_and_the_source_of_a_syntax_error() -> None:
+    (line,) = logged(
+        "try: compile('(', 'mine.py', 'exec')\nexcept SyntaxError as error:\n  error.add_note('a note'); log.exception('no')"
+    )
+    assert line["stackTrace"][-4:] == ['  File "mine.py", line 1\n', "    (\n", "    ^\n", "a note\n"]
+
+
 def test_what_a_logged_exception_came_from_follows_its_stack() -> None:
     (line,) = logged(
         "try:\n  try: {}['k']\n  except KeyError as error: raise ValueError('v') from error\n"
