@@ -53,10 +53,18 @@ def why_not(name: str, path: str, directory: str, error: OSError) -> str:
     if file is None:
         where = f"in its PATH ({path})" if "/" not in name else "there"
         return f"the image's entry point {name} does not exist {where}"
+    return why_not_run(file, error)
+
+
+def why_not_run(file: str, error: OSError) -> str:
+    """As `why_not`, of a file that is there."""
     if error.errno == errno.ENOENT:
-        return f"{file} exists in the image, but {interpreter(file)} does not"
+        return f"{file} exists, but {interpreter(file)} does not"
     if error.errno == errno.ENOEXEC:
-        return f"{file} cannot be executed: exec format error (another architecture, or a script without #!)"
+        return (
+            f"{file} cannot be executed: exec format error (another architecture, or a script without #!: its first line must "
+            "name its interpreter, such as #!/bin/sh)"
+        )
     if os.path.isdir(file):
         return f"{file} is a directory, not a program"
     if error.errno == errno.EACCES and os.access(file, os.X_OK):

@@ -1,13 +1,15 @@
-"""Whose connection the Runtime API has accepted."""
+"""Programs behind the Runtime API: which cannot be run, and whose connection it has accepted."""
 
 from __future__ import annotations
 
 import socket
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from sockd_zygote.handlers.runtime_api import LOOPBACK, is_own
+from sockd_zygote.handlers.runtime_api import LOOPBACK, is_own, started
+from sockd_zygote.messages.errors import ReportedError
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,25 @@ def test_a_connection_of_our_own_is_known_whatever_its_sockets_family(
             with closing(accepted):
                 assert is_own(peer[1], port)
                 assert not is_own(peer[1], 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("echo", r"bootstrap cannot be executed: exec format error .* a script without #!: its first line must name"),
+        ("#!/nowhere/sh\n", r"bootstrap exists, but its interpreter /nowhere/sh does not"),
+    ],
+)
+def test_a_bootstrap_that_cannot_be_run_is_told_without_frames_of_ours(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "bootstrap").write_text(text)
+    (tmp_path / "bootstrap").chmod(0o755)
+    function = {"provided": "bootstrap", "code": str(tmp_path), "paths": []}
+    with pytest.raises(ReportedError, match=why) as caught:
+        started(function, {}, ())
+    assert (caught.value.kind, caught.value.stack) == ("Runtime.InvalidEntrypoint", [])
+
+
+def test_a_wrapper_that_does_not_exist_is_told_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_LAMBDA_EXEC_WRAPPER", f"{tmp_path}/wrapper")
+    with pytest.raises(ReportedError, match=rf"{tmp_path}/wrapper does not exist"):
+        started({"provided": "awslambdaric", "code": str(tmp_path), "paths": []}, {}, ())
