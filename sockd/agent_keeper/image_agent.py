@@ -373,7 +373,7 @@ class ImageAgent:
                 self._started(opened.image)  # nobody waits for what does not come
 
     def _refuse(self, image: str, error: Exception) -> None:
-        _log.error("the startup data of %s is not used: %s", image[:19], error)
+        _log.warning("the startup data of %s is not used: %s", image[:19], error)
         if isinstance(error, Tampered):
             self._on_refused(image)
 

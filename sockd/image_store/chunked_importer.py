@@ -107,7 +107,7 @@ class ChunkedImporter:
         start_agent: with what it calls when reads of an image have failed, and when its startup data was refused. Raises:
             SockdError, OSError.
         keeps_ready: whether, from the first import on, a process waits for the next.
-        profile_bytes: of an image's startup data, at most; 0: profiles have none.
+        profile_bytes: of an image's startup data, at most; 0: none is recorded, and none of a profile that has it is used.
         cache: the file of L1, which may take the disk that imports need.
         stall_s: how long a start waits for a store that sends nothing."""
         self._cache = cache
@@ -220,6 +220,8 @@ class ChunkedImporter:
             agent = await self._served()
             if own is None and not agent.why_whole:
                 profile = await self._derived(parts, record, manifest, stack)
+            if profile is not None and not self._profile_bytes:
+                profile = replace(profile, segments=None)
             served = await agent.open(manifest, profile, metadata_chunks=header.metadata_chunks)
         self._open[record.digest] = manifest
         self._users[record.digest] += 1

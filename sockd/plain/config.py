@@ -429,7 +429,7 @@ class ImagesConfig(Slice, frozen=True):
     `store` is set or there are images, otherwise with the first image."""
     profile_mb: int = 64
     """Of what an image's first start reads, at most 128: kept in the chunk store, and fetched at once for the next
-    starts on other workers; 0: only which chunks it reads."""
+    starts on other workers; 0: only which chunks it reads, also if another worker has stored more."""
     startup_mb: int = 512
     """Of memory for what images read while they start, of all images at a time (each for a minute, at most `profile_mb`); a start
     beyond fetches chunks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import random
 import resource
@@ -270,7 +271,7 @@ async def test_startup_data_that_was_changed_on_the_disk_is_not_read_and_the_cop
     flip_bit(second.copy, 8 * (second.copy.stat().st_size - 5000))
     counters = await second.start()
     assert counters.get("startup_reads", 0) == 0 and counters["origin_chunks"] >= len(READS) - 1
-    assert "is not used" in caplog.text
+    assert "is not used" in caplog.text and not [each for each in caplog.records if each.levelno >= logging.ERROR]
     while second.copy.exists():
         await asyncio.sleep(0)
     third = workers.new()
@@ -423,6 +424,14 @@ async def test_a_profile_without_data_is_replaced_by_one_with_data(workers: Work
     await second.record()
     found = whole(unsealed(second.copy.read_bytes(), manifest, key))
     assert found.order == READS and found.data
+
+
+async def test_startup_data_that_is_stored_is_not_used_without_the_setting(workers: Workers, profiled: Worker) -> None:
+    second = workers.new(profile_mb=0)
+    second.adopt()
+    counters = await second.start()
+    assert counters.get("startup_reads", 0) == 0 and counters["origin_chunks"] >= len(READS) - 1
+    assert second.copy.read_bytes() == profiled.copy.read_bytes()
 
 
 async def test_startup_data_is_bounded_by_the_setting(workers: Workers) -> None:
