@@ -9,6 +9,7 @@ import grp
 import http.client
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from difflib import get_close_matches
@@ -188,6 +189,16 @@ class Management:
                     raise self.failure(message["status"], message["error"], path)
                 yield message
 
+    def result(self, lines: Iterable[dict[str, Any]], show: Callable[[str], object]) -> Any:
+        """The last of an answer's `lines`; those before it are shown. Raises: Failure, also if there is no such line."""
+        for line in lines:
+            if "result" in line:
+                return line["result"]
+            show(line["progress"])
+        raise Failure(
+            "the worker stopped before the command ended", why="the connection ended", fix=self._status_command()
+        )
+
     def failure(self, status: int, error: Mapping[str, Any], path: tuple[str, ...]) -> Failure:
         """Convert a typed error of the worker."""
         message = str(error.get("errorMessage", f"status {status}"))
@@ -206,6 +217,11 @@ class Management:
     def check_function(self, name: str) -> None:
         """Raises: Failure if no function has this name."""
         self.get("functions", name.partition(":")[0])
+
+    def _status_command(self) -> str:
+        if self._worker is not None:
+            return f"sockd status --worker {shlex.quote(self._worker.url)}"
+        return f"sockd status{state_dir_words(self._socket.parent)}"
 
     def _parsed(self, status: int, body: bytes) -> Any:
         try:
@@ -278,7 +294,12 @@ def exit_code_for(status: int, name: str) -> int:
 
 def up_command(state_dir: Path) -> str:
     """The command that starts the worker of a directory."""
-    return "sudo sockd up" + (f" --state-dir {state_dir}" if str(state_dir) != DEFAULT_STATE_DIR else "")
+    return f"sudo sockd up{state_dir_words(state_dir)}"
+
+
+def state_dir_words(state_dir: Path) -> str:
+    """The option for a command to the worker of a directory, with a space before it; nothing for the default."""
+    return f" --state-dir {shlex.quote(str(state_dir))}" if str(state_dir) != DEFAULT_STATE_DIR else ""
 
 
 def words(error: Exception) -> str:

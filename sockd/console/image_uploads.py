@@ -63,12 +63,8 @@ def is_local(image: str) -> bool:
 
 
 def _posted(management: Management, show: Callable[[str], None], **request: Any) -> dict[str, Any]:
-    for line in management.lines("POST", "images", **request):
-        if "result" in line:
-            result: dict[str, Any] = line["result"]
-            return result
-        show(line["progress"])
-    raise Failure("the worker stopped before the command ended", why="the connection ended", fix="sockd status")
+    row: dict[str, Any] = management.result(management.lines("POST", "images", **request), show)
+    return row
 
 
 def _json(image: str) -> bytes:

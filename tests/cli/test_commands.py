@@ -194,6 +194,13 @@ def test_a_failed_invocation_has_its_exit_status(run: Run, served: Served, name:
     assert json.loads(done.stdout)["body"]["errorType"]
 
 
+def test_a_call_that_failed_before_its_handler_ran_has_a_trace_and_no_output(run: Run) -> None:
+    done = run("invoke", "storeless")
+    assert re.search(r"error: Images\.StoreUnavailable: .*\n\s*fix: \S*sockd trace [0-9a-f-]{36}\n", done.stderr), (
+        done.stderr
+    )
+
+
 def test_what_an_app_answers_is_printed_whatever_its_status(run: Run, served: Served) -> None:
     url = served.worker.url
     assert run("invoke", "streams", "-d", '["one", "two"]', "--url", url).stdout == "onetwo\n"

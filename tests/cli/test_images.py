@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
 import socket
 import sys
 import tarfile
@@ -55,6 +56,14 @@ def test_of_an_images_directory_only_the_settings_are_sent(
     done = run("deploy", str(directory), *options)
     assert done.returncode == 0, done.stderr
     assert served.worker.deployed["function"][0] == (["sockd.toml"] if settings else [])
+
+
+def test_a_worker_that_stops_meanwhile_is_asked_for_by_its_directory(tmp_path: Path) -> None:
+    management = Management(tmp_path / "a worker's")
+    with pytest.raises(output.Failure, match="stopped before") as caught:
+        management.result(iter([{"progress": "importing"}]), lambda text: None)
+    option = shlex.quote(f"{tmp_path}/a worker's")
+    assert caught.value.fix.endswith(f"sockd status --state-dir {option}")
 
 
 @pytest.mark.parametrize("settings", ["memory_mb = 256\n", "image = \n"])

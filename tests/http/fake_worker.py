@@ -53,6 +53,7 @@ ERRORS: dict[str, Callable[[], errors.SockdError]] = {
     "oom": lambda: errors.OutOfMemory(limit_bytes=128 << 20, peak_bytes=128 << 20),
     "busy": lambda: errors.TooManyRequests("10 running, 1000 waiting", retry_after_s=2),
     "full": lambda: errors.NoCapacity("no memory left"),
+    "storeless": lambda: errors.StoreUnavailable("s3://images/", "it does not answer"),
     "unread": lambda: errors.ImageUnavailable("the agent is gone", retry_after_s=29),
 }
 

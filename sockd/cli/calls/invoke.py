@@ -194,6 +194,8 @@ def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
         )
     fixes = {NOT_FOUND: listing(message) or "sockd ls", TIMED_OUT: f"sockd config {name} {option} S"}
     logs = "" if reply.status in _REFUSED else f"sockd logs {name} --request {error.get('requestId')}"
+    if kind.startswith("Images."):  # no handler ran that could have printed something
+        logs = f"sockd trace {error.get('requestId')}"
     special = {
         NOT_HTTP: f"curl http://127.0.0.1:5000/run/{name}/",
         OutOfMemory.error_type: f"sockd config {name} --memory MB",

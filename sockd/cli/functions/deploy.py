@@ -131,7 +131,7 @@ def deploy(
         if has_code:
             show(f"sending {len(body)} bytes")
         try:
-            function = result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
+            function = management.result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
         except Failure as failure:
             if failure.kind == BuildNeeded.error_type:
                 failure.fix = runnable(f"sockd {shlex.join(sys.argv[1:])} --build")
@@ -167,7 +167,7 @@ def _deploy_initscript(source: Path, name: str | None, management: Management, a
         fix = f"sockd deploy {source} --name FUNCTION"
         raise Failure("an initscript needs a function", why="which one?", fix=fix, exit_code=USAGE)
     with progress(f"sending {source}") as show:
-        function = result(
+        function = management.result(
             management.lines("PUT", "functions", name, "initscript", body=_module(source, management)), show
         )
     if as_json:
@@ -182,16 +182,6 @@ def _initscript_words(function: dict[str, Any]) -> str:
 
 def _module(path: Path, management: Management) -> bytes:
     return read_file(path, MODULE_BYTES, lambda: int(management.get("status")["limits"]["initscript_bytes"]))
-
-
-def result(lines: Any, show: Any) -> dict[str, Any]:
-    """The last line of a stream of progress."""
-    for line in lines:
-        if "result" in line:
-            result: dict[str, Any] = line["result"]
-            return result
-        show(line["progress"])
-    raise Failure("the worker stopped before the command ended", why="the connection ended", fix="sockd status")
 
 
 def default_name(source: Path) -> str:

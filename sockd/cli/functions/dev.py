@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sockd.cli.functions.deploy import default_name, readable, result
+from sockd.cli.functions.deploy import default_name, readable
 from sockd.cli.observe.logs import show_line_by_line
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import Failure, echo, json_option, print_json, say
@@ -130,7 +130,8 @@ class Project:
     def _deploy(self, archive: bytes) -> dict[str, Any]:
         headers = {"x-sockd-overrides": json.dumps({"keep_packages": True})}
         lines = self.management.lines("PUT", "functions", self.name, body=archive, headers=headers)
-        return result(lines, lambda text: None)
+        deployed: dict[str, Any] = self.management.result(lines, lambda text: None)
+        return deployed
 
     def _tell_failure(self, paths: Sequence[str], why: str) -> None:
         if self._as_json:

@@ -51,15 +51,9 @@ def add(requirement: tuple[str, ...], file: Path | None, state_dir: Path, as_jso
     lines = [*requirement, *([read_file(file, TEXT_BYTES).decode(errors="replace")] if file else ())]
     if not lines:
         raise Failure("nothing to add", fix="sockd packages add numpy", exit_code=USAGE)
-    keys: list[str] | None = None
+    management = Management(state_dir)
     with progress("resolving") as show:
-        for line in Management(state_dir).lines("POST", "packages", body="\n".join(lines).encode()):
-            if "result" in line:
-                keys = line["result"]
-            else:
-                show(line["progress"])
-    if keys is None:
-        raise Failure("the worker stopped before the command ended", why="the connection ended", fix="sockd status")
+        keys = management.result(management.lines("POST", "packages", body="\n".join(lines).encode()), show)
     if as_json:
         print_json(keys)
     else:
