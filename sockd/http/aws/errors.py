@@ -142,7 +142,7 @@ def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer
     fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\n" + field("x-amzn-errortype", code)
     if isinstance(error, TooManyRequests):
         body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyEvents) else RESERVED_REACHED
-    if status in (429, 503):
+    if status in (429, 503) or error.retry_after_s is not None:
         fields += field("retry-after", error.retry_after_s or 1)
     return Answer(status, fields, msgspec.json.encode(body))
 

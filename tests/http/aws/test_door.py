@@ -48,6 +48,7 @@ async def test_an_error_has_a_type_and_two_spellings_of_its_message(client: Raw)
     [
         ("busy", 429, "TooManyRequestsException", 1),
         ("full", 503, "ServiceException", 1),
+        ("storeless", 500, "ServiceException", 1),
         ("unread", 503, "ServiceException", 29),
     ],
 )
