@@ -20,7 +20,7 @@ from sockd.functions.deployments import Progress
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.image_store.image_store import ImageStore
-from sockd.plain.errors import ImageInUse, UnknownImage
+from sockd.plain.errors import ImageInUse, SockdError, UnknownImage
 from sockd.registry.registry import Registry
 
 LEAVING_S = 10.0
@@ -112,11 +112,15 @@ class Images:
     ) -> dict[str, Any]:
         """Remove those that no function needs, also of the last hour, and collect the garbage of the chunk store.
 
-        Args: clear_alarms, restore, forget_worker: as of `ImageGarbage.collect`."""
-        gone = await self.store.collect(self._registry.images(), at_once=True)
-        removed = [self._row(record) for record in gone]
-        state = await self._garbage.collect(clear_alarms=clear_alarms, restore=restore, forget_worker=forget_worker)
-        return {"removed": removed, "store": state}
+        Args: clear_alarms, restore, forget_worker: as of `ImageGarbage.collect`.
+        Raises: ChunkStoreFailed, whose message names what was removed before; BadRequest."""
+        removed: list[ImageRecord] = []
+        try:
+            await self.store.collect(self._registry.images(), at_once=True, removed=removed)
+            state = await self._garbage.collect(clear_alarms=clear_alarms, restore=restore, forget_worker=forget_worker)
+        except SockdError as error:
+            raise _with_removed(error, removed) from error
+        return {"removed": [self._row(record) for record in removed], "store": state}
 
     def _row(self, record: ImageRecord, users: Users | None = None) -> dict[str, Any]:
         users = users or self._users()[record.digest]
@@ -141,3 +145,14 @@ class Images:
             if reference and not DIGEST.fullmatch(reference):
                 users.references.add(reference)
         return found
+
+
+def _with_removed(error: SockdError, removed: list[ImageRecord]) -> SockdError:
+    """The error, also with the images that were removed before it."""
+    if not removed:
+        return error
+    names = ", ".join(record.digest[:19] for record in removed)
+    failed = error.again()
+    failed.message = f"{error.message}; these images were removed before: {names}"
+    failed.args = (failed.message,)
+    return failed

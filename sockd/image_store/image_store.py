@@ -437,12 +437,15 @@ class ImageStore:
                 found.append(each)
         return found
 
-    async def collect(self, keep: set[str], *, at_once: bool = False) -> list[ImageRecord]:
-        """Remove those that are unused. Args: keep: digests that functions need; at_once: also those of the last hour."""
-        gone = self.unused(keep, time.time() + (GRACE_S if at_once else 0))
-        for record in gone:
+    async def collect(self, keep: set[str], *, at_once: bool = False, removed: list[ImageRecord] | None = None) -> None:
+        """Remove those that are unused.
+
+        Args: keep: digests that functions need; at_once: also those of the last hour; removed: gets each one that is removed,
+            also before a failure. Raises: SockdError: the importer's."""
+        for record in self.unused(keep, time.time() + (GRACE_S if at_once else 0)):
             await self.remove(record.digest)
-        return gone
+            if removed is not None:
+                removed.append(record)
 
     async def remove(self, digest: str) -> None:
         """Raises: UnknownImage; SockdError: the importer's."""
