@@ -160,7 +160,7 @@ class Base:
             for bind in binds:
                 (path / bind.target).mkdir(parents=True, exist_ok=True)
                 mounts.bind_sealed(bind.source, str(path / bind.target))
-            mounts.seal(str(path))
+            mounts.replace_by_sealed(str(path))
         except BaseException:
             base.close()
             raise

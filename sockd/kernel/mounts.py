@@ -56,6 +56,18 @@ def seal(target: str) -> None:
     syscalls.mount("none", target, None, MountFlag.REMOUNT | MountFlag.BIND | MountFlag.RDONLY | MountFlag.NOSUID)
 
 
+def replace_by_sealed(target: str) -> None:
+    """Put a sealed copy in the place of the mount at `target`; those below it are copied as they are.
+
+    A remount would be refused (EBUSY) while a descriptor of the mount is open for writing. A process that another thread has
+    just forked has each of ours until its exec(2). Of a copy there is none."""
+    copy = syscalls.open_tree(syscalls.AT_FDCWD, target, recursive=True)
+    with owned(copy):
+        syscalls.mount_setattr(copy, SEALED, recursive=False)
+        umount_tree(target)
+        syscalls.move_mount(copy, syscalls.AT_FDCWD, target)
+
+
 def attach_copy(mount_fd: int, root_fd: int, path: str, *, source: str = "") -> None:
     """Attach a copy of a detached mount at `path` in a detached tree; the original stays for the next (Linux 6.15).
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import IO
 
-from sockd.images.base import Base, copy_tree
+import pytest
+
+from sockd.images.base import Base, copy_tree, populate
 
 
 def test_the_directory_of_a_base_is_closed_and_the_base_is_open(tmp_path: Path) -> None:
@@ -16,6 +19,27 @@ def test_the_directory_of_a_base_is_closed_and_the_base_is_open(tmp_path: Path) 
     finally:
         base.close()
     assert path.stat().st_mode & 0o777 == 0o700  # the host sees this, without the mount
+
+
+def test_a_base_is_built_while_a_child_that_was_just_forked_holds_one_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child's copy of a descriptor that was open for writing at the fork lasts until its exec."""
+    path = tmp_path / "base"
+    held: list[IO[str]] = []
+
+    def populate_and_hold(root: Path) -> None:
+        populate(root)
+        held.append((root / "etc" / "passwd").open("a"))
+
+    monkeypatch.setattr("sockd.images.base.populate", populate_and_hold)
+    base = Base.build(path, ())
+    try:
+        with pytest.raises(OSError, match="Read-only"):
+            (path / "etc" / "passwd").open("a")
+    finally:
+        base.close()
+        held[0].close()
 
 
 def test_links_permissions_and_readable_files_of_a_directory_are_copied(tmp_path: Path) -> None:

@@ -76,6 +76,20 @@ def test_sealing_concerns_one_mount_only(place: Path) -> None:
     assert not refuses_writes(place / "source" / "below" / "new")
 
 
+def test_a_mount_with_a_writer_cannot_be_sealed_but_replaced_by_a_sealed_copy(place: Path) -> None:
+    with (place / "source" / "file").open("a"):  # as a child that was just forked holds it
+        with pytest.raises(OSError) as refused:
+            mounts.seal(str(place))
+        assert refused.value.errno == errno.EBUSY
+        mounts.replace_by_sealed(str(place))
+        assert refuses_writes(place / "new")
+        assert (place / "source" / "file").read_text() == "content"
+    assert (place / "source" / "below" / "deep").read_text() == "deep"
+    assert not refuses_writes(place / "source" / "below" / "new")
+    flags = os.statvfs(place).f_flag
+    assert flags & os.ST_RDONLY and flags & os.ST_NOSUID and flags & NODEV
+
+
 def test_a_copy_that_cannot_be_sealed_is_closed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger()
 
