@@ -26,8 +26,10 @@ FALLBACK = {"f:f": ["f", "app"], "main:handler": ["handler", "app"]}
 """Handlers that may be web apps instead (`sockd_zygote.handlers.entry.load_any`)."""
 
 
-def check_handler(code: Path, handler: str, *, has_packages: bool, python: Interpreter = OWN_PYTHON) -> None:
-    """Blocks. Args: handler: "module:attr"; has_packages: the module may come from one; python: the interpreter that runs it.
+def check_handler(code: Path, handler: str, *, has_packages: bool, python: Interpreter = OWN_PYTHON) -> str:
+    """The handler, or the web app that the code has instead (FALLBACK). Blocks.
+
+    Args: handler: "module:attr"; has_packages: the module may come from one; python: the interpreter that runs it.
 
     Raises: BadFunctionConfig, saying what is not there, or where the code does not compile."""
     module, _, name = handler.partition(":")
@@ -38,14 +40,21 @@ def check_handler(code: Path, handler: str, *, has_packages: bool, python: Inter
         is_elsewhere = has_packages or top in sys.stdlib_module_names or any(code.glob(f"{top}*"))
         if not is_elsewhere:
             raise BadFunctionConfig(f"the handler is {module}.{name}, and the code has no {path}.py")
-        return
+        return handler
     if (code / file).stat().st_size > MAX_SOURCE_BYTES:
-        return
-    said = _read(code / file, f"{SANDBOX_PATH}/{file}", FALLBACK.get(handler, [name]), python)
+        return handler
+    source, shown = code / file, f"{SANDBOX_PATH}/{file}"
+    said = _read(source, shown, [name], python)
+    if said and handler in FALLBACK:
+        name_and_app = FALLBACK[handler]
+        said = _read(source, shown, name_and_app, python)
+        if not said:
+            return f"{module}:{name_and_app[1]}"
     if said:
         raise BadFunctionConfig(
             f"the handler is {module}.{name}, and {said}{'' if any(each in said for each in NOT_COMPILED) else ELSEWHERE}"
         )
+    return handler
 
 
 def _read(source: Path, shown: str, names: list[str], python: Interpreter) -> str:

@@ -113,7 +113,8 @@ class Deployments:
         for note in declared.notes:
             progress(note)
         if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
-            await in_thread(check_handler, code.path, handler, has_packages=declared.text is not None, python=python)
+            has_packages = declared.text is not None
+            handler = await in_thread(check_handler, code.path, handler, has_packages=has_packages, python=python)
         kept = self._closure_kept(name, declared.text, config, python) if overrides.get(KEEP_PACKAGES) else None
         closure = await self._install(name, declared, config, kept, python, progress)
         if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:

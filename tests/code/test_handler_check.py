@@ -61,6 +61,23 @@ def test_what_may_work_is_left_to_the_sandbox(tmp_path: Path, text: str) -> None
     check_handler(tmp_path, "main:handler", has_packages=False)
 
 
+@pytest.mark.parametrize(
+    ("file", "handler", "text", "found"),
+    [
+        ("main.py", "main:handler", "app = print", "main:app"),
+        ("main.py", "main:handler", "app = handler = print", "main:handler"),
+        ("main.py", "main:handler", "from mine import *\napp = print", "main:handler"),
+        ("f.py", "f:f", "def app(environ, start_response): return []", "f:app"),
+        ("other.py", "other:app", "app = print", "other:app"),
+    ],
+)
+def test_a_web_app_in_the_place_of_a_handler_is_named(
+    tmp_path: Path, file: str, handler: str, text: str, found: str
+) -> None:
+    (tmp_path / file).write_text(text)
+    assert check_handler(tmp_path, handler, has_packages=False) == found
+
+
 @pytest.mark.parametrize("handler", ["flask:Flask", "http.server:handler", "compiled:go"])
 def test_a_module_may_come_from_elsewhere(tmp_path: Path, handler: str) -> None:
     (tmp_path / "compiled.cpython-311-x86_64-linux-gnu.so").touch()
