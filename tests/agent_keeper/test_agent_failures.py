@@ -57,6 +57,19 @@ def right_part(number: int) -> bytes:
     return IMAGE[number * CHUNK_BYTES + 100_000 :][:4096]
 
 
+@pytest.fixture
+async def one_chunk_read(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
+) -> tuple[ImageAgent, str]:
+    """An agent that waits for its store, and the path of an image of which it has fetched the first chunk alone."""
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=600.0)
+    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
+    await part(path, 0)
+    await asyncio.to_thread(s3_client.forget_requests)
+    return agent, path
+
+
 async def fails_with_eio(path: str, number: int) -> float:
     """How long the read took."""
     begun_s = time.monotonic()
@@ -111,13 +124,9 @@ async def test_readers_finish_with_the_right_bytes_however_often_the_agent_is_ki
 
 @case("I2", "SIGKILL the agent while a read waits for the store", expect="the next agent answers it")
 async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
-    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
+    s3_client: Client, one_chunk_read: tuple[ImageAgent, str]
 ) -> None:
-    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
-    agent = await start(s3_settings, stall_s=30.0)
-    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
-    await part(path, 0)
-    await asyncio.to_thread(s3_client.forget_requests)
+    agent, path = one_chunk_read
     await asyncio.to_thread(s3_client.inject, delay_s=600, method="GET", times=1)
     reader = asyncio.ensure_future(part(path, 5))
     await asyncio.to_thread(s3_client.requests, at_least=1)  # the agent has read it, and waits for the store
@@ -341,13 +350,9 @@ async def test_a_slow_store_is_waited_for(
 
 @case("I8", "SIGKILL a reader that waits for a store which never answers", expect="it ends at once")
 async def test_a_killed_reader_does_not_wait_for_the_store(
-    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
+    s3_client: Client, one_chunk_read: tuple[ImageAgent, str]
 ) -> None:
-    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
-    agent = await start(s3_settings, stall_s=600.0)
-    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
-    await part(path, 0)
-    await asyncio.to_thread(s3_client.forget_requests)
+    agent, path = one_chunk_read
     await asyncio.to_thread(s3_client.inject, delay_s=600)
     file = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -475,19 +480,11 @@ async def test_without_verification_changed_chunks_would_be_data(
 
 
 async def test_without_a_resend_a_request_of_the_killed_agent_would_wait(
-    start: Start,
-    s3_settings: StoreSettings,
-    s3_store: ChunkStore,
-    s3_client: Client,
-    monkeypatch: pytest.MonkeyPatch,
+    s3_client: Client, one_chunk_read: tuple[ImageAgent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The case of the request that the killed agent had read can fail."""
     monkeypatch.setattr(FuseMount, "resend", lambda self: asyncio.sleep(0))
-    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
-    agent = await start(s3_settings, stall_s=30.0)
-    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
-    await part(path, 0)
-    await asyncio.to_thread(s3_client.forget_requests)
+    agent, path = one_chunk_read
     await asyncio.to_thread(s3_client.inject, delay_s=600, method="GET", times=1)
     reader = asyncio.ensure_future(part(path, 5))
     await asyncio.to_thread(s3_client.requests, at_least=1)

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,28 @@ async def from_nothing(agent: ImageAgent, directory: Path) -> None:
     """End an agent, whose cache is gone."""
     await agent.aclose()
     (directory / "agent" / "l1").unlink()
+
+
+Opener = Callable[[Callable[[ImageAgent, Manifest], Awaitable[Profile]]], Awaitable[tuple[ImageAgent, str]]]
+
+
+@pytest.fixture
+def opened_without_store(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
+) -> Opener:
+    """Opens the image with the profile of a start that is recorded so, where it has no cache and the store answers 503: the
+    agent, and the image's path."""
+
+    async def open_it(record: Callable[[ImageAgent, Manifest], Awaitable[Profile]]) -> tuple[ImageAgent, str]:
+        manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+        first = await start(s3_settings)
+        profile = await record(first, manifest)
+        await from_nothing(first, tmp_path)
+        await asyncio.to_thread(s3_client.inject, status=503)
+        agent = await start(s3_settings)
+        return agent, await agent.open(manifest, opened(manifest, profile))
+
+    return open_it
 
 
 async def test_a_start_from_startup_data_reads_the_image_s_bytes_and_fetches_no_chunk(
@@ -195,21 +217,9 @@ async def long_start(agent: ImageAgent, manifest: Manifest) -> Profile:
 @case("I14", "SIGKILL the agent between two segments of startup data, without the store", expect="the start goes on")
 @pytest.mark.parametrize("kills", [0, 1])
 async def test_every_segment_of_startup_data_is_read_when_it_has_been_decrypted(
-    start: Start,
-    s3_settings: StoreSettings,
-    s3_store: ChunkStore,
-    s3_client: Client,
-    tmp_path: Path,
-    gate: Gate,
-    kills: int,
+    opened_without_store: Opener, gate: Gate, kills: int
 ) -> None:
-    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
-    first = await start(s3_settings)
-    profile = await long_start(first, manifest)
-    await from_nothing(first, tmp_path)
-    await asyncio.to_thread(s3_client.inject, status=503)
-    agent = await start(s3_settings)
-    path = await agent.open(manifest, opened(manifest, profile))
+    agent, path = await opened_without_store(long_start)
     assert await asyncio.to_thread(read_at, path, 0, 4096) == IMAGE[:4096]
     for _ in range(kills):
         await kill(agent)
@@ -288,15 +298,9 @@ async def test_a_start_for_whose_startup_data_there_is_no_memory_goes_by_chunks(
 
 @case("I14", "SIGKILL the agent in the middle of a start from a profile, without the store", expect="the start goes on")
 async def test_a_start_goes_on_from_startup_data_when_the_agent_is_killed(
-    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
+    opened_without_store: Opener,
 ) -> None:
-    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
-    first = await start(s3_settings)
-    profile = await recorded(first, manifest)
-    await from_nothing(first, tmp_path)
-    await asyncio.to_thread(s3_client.inject, status=503)
-    agent = await start(s3_settings)
-    path = await agent.open(manifest, opened(manifest, profile))
+    agent, path = await opened_without_store(recorded)
     for offset, size in READS:
         await kill(agent) if offset < CHUNK_BYTES * 20 else None
         assert await asyncio.to_thread(read_at, path, offset, size) == IMAGE[offset : offset + size]
