@@ -199,9 +199,9 @@ def test_secrets_are_in_no_message_and_no_log(s3: S3Process, caplog: pytest.LogC
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://b/x", "s3://Bucket/x", "s3://bucket-/x", "s3://bucket"])
 def test_a_store_without_bucket_or_keys_is_refused(url: str) -> None:
-    keys = {} if url == "s3://bucket" else {"access_key": "key", "secret_key": SECRET}
+    key = "" if url == "s3://bucket" else "key"
     with pytest.raises(BadConfig, match="s3://BUCKET/PREFIX"):
-        open_store(StoreSettings(url=url, **keys))
+        open_store(StoreSettings(url=url, access_key=key, secret_key=SECRET))
 
 
 def test_the_settings_of_a_directory_open_it(tmp_path: Path) -> None:
