@@ -118,7 +118,7 @@ def function() -> str:
 
 
 REPORTED = {
-    "Runtime.InvalidEntrypoint": "The entry point of an image does not exist there, or is no program of this machine.",
+    "Runtime.InvalidEntrypoint": "The entry point of an image, or a bootstrap, does not exist or is no program of this machine.",
     "Runtime.InvalidWorkingDir": "WORKDIR is not a directory of the image, or may not be entered.",
     "Runtime.UnknownReason": "A program behind the Runtime API posted an error without a type.",
     "WebServer.NoAnswer": "The image's web server closed the connection, broke its answer off or sent what is not HTTP.",

@@ -145,7 +145,9 @@ def test_a_start_that_fails_says_how(daemon: RunningDaemon) -> None:
     ended = daemon.run("ends", {})
     assert (ended.status, ended.json["errorType"]) == (502, "Runtime.ExitError") and "7" in ended.json["errorMessage"]
     daemon.deploy("nothing", archive("#!/does/not/exist\n"))
-    assert daemon.run("nothing", {}).json["errorType"] == "FileNotFoundError"
+    nothing = daemon.run("nothing", {}).json
+    assert nothing["errorType"] == "Runtime.InvalidEntrypoint" and not nothing["stackTrace"]
+    assert nothing["errorMessage"] == "/var/task/bootstrap exists, but its interpreter /does/not/exist does not"
 
 
 def test_another_function_can_neither_take_an_event_nor_answer_it(daemon: RunningDaemon, program: str) -> None:

@@ -167,16 +167,18 @@ def started(function: dict, runtime: dict[str, str], fds: tuple[int, ...]) -> su
     """The program. Args: runtime: variables that only it is given. Raises: errors.ReportedError: it cannot be run."""
     import subprocess
 
-    from sockd_zygote.handlers import image_program
-
     image = function.get("image")
     if image is not None:
+        from sockd_zygote.handlers import image_program
+
         return image_program.start(image, {**image_program.environment(function), **runtime}, fds)
     environment = {**own_environment(function), **runtime}
     program, *arguments = command(function, environment)
     try:
         return subprocess.Popen([program, *arguments], env=environment, pass_fds=fds)
     except OSError as error:
+        from sockd_zygote.handlers import image_program
+
         is_there = os.path.exists(program)
         message = image_program.why_not_run(program, error) if is_there else f"{program} does not exist"
         raise errors.ReportedError(image_program.INVALID_ENTRYPOINT, message, []) from None
