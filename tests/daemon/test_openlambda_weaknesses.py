@@ -236,6 +236,7 @@ def test_row_10_a_sandbox_is_charged_for_its_memory_from_its_first_page(daemon: 
     assert int((directory / memory_file()).read_text()) >= 20 << 20
 
 
+@pytest.mark.timeout(360)
 def test_row_12_twenty_thousand_unknown_names_leave_nothing(daemon: RunningDaemon, client: Client) -> None:
     def ask(start: int, count: int) -> None:
         for number in range(start, start + count):

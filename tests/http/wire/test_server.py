@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import signal
+import socket
 import stat
 from pathlib import Path
 
@@ -20,6 +23,14 @@ from tests.http.fake_worker import FakeWorker
 from tests.http.raw import get, post, raw
 
 pytestmark = pytest.mark.anyio
+
+
+def somebody_else_at(host: str) -> socket.socket:
+    """Bound there to a port that the kernel gives nobody (ip_local_port_range)."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with contextlib.suppress(OSError):
+            return loopback.bind([host], port)[0]
+    raise AssertionError("no port of a hundred is free")
 
 
 def front(worker: FakeWorker | None = None) -> Front:
@@ -121,10 +132,10 @@ def test_a_loopback_that_somebody_else_has_is_an_error_whichever_was_asked_for(l
     """Half of the clients that say `localhost` would be theirs."""
     other = "127.0.0.1" if listen == "[::1]" else "::1"
     try:
-        (theirs,) = loopback.bind([other], 0)
+        loopback.bind([other], 0)[0].close()
     except OSError:
         pytest.skip(f"this host has no {other}")
-    with theirs:
+    with somebody_else_at(other) as theirs:
         theirs.listen()
         port = theirs.getsockname()[1]
         with pytest.raises(OSError, match="in use") as caught:
