@@ -23,6 +23,9 @@ from sockd_zygote import _native, fork_server, linux, protocol, rehearsal, stora
 from sockd_zygote.forks import hygiene
 from sockd_zygote.handlers import handler_server, import_hooks, storage_finder
 
+BOOTSTRAP = "/var/runtime/bootstrap.py"
+"""The program of every function on AWS Lambda."""
+
 
 def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place: str = "") -> None:
     _native.gather_arenas()
@@ -57,14 +60,17 @@ def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place
 
 
 def prepare_interpreter(variables: dict[str, str]) -> None:
-    """State that every child inherits: signals, limits, streams, the names that `site` would have defined, and these variables.
-    (An image's functions have those of their image, which INIT names.)"""
+    """State that every child inherits: signals, limits, streams, arguments as on AWS, the names that `site` would have defined,
+    and these variables. (An image's functions have those of their image, which INIT names.)"""
     import gc
     import site
 
     gc.disable()
     del sys.path[:2]  # our directory and, from above, its parent: no function imports from them
+    sys.argv[:] = [BOOTSTRAP]
+    sys.orig_argv[:] = [sys.executable, BOOTSTRAP]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.register_at_fork(after_in_child=hygiene.note_fork)
     limit_cores()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -179,11 +180,11 @@ def test_an_answer_made_by_the_handler_itself_is_only_its_own_affair(house: Hous
     assert isinstance(error, SandboxDied)
 
 
-def test_a_forked_child_that_answers_too_ends_the_sandbox(house: House) -> None:
+def test_a_child_forked_behind_the_interpreter_that_answers_too_ends_the_sandbox(house: House) -> None:
     def answer_twice(event: Any) -> Any:
-        import os
+        import ctypes
 
-        os.fork()  # noqa: TID251
+        ctypes.CDLL(None).fork()
         return "whoever"
 
     running = house.start(answer_twice)
@@ -376,3 +377,54 @@ def test_an_abort_of_a_child_process_is_one(house: House) -> None:
             return [ended, before == signal.SIG_DFL, caught]
     """
     assert house.answer(source) == [[-6, -6, -6], True, [1]]
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("return 'child'", 0, "a process that the function forked has returned from it, and ends"),
+        ("raise ValueError('in the child')", 1, "ValueError: in the child"),
+        ("raise SystemExit(3)", 3, ""),
+    ],
+)
+def test_a_child_process_that_comes_back_from_the_handler_ends_and_answers_nothing(
+    house: House, end: str, status: int, said: str
+) -> None:
+    source = f"""
+        import os
+        def handler(event):
+            pid = os.fork()
+            if pid == 0:
+                {end}
+            return [os.getpid(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
+    """
+    running = house.start(source)
+    for _ in range(2):
+        reply = running.request()
+        assert json.loads(reply.body) == [1, status]
+        assert said.encode() in reply.log
+    assert not running.dead
+
+
+def test_a_child_process_that_comes_back_from_an_import_ends(house: House) -> None:
+    source = """
+        import os
+        pid = os.fork()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else None
+        def handler(event):
+            return [os.getpid(), status]
+    """
+    assert house.answer(source) == [1, 0]
+
+
+def test_arguments_are_those_of_a_program_without_any(house: House) -> None:
+    source = """
+        import argparse, sys
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--verbose", action="store_true")
+        arguments = parser.parse_args()
+        def handler(event):
+            return [vars(arguments), sys.argv, sys.orig_argv[1:]]
+    """
+    bootstrap = ["/var/runtime/bootstrap.py"]
+    assert house.answer(source) == [{"verbose": False}, bootstrap, bootstrap]

@@ -68,6 +68,8 @@ in_child: list[Callable[[], object]] = []
 """What `after_fork` does."""
 pids: set[int] = set()
 """Of this Zygote and of those that it was forked from."""
+is_forked = False
+"""Whether the function of this sandbox has forked this process, with `os.fork`."""
 with_code: list[Callable[[], object]] = []
 """What a sandbox does as soon as it has its code (`kept.restore_tmp`)."""
 
@@ -101,8 +103,16 @@ def settle() -> None:
 
 def after_fork() -> None:
     """In the child, before user code: own randomness. (native/fork.c has switched the collector on again.)"""
+    global is_forked
+    is_forked = False
     for mend in in_child:
         mend()
+
+
+def note_fork() -> None:
+    """What a child does after each fork; one of a Zygote's then takes it back."""
+    global is_forked
+    is_forked = True
 
 
 def thread_count() -> int:

@@ -125,8 +125,10 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
     except (SystemExit, protocol.ProtocolError):
         raise
     except BaseException as error:  # KeyboardInterrupt, too: only exiting is no failure
+        end_if_forked(error)
         _native.reply(channel, FAILED, number, started, monotonic_ns(), errors.describe(error))
         return None
+    end_if_forked()
     _native.reply(channel, READY, number, started, monotonic_ns(), handler.kind)
     return handler
 
@@ -217,10 +219,26 @@ def answer(
     except SystemExit:
         raise
     except BaseException as error:  # asyncio.CancelledError, too: only exiting is no failure
+        end_if_forked(error)
         kind, result = FAILED, errors.describe(error)
+    end_if_forked()
     ended = monotonic_ns()
     flush()
     return kind, result, ended
+
+
+def end_if_forked(error: BaseException | None = None) -> None:
+    """End a process that the function forked and that came back from its code: the answer is its parent's to give.
+
+    Args: error: with which it came back."""
+    if not hygiene.is_forked:
+        return
+    if error is None:
+        print("a process that the function forked has returned from it, and ends", file=sys.stderr)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+    flush()
+    os._exit(0 if error is None else 1)
 
 
 def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
