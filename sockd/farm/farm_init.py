@@ -61,7 +61,10 @@ def release(releases: socket.socket, init: int) -> None:
     """The launcher's loop: close the trees that it is sent, until the daemon or init, a pidfd, is gone."""
     trees: list[int] = []
     buffer = bytearray(len(RELEASE))
-    while init not in select.select([releases.fileno(), init], [], [])[0]:
+    poller = select.poll()  # the daemon's descriptors may be above what select(2) takes
+    poller.register(releases, select.POLLIN)
+    poller.register(init, select.POLLIN)
+    while init not in dict(poller.poll()):
         try:
             data, fds = linux.receive(releases, buffer, 1)
         except OSError:  # no fd could be had for it: its sender's is the last

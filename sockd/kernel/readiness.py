@@ -1,4 +1,4 @@
-"""Waiting on the event loop until a descriptor is readable.
+"""Waiting until a descriptor is readable: on the event loop, or in a thread or program without one.
 
 Owns nothing. The rule of the whole daemon: only the owner of a descriptor registers it with the event loop, and the owner
 removes it from the loop before closing it. uvloop aborts the process for a closed descriptor that it still watches (libuv
@@ -9,6 +9,9 @@ descriptor of somebody else's waits for a duplicate of its own. tests/support/wa
 from __future__ import annotations
 
 import asyncio
+import math
+import select
+from typing import Protocol
 
 
 async def readable(fd: int) -> None:
@@ -20,6 +23,19 @@ async def readable(fd: int) -> None:
         await ready
     finally:
         loop.remove_reader(fd)
+
+
+class Descriptor(Protocol):
+    """A socket or file."""
+
+    def fileno(self) -> int: ...
+
+
+def is_readable(file: int | Descriptor, within_s: float) -> bool:
+    """Whether a descriptor is readable, or at its end, by then. Blocks. Unlike select(2) it takes any descriptor."""
+    poller = select.poll()
+    poller.register(file, select.POLLIN)
+    return bool(poller.poll(math.ceil(within_s * 1000)))
 
 
 def _resolve(ready: asyncio.Future[None]) -> None:

@@ -42,7 +42,7 @@ class Waiting:
             waited < self._patience.starting_s and is_locked(self._state_dir)
         )
         if is_worth_it:
-            select.select([], [], [], _POLL_S)
+            select.poll().poll(_POLL_S * 1000)
         return is_worth_it
 
 

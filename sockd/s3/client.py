@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import select
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree
 
+from sockd.kernel.readiness import is_readable
 from sockd.s3.xml import NAMESPACE
 from sockd.sigv4.credentials import Credentials
 from sockd.sigv4.signer import Signer
@@ -152,7 +152,7 @@ class Client:
 
     def _exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
         kept = self._connection.sock
-        if kept and select.select([kept], [], [], 0)[0]:
+        if kept and is_readable(kept, 0):
             self._connection.close()  # the server has: nothing else can come between two requests
         try:
             self._connection.request(method, target, body or None, dict(headers))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from sockd.kernel.readiness import is_readable
 from sockd.s3.client import Client
 from sockd.sigv4.credentials import Credentials
 
@@ -111,7 +111,7 @@ class S3Process:
         )
         try:
             assert self._process.stdout
-            ready = select.select([self._process.stdout], [], [], START_DEADLINE_S)[0]
+            ready = is_readable(self._process.stdout, START_DEADLINE_S)
             self.url = self._process.stdout.readline().strip() if ready else ""
             if not self.url:
                 raise ServerFailed("the S3 server did not start")

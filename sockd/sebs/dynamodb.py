@@ -9,13 +9,13 @@ import contextlib
 import importlib.util
 import json
 import os
-import select
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from sockd.kernel.readiness import is_readable
 from sockd.sebs.errors import NotPossible
 from sockd.sebs.inputs import Input
 
@@ -85,7 +85,7 @@ def embedded() -> Iterator[DynamoDb]:
     )
     assert process.stdin and process.stdout
     try:
-        ready = select.select([process.stdout], [], [], START_DEADLINE_S)[0]
+        ready = is_readable(process.stdout, START_DEADLINE_S)
         port = process.stdout.readline().strip() if ready else ""
         if not port:
             raise NotPossible("moto's server did not start", fix="pip install 'moto[server]'")

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from packaging.utils import canonicalize_name
 
 from sockd.code.packing import pack
 from sockd.console.client import Management
+from sockd.kernel.readiness import is_readable
 from sockd.plain.config import MB, CodeConfig
 from sockd.sebs.errors import NotPossible
 
@@ -153,7 +153,7 @@ def _wait_ready(process: subprocess.Popen[str], log: Path) -> str:
 
 def _lines(stream: IO[str], deadline: float) -> Iterator[str]:
     """Lines of a pipe until it ends or the deadline (time.monotonic) passes."""
-    while (left := deadline - time.monotonic()) > 0 and select.select([stream], [], [], left)[0]:
+    while (left := deadline - time.monotonic()) > 0 and is_readable(stream, left):
         if not (line := stream.readline()):
             return
         yield line

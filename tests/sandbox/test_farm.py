@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from sockd.farm.farm import Farm
 from sockd.farm.farm_init import RELEASE
 from sockd.kernel import mounts, syscalls
+from sockd.kernel.readiness import is_readable
 from tests.support.house import House
 
 pytestmark = pytest.mark.root
@@ -23,6 +26,7 @@ pytestmark = pytest.mark.root
 MORE_THAN_IT_HEARS = 300
 """Trees, while it does not listen: a socket has room for two messages each of some hundred and forty (net.core.wmem_default)."""
 IN_DELETE_SELF, IN_UNMOUNT = 0x400, 0x2000
+FD_SETSIZE = 1024
 EVENT = struct.Struct("iIII")
 
 
@@ -43,7 +47,7 @@ class Trees:
 
     def freed(self, wait_s: float) -> int:
         """How many are freed by now; waits for one more, but not longer than that."""
-        if select.select([self._inotify], [], [], wait_s)[0]:
+        if is_readable(self._inotify, wait_s):
             data = os.read(self._inotify, 100 * EVENT.size)
             self._freed += sum(bool(mask & IN_UNMOUNT) for _, mask, _, _ in EVENT.iter_unpack(data))
         return self._freed
@@ -100,6 +104,37 @@ def test_when_it_has_fallen_behind_all_trees_are_freed_nevertheless(house: House
             house.run(release_all(house, trees))
         while trees.freed(0) < MORE_THAN_IT_HEARS:
             house.call(lambda: None)  # the loop turns: the launcher may be owed a last word
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """All numbers that select(2) takes are in use."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] < 2 * FD_SETSIZE:
+        pytest.skip(f"RLIMIT_NOFILE is {before[1]} at most")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * FD_SETSIZE), before[1]))
+    try:
+        with ExitStack() as stack:
+            while stack.enter_context(open(os.devnull)).fileno() <= FD_SETSIZE:
+                pass
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_farm_of_a_daemon_with_many_descriptors_starts_and_frees_trees(house: House) -> None:
+    with many_descriptors(), trees_of(1) as trees:
+        cgroup = house.call(house.pool.take)
+        farm = house.run(Farm.start(house.base, cgroup, lambda: None))
+        try:
+            (tree,) = trees.fds
+            trees.fds.clear()
+            house.call(lambda: farm.release(tree))
+            assert trees.freed(10) == 1
+            farm._releases.send(RELEASE)  # raises, if the tree was freed by the launcher's death
+        finally:
+            house.run(farm.close())
+            house.call(lambda: house.pool.give_back(cgroup))
 
 
 DEPTH = 3000

@@ -69,8 +69,10 @@ def _serves(worker: subprocess.Popen[bytes], ready: socket.socket) -> bool:
     """Wait until the worker serves or has ended. After the deadline, or when the caller gives up, end it."""
     pidfd = os.pidfd_open(worker.pid)
     try:
-        found, _, _ = select.select([ready.fileno(), pidfd], [], [], DEADLINE_S)
-        if ready.fileno() in found and ready.recv(64).startswith(_READY):
+        poller = select.poll()
+        poller.register(ready, select.POLLIN)
+        poller.register(pidfd, select.POLLIN)
+        if ready.fileno() in dict(poller.poll(DEADLINE_S * 1000)) and ready.recv(64).startswith(_READY):
             return True
     except BaseException:
         worker.terminate()
