@@ -45,6 +45,8 @@ END = LARGE - 1
 LONGEST_S = 30
 """For which no agent is started (`sockd.agent_keeper.image_agent.GIVEN_UP_S`)."""
 WAIT_S = 150.0
+REFUSED_S = 0.1
+"""After which a client asks again that was refused."""
 
 
 def handler_image(daemon: RunningDaemon, tmp_path: Path) -> str:
@@ -211,6 +213,8 @@ def test_no_request_fails_without_the_cause_while_images_are_lost(daemon: Runnin
             answer = daemon.run("busy", {"at": offsets.randrange(LARGE)})
             is_right = answer.status == 200 or is_told_why(answer)
             kinds["right" if is_right else f"{answer.status} {answer.body[:300]!r}"] += 1
+            if answer.status == 503:
+                is_over.wait(REFUSED_S)
 
     with ThreadPoolExecutor(4) as pool:
         asking = [pool.submit(ask, number) for number in range(4)]
