@@ -66,7 +66,7 @@ class Response:
     def end(self) -> None:
         """The app has given all."""
         self._check()
-        self._outlet.flush()
+        self._outlet.complete()
 
     def _check(self) -> None:
         if not self._started:

@@ -17,6 +17,7 @@ from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import protocol
 from sockd_zygote.handlers.app_kinds import kind_of, open_app
 from sockd_zygote.handlers.apps import App, NotHttp, Request
+from sockd_zygote.handlers.handler_server import pour
 from sockd_zygote.messages.outlet import Outlet
 from sockd_zygote.messages.pieces import Pieces
 from sockd_zygote.protocol import CHUNK, GONE, HEAD, ProtocolError
@@ -265,6 +266,20 @@ async def _websocket(scope: Any, receive: Any, send: Any) -> None:
 def test_what_is_not_asgi_is_an_error(daemon: Daemon, app: Any) -> None:
     with pytest.raises(RuntimeError):
         ask(app, "asgi", daemon)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_error_behind_a_complete_answer_follows_word_of_that(daemon: Daemon, *, is_whole: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"x", "more_body": not is_whole})
+        raise KeyError("after")
+
+    opened = open_app(app, "asgi")
+    assert opened is not None
+    with contextlib.closing(opened), pytest.raises(KeyError):
+        pour(opened.call(b"", bytes(16), 0, {"http": HTTP}), daemon.outlet.channel, NUMBER)
+    assert daemon.frames()[1:] == [(CHUNK, b"x"), (CHUNK, b"")][: 1 + is_whole]
 
 
 # -- which of them
