@@ -272,7 +272,9 @@ def test_the_place_of_images_is_checked_and_nothing_is_made(tmp_path: Path) -> N
     assert "images.worker = '../x'" in image_store(tmp_path, images_config(worker="../x")).found
     found = image_store(tmp_path, images_config(store=str(tmp_path))).found
     assert found.startswith(f"{tmp_path}, ") and found.endswith(" GB free")
-    unreached = images_config(store="s3://bucket/p", endpoint="http://127.0.0.1:9", credentials_file=str(tmp_path / "keys"))
+    unreached = images_config(
+        store="s3://bucket/p", endpoint="http://127.0.0.1:9", credentials_file=str(tmp_path / "keys")
+    )
     (tmp_path / "keys").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
     (tmp_path / "keys").chmod(0o600)
     check = image_store(tmp_path, unreached)

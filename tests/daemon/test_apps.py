@@ -260,7 +260,9 @@ def test_an_error_behind_a_complete_answer_leaves_it_whole_and_is_logged(apps: R
         head = connection.until(b"\r\n\r\n")
         body = connection.until(b"\r\n0\r\n\r\n")
         assert body in (b"5\r\nwhole\r\n0\r\n\r\n", b"3\r\nwho\r\n2\r\nle\r\n0\r\n\r\n")
-    request_id = next(line for line in head.decode().split("\r\n") if line.startswith("x-amzn-requestid")).split(": ")[1]
+    request_id = next(line for line in head.decode().split("\r\n") if line.startswith("x-amzn-requestid")).split(": ")[
+        1
+    ]
     (text,) = (record["text"] for record in apps.logs(name) if record["request_id"] == request_id)
     assert text.startswith("[ERROR] KeyError: 'after the answer'\nTraceback") and "/var/task/app.py" in text
     assert apps.manage("GET", f"/traces/{request_id}").json["outcome"] == "KeyError"

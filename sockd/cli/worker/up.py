@@ -82,7 +82,9 @@ def _serve(settings: object) -> int:
 def _doctor(config: Path | None, state_dir: Path | None) -> str:
     """The command that checks this worker's settings."""
     named = {"--state-dir": state_dir, "--config": config}
-    return shlex.join(["sockd", "doctor", *(word for name, path in named.items() if path for word in (name, str(path)))])
+    return shlex.join(
+        ["sockd", "doctor", *(word for name, path in named.items() if path for word in (name, str(path)))]
+    )
 
 
 def _start_failure(error: OSError, listen: str, doctor: str) -> Failure:
