@@ -184,6 +184,17 @@ def test_what_is_not_wsgi_is_an_error(daemon: Daemon, app: Any, error: type[Exce
         ask(app, "wsgi", daemon)
 
 
+@pytest.mark.parametrize("body", [["text"], "text", [b"x", 7], iter(["text"])])
+def test_a_wsgi_body_that_is_not_bytes_is_told_in_plain_words(daemon: Daemon, body: Any) -> None:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        start_response("200 OK", [])
+        return body
+
+    words = "gave int$" if isinstance(body, list) and 7 in body else r"gave str: encode it, as in \[text.encode\(\)\]"
+    with pytest.raises(TypeError, match=f"a WSGI app's body is made of bytes, and this app {words}"):
+        ask(app, "wsgi", daemon)
+
+
 def test_an_app_is_asked_over_http_only() -> None:
     app = open_app(hello, "wsgi")
     assert app is not None
