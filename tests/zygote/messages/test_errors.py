@@ -188,18 +188,21 @@ def test_of_many_causes_the_first_of_all_is_told_and_those_between_are_counted(c
 
 def test_a_cause_with_a_long_stack_leaves_room_for_the_first_of_all() -> None:
     def fall(depth: int) -> None:
-        if depth % 2:
-            fall(depth - 1)
-        elif depth:
-            fall(depth - 1)
-        else:
-            raise KeyError("deep")
+        if depth:
+            step(depth - 1)
+        raise KeyError("deep")
 
-    with pytest.raises(ValueError, match="outer") as caught:
+    def step(depth: int) -> None:
+        fall(depth)
+
+    def outer() -> None:
         try:
             fall(200)
         except KeyError as error:
             raise ValueError("outer") from error
+
+    with pytest.raises(ValueError, match="outer") as caught:
+        outer()
     stack = json.loads(errors.describe(caught.value))["stackTrace"]
     assert stack[-1] == "KeyError: 'deep'\n" and 'raise KeyError("deep")' in stack[-2]
     assert len(stack) < errors.MAX_STACK
