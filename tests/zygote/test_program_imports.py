@@ -35,7 +35,8 @@ def call(event, told=None):
         return errors.describe(error)
     except SystemExit as error:
         return str(error.code).encode()
-for event, told in ((b'"a"', None), (b'"error"', None), (b'"chunks"', {"client_context": {"custom": {}}}), (b'"breaks"', None), (b'"exit"', None)):
+events = (b'"a"', None), (b'"error"', None), (b'"chunks"', {"client_context": {"custom": {}}}), (b'"breaks"', None), (b'"exit"', None)
+for event, told in events:
     print(call(event, told).decode())
 def failed(**image):
     try:
