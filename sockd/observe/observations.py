@@ -120,9 +120,11 @@ class Observations:
         if isinstance(outcome, BaseException):
             done(self._refused(request, span, outcome))
             return
-        reply, told = outcome.reply, outcome.reply.told_error or outcome.invocation
+        reply = outcome.reply
+        told: Ending = outcome.invocation
         if reply.error is not None:
             tell_failure(request, outcome, reply.error)
+            told = reply.told_error or told
         if self._store is None or not (reply.log or reply.log_dropped):
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
             done(told)

@@ -35,9 +35,9 @@ def call(event, told=None):
         return errors.describe(error)
     except SystemExit as error:
         return str(error.code).encode()
-events = (b'"a"', None), (b'"error"', None), (b'"chunks"', {"client_context": {"custom": {}}}), (b'"breaks"', None), (b'"exit"', None)
-for event, told in events:
-    print(call(event, told).decode())
+for event in ("a", "error", "chunks", "breaks", "exit"):
+    told = {"client_context": {"custom": {}}} if event == "chunks" else None
+    print(call(b'"%s"' % event.encode(), told).decode())
 def failed(**image):
     try:
         runtime_api.Program({**function, "image": {**function["image"], **image}})

@@ -143,10 +143,10 @@ def members(whole: TracebackException) -> list[str]:
 def origin(whole: TracebackException) -> tuple[list[str], list[str]]:
     """The exceptions that it was raised from, or while that was handled, and so on, as lines: as many as MAX_STACK lines have,
     and the last."""
-    *others, root = [*causes(whole)] or [("", None)]
-    if root[1] is None:
+    others = list(causes(whole))
+    if not others:
         return [], []
-    last = cause_lines(*root)
+    last = cause_lines(*others.pop())
     lines: list[str] = []
     for number, other in enumerate(others):
         found = cause_lines(*other)

@@ -52,7 +52,7 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd"), config: ImagesConfig | 
         return [look.privileges(names([*FOR_ROOT, *OF_IMAGES])), *map(_shielded, for_all)]
     of_this_state = (private_networks, container_images)
     for_root = [partial(each, state_dir) if each in of_this_state else each for each in FOR_ROOT]
-    of_images = [partial(each, state_dir, config) for each in OF_IMAGES]
+    of_images: list[Look] = [partial(each, state_dir, config) for each in OF_IMAGES]
     return [look.privileges(), *map(_shielded, [*for_root, *of_images, *for_all]), *effects()]
 
 
@@ -72,7 +72,7 @@ FOR_ROOT: list[Look] = [
 """What another user would find wrong although it is not: mounts, cgroups, devices and limits that the worker has as root."""
 
 
-OF_IMAGES = [image_store, image_key]
+OF_IMAGES: list[Callable[..., Check]] = [image_store, image_key]
 """For root as well: others cannot look into the state directory."""
 
 
