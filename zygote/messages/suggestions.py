@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KINDS = frozenset({NameError, AttributeError, ImportError})
 """Exactly these types have any."""
-BEGIN = ". Did you mean"
+BEGIN = ". Did you "
 MOST_CHARACTERS = 1000
 
 
