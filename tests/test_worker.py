@@ -69,8 +69,13 @@ async def test_credentials_of_registries_that_are_not_there_are_refused(tmp_path
     (tmp_path / "config.json").write_text("{}")
     assert docker_config(ImagesConfig()).name == "config.json"
     assert docker_config(ImagesConfig(docker_config=str(tmp_path / "config.json"))) == tmp_path / "config.json"
-    for path in (str(tmp_path / "missing"), str(tmp_path), "config.json"):
-        with pytest.raises(BadConfig, match=r"images\.docker_config = .* must be the absolute path of a file"):
+    refused = {
+        str(tmp_path / "missing"): "no such file",
+        str(tmp_path): "no such file",
+        "config.json": "must be an absolute path",
+    }
+    for path, why in refused.items():
+        with pytest.raises(BadConfig, match=rf"images\.docker_config = .*: .*{why}"):
             docker_config(ImagesConfig(docker_config=path))
 
 

@@ -25,6 +25,7 @@ def imported(image: str, management: Management, show: Callable[[str], None]) ->
     """Have the worker import an image, which is uploaded if it is local; what `sockd images ls` shows of it. Raises: Failure."""
     from sockd.oci.reference import Reference
 
+    refuse_layout(image)
     try:
         reference = Reference.parse(image)
     except BadImage as error:
@@ -37,6 +38,13 @@ def imported(image: str, management: Management, show: Callable[[str], None]) ->
     show("sending the standard input" if reference.kind == "stdin" else f"sending {image}")
     with closing(_pieces(reference.kind, path)) as pieces:
         return _posted(management, show, body=pieces, query={"reference": str(reference)})
+
+
+def refuse_layout(image: str) -> None:
+    """Raises: Failure: what would be taken for a reference to Docker Hub is a layout's directory."""
+    if not is_local(image) and Path(image, "oci-layout").is_file():
+        why = "without oci: it would be the name of an image in a registry"
+        raise Failure(f"{image!r} is an OCI layout's directory", why=why, fix=f"--image oci:{image}", exit_code=USAGE)
 
 
 def _check(path: Path) -> None:

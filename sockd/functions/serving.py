@@ -271,7 +271,7 @@ class Serving:
             self._answer(reply, reply.body)
             return
         reply.stream.end()
-        passing_on = self._loop.create_task(reply.stream.passed_on(failed=reply.error is not None))
+        passing_on = self._loop.create_task(reply.stream.passed_on(failed=reply.told_error is not None))
         passing_on.add_done_callback(partial(self._passed_on, reply, reply.stream))
         self._stop = passing_on.cancel
 

@@ -10,6 +10,7 @@ from sockd.plain.errors import HostFailed, NoCapacity, SockdError, StorageFull
 
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 OF_HOST = frozenset((errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN))
+UNUSED = "free some of it, or remove functions (sockd rm NAME) and images that none needs (sockd images gc)"
 LEAST_SHARE = 8
 """The cache is named if it takes the eighth part of its disk, and more than is free."""
 
@@ -35,10 +36,10 @@ def storage_full(cache: Path | None) -> StorageFull:
         taken = cache.stat().st_blocks * 512 if cache is not None else 0
         disk = os.statvfs(cache or "/")
     except OSError:
-        return StorageFull()
+        return StorageFull(UNUSED)
     whole, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
     if taken * LEAST_SHARE < whole or taken < free:
-        return StorageFull()
+        return StorageFull(UNUSED)
     return StorageFull(
         f"{cache}, the cache of images' chunks, takes {taken >> 20} of its {whole >> 20} MB: set images.cache_mb to less and "
         "restart the worker, or free some of the disk"

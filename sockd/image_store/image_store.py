@@ -20,6 +20,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Protocol
 
@@ -50,6 +51,8 @@ RECORD = "record.json"
 TEMPORARY = "image-"
 COLD_WAIT_S = 5.0
 """How long a start waits while as many others as may be are mounting their images."""
+MOST_NAMED = 5
+"""Beginnings of digests that an error names."""
 GRACE_S = 3600.0
 """How long an image that no function uses is kept after its import: it may be uploaded before its function is deployed. And after
 the import of the next build."""
@@ -197,10 +200,23 @@ class ImageStore:
         found = [each for each in self.all() if each.hex.startswith(digits)] if len(digits) >= 4 else []
         found = found or [each for each in self.all() if text in (each.reference, each.resolved)][:1]
         if len(found) > 1:
-            raise BadImage(f"{text} is the beginning of {len(found)} digests")
+            raise BadImage(f"{text} is the beginning of {len(found)} digests; write {self._told_apart(found)}")
         if not found:
             raise UnknownImage(text)
         return found[0]
+
+    def _told_apart(self, records: list[ImageRecord]) -> str:
+        """The shortest beginnings that no other image has, of the first few."""
+        others = [each.hex for each in self.all()]
+        shortest = (
+            next(
+                each.hex[:size]
+                for size in range(5, 65)
+                if sum(map(str.startswith, others, repeat(each.hex[:size]))) == 1
+            )
+            for each in records[:MOST_NAMED]
+        )
+        return " or ".join([*shortest, *(["another"] if len(records) > MOST_NAMED else [])])
 
     async def resolve(self, text: str, progress: Progress) -> ImageRecord:
         """The image that settings name: one that is here, by its digest, or one that is imported now.

@@ -100,14 +100,14 @@ class Observations:
             raise
         except OSError as error:
             raise self._refused(request, span, error) from error
-        failure = outcome.reply.error
-        if failure is not None:
-            tell_failure(request, outcome, failure)
+        reply = outcome.reply
+        if reply.error is not None:
+            tell_failure(request, outcome, reply.error)
         record = self._note(request, outcome, span, measured=measured)
         if record is not None and self._store is not None:
             await self._store.append(record)
-        if failure is not None:
-            raise failure
+        if reply.told_error is not None:
+            raise reply.told_error
         return outcome.invocation
 
     def _ended(
@@ -120,9 +120,11 @@ class Observations:
         if isinstance(outcome, BaseException):
             done(self._refused(request, span, outcome))
             return
-        reply, told = outcome.reply, outcome.reply.error or outcome.invocation
+        reply = outcome.reply
+        told: Ending = outcome.invocation
         if reply.error is not None:
             tell_failure(request, outcome, reply.error)
+            told = reply.told_error or told
         if self._store is None or not (reply.log or reply.log_dropped):
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
             done(told)

@@ -62,9 +62,10 @@ class DockerConfig(msgspec.Struct, rename="camel"):
                 return found
         named = any(_host_of(name) in keys for name in self.auths)
         if any(_host_of(name) in keys for name in self.cred_helpers) or (self.creds_store and named):
+            file = f'{{"auths": {{"{host}": {{"auth": "BASE64"}}}}}}'
             raise BadImage(
-                f"the credentials of {host} are with a credential helper of docker, which sockd does not run; "
-                "log in without one (an `auths` entry with `auth`), or set them in [images]"
+                f"the credentials of {host} are with a credential helper of docker, which sockd does not run; set docker_config "
+                f"in [images] to the absolute path of a file {file}, with USER:PASSWORD in base64"
             )
         return None
 

@@ -169,8 +169,9 @@ class _Merging:
             child = directory.children.get(part)
             if child is None or not child.is_directory:
                 if child is not None and child.layer == layer:
-                    kind = "symbolic link" if stat.S_ISLNK(child.inode.mode) else "file"
-                    raise BadImage(f"the member {_shown(member.name)} is below a {kind} of the same layer")
+                    is_link = stat.S_ISLNK(child.inode.mode)
+                    kind, hint = ("symbolic link", ": name it by where that leads") if is_link else ("file", "")
+                    raise BadImage(f"the member {_shown(member.name)} is below a {kind} of the same layer{hint}")
                 self._count(member)
                 child = directory.children[part] = _Node(_implied_directory(), layer)
             directory = child

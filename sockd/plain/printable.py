@@ -20,6 +20,13 @@ def printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+def unix_lines(text: str) -> str:
+    """What a function printed, each line ended by a line feed.
+
+    awslambdaric ends the lines of an error by a carriage return alone: AWS keeps them in one record, and shows them as lines."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def one_line(text: str) -> str:
     """`printable`, in one line."""
     return printable(text).replace("\n", "\\n")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from sockd.plain.printable import printable
+from sockd.plain.printable import printable, unix_lines
 from sockd.remote.connections import UnixConnection, state_dir
 from sockd.remote.errors import RemoteError
 
@@ -158,6 +158,6 @@ def without_failure(text: bytes, request_id: str, error_type: str) -> bytes:
 def show(data: bytes) -> None:
     """Write what a function has printed; what a terminal would obey is escaped."""
     if data:
-        text = printable(data.decode(errors="replace"))
+        text = printable(unix_lines(data.decode(errors="replace")))
         sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
         sys.stderr.flush()

@@ -28,6 +28,11 @@ class Reply(msgspec.Struct):
     stream: Stream | None = None
     """The answer, if it comes piece by piece; not all of it need have been taken yet."""
 
+    @property
+    def told_error(self) -> SockdError | None:
+        """What the client is told: nothing of an error that came when the answer was complete."""
+        return None if self.stream is not None and self.stream.is_complete else self.error
+
 
 class Call(msgspec.Struct):
     """What a sandbox is asked."""
@@ -65,6 +70,9 @@ class Exchange(msgspec.Struct, eq=False):
 
     def on_chunk(self, body: bytes) -> None:
         """A piece of it. Raises: ProtocolError; ResponseTooLarge."""
-        if self.stream is None or not body:
+        if self.stream is None or self.stream.is_complete:
             raise protocol.ProtocolError(f"CHUNK of {len(body)} bytes out of turn")
-        self.stream.push(body)
+        if body:
+            self.stream.push(body)
+        else:
+            self.stream.is_complete = True

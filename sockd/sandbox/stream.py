@@ -63,6 +63,9 @@ class Joined(Sink):
 class Stream:
     """One answer: `push` what comes, `end`; `passed_on` waits until it has been taken."""
 
+    is_complete = False
+    """Its maker has said that it is whole: what fails from then on does not cut it."""
+
     def __init__(self, bounded: BoundedSink, head: Head, flow: Flow) -> None:
         self.sink = bounded.sink
         self._left = bounded.max_bytes

@@ -126,7 +126,9 @@ def _opened(file: int, manifest: Manifest, tenant_key: bytes) -> tuple[tuple[int
     try:
         content = AESGCM(tenant_key).decrypt(nonce, sealed, head + _identity(manifest))
     except (InvalidTag, ValueError):
-        raise Tampered("a startup profile was changed, or is of other bytes, another image or another tenant") from None
+        raise Tampered(
+            "it is of other chunks, as after a new import of the image, or was changed; the next start records another"
+        ) from None
     (count,) = _COUNT.unpack_from(content)
     end = _COUNT.size + 4 * count
     index, at = content[end:], _HEAD.size + size

@@ -173,9 +173,9 @@ class Daemon:
                 raise
             error = failed
         outcome, peak_bytes = told[0]
-        sandbox = outcome.leased.sandbox
+        reply, sandbox = outcome.reply, outcome.leased.sandbox
         memory_mb, level = sandbox.process.limits.memory_bytes >> 20, outcome.json_log_level
-        return InvocationResult(outcome.invocation, error, outcome.reply.log, memory_mb, peak_bytes, level)
+        return InvocationResult(outcome.invocation, error, reply.log, memory_mb, peak_bytes, level, reply.error)
 
     async def deploy(
         self,

@@ -54,11 +54,8 @@ class ImageParts:
         self._state = state
         self._settings = store_settings(config, state)
         self._docker_config = docker_config(config)
-        for node in config.nodes:
-            node_address(node)
         self._worker = config.worker or f"{socket.gethostname() or 'worker'}.{worker_id}"
-        for key, text in (("worker", self._worker), ("tenant", config.tenant)):
-            check_name(key, text)
+        check_parts(config, self._worker)
         self._cgroups = cgroups
         self._base_uid = base_uid
         self._root: Base | None = None
@@ -205,11 +202,20 @@ def docker_config(config: ImagesConfig) -> Path:
     if not config.docker_config:
         return Path("~/.docker/config.json").expanduser()
     path = Path(config.docker_config).expanduser()
-    if not path.is_absolute() or not path.is_file():
-        raise BadConfig(
-            f"images.docker_config = {config.docker_config!r}: must be the absolute path of a file, as `docker login` writes it"
-        )
+    what = f"images.docker_config = {config.docker_config!r}"
+    if not path.is_absolute():  # a worker in the background has another working directory
+        raise BadConfig(f"{what}: must be an absolute path, of a file as `docker login` writes it")
+    if not path.is_file():
+        raise BadConfig(f"{what}: there is no such file; `docker login` writes it")
     return path
+
+
+def check_parts(config: ImagesConfig, worker: str) -> None:
+    """The names that objects in the store get, and the cache nodes. Raises: BadConfig."""
+    for node in config.nodes:
+        node_address(node)
+    for key, text in (("worker", worker), ("tenant", config.tenant)):
+        check_name(key, text)
 
 
 def check_name(key: str, text: str) -> None:

@@ -19,7 +19,7 @@ from sockd.cli.calls.invoke import _raise
 from sockd.console.client import Reply
 from sockd.console.output import Failure
 from sockd.http.wire.sockets import bind_unix
-from sockd.plain.errors import OutOfMemory
+from sockd.plain.errors import ChunkMissing, OutOfMemory
 from sockd.plain.own_command import as_root, own_command
 from sockd.plain.telemetry import LogRecord
 from tests.cli.serving import REPOSITORY, Run, Served
@@ -381,6 +381,14 @@ def test_an_argument_that_is_no_utf_8_is_refused_by_name(run: Run, command: str)
     assert done.returncode in (1, 3)
     assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_image_whose_chunk_is_missing_is_to_be_deployed_again() -> None:
+    error = ChunkMissing("s3://b/p/", "r1", bytes(32))
+    body = json.dumps({"errorType": error.error_type, "errorMessage": error.message, "requestId": "r"}).encode()
+    with pytest.raises(Failure) as failure:
+        _raise(Reply(error.status, {}, body), "hello", quiet=True)
+    assert " deploy hello --image REF" in failure.value.fix
 
 
 def test_a_function_out_of_memory_is_given_the_command_that_raises_its_limit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,12 @@ import sockd
 from sockd.cli.doctor import checks as look
 from sockd.cli.doctor import networks, probes, report
 from sockd.cli.doctor.effects import effects
+from sockd.cli.doctor.image_store import image_key, image_store
 from sockd.cli.doctor.networks import NAME, private_networks
 from sockd.cli.doctor.report import Check
 from sockd.console.client import Management
 from sockd.kernel.network import network_namespaces
+from sockd.plain.config import ImagesConfig
 from tests.support.network_lab import lab
 from tests.support.nobody import NOBODY, needs_nobody
 
@@ -255,3 +258,48 @@ def test_a_host_without_what_initscripts_need_is_told_what_to_install(monkeypatc
     assert check.fix.endswith("-m pip install 'sockd[initscripts]'")
     monkeypatch.undo()
     assert look.initscripts().ok and "wasmtime" in look.initscripts().found
+
+
+def images_config(**settings: object) -> ImagesConfig:
+    return ImagesConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_the_place_of_images_is_checked_and_nothing_is_made(tmp_path: Path) -> None:
+    assert image_store(tmp_path).ok and image_key(tmp_path).ok, "a new worker makes both"
+    assert not list(tmp_path.iterdir())
+    check = image_store(tmp_path, images_config(store=str(tmp_path / "gone")))
+    assert check.ok is False and "there is no such directory" in check.found and "[images]" in check.fix
+    assert "images.worker = '../x'" in image_store(tmp_path, images_config(worker="../x")).found
+    found = image_store(tmp_path, images_config(store=str(tmp_path))).found
+    assert found.startswith(f"{tmp_path}, ") and found.endswith(" GB free")
+    unreached = images_config(
+        store="s3://bucket/p", endpoint="http://127.0.0.1:9", credentials_file=str(tmp_path / "keys")
+    )
+    (tmp_path / "keys").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    (tmp_path / "keys").chmod(0o600)
+    check = image_store(tmp_path, unreached)
+    assert check.ok is None and "s3://bucket/p/ is unavailable" in check.found and "images.endpoint" in check.fix
+
+
+def test_a_key_of_images_that_cannot_be_used_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    config = images_config(key_file=str(path))
+    assert "is missing" in image_key(tmp_path, config).found
+    path.write_bytes(bytes(32))
+    path.chmod(0o644)
+    assert image_key(tmp_path, config).fix.startswith(f"chmod 600 {path}")
+    path.chmod(0o600)
+    assert image_key(tmp_path, config).ok
+
+
+@needs_root
+def test_the_doctor_of_a_worker_that_cannot_start_finds_the_setting(tmp_path: Path) -> None:
+    config = tmp_path / "my sockd.toml"
+    config.write_text('[images]\ndocker_config = "config.json"\n')
+    command = [sys.executable, "-m", "sockd", "up", "--state-dir", str(tmp_path / "s"), "--config", str(config)]
+    up = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert up.returncode == 1 and "must be an absolute path" in up.stderr
+    doctor = shlex.split(up.stderr.partition("  fix: ")[2].strip())
+    told = subprocess.run([*doctor, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+    (found,) = (check for check in json.loads(told.stdout) if check["name"] == "image store")
+    assert told.returncode == 1 and found["ok"] is False and "must be an absolute path" in found["found"]

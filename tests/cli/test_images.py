@@ -126,6 +126,18 @@ def test_a_local_image_that_is_none_is_refused_at_once(
     assert "sending" not in done.stderr
 
 
+@pytest.mark.parametrize("command", [("deploy", "f", "--image"), ("images", "add")])
+@pytest.mark.parametrize("name", ["layout", "Layout"])
+def test_a_layout_without_its_oci_is_no_image_of_a_registry(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "oci-layout").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    done = run(*command, name)
+    assert done.returncode == output.USAGE and f"fix: --image oci:{name}" in done.stderr, done.stderr
+
+
 def test_a_path_that_does_not_exist_is_no_functions_name(run: Run, tmp_path: Path) -> None:
     done = run("deploy", str(tmp_path / "mistyped"), "--image", "registry.example.com/app:1")
     assert done.returncode == output.USAGE and "does not exist" in done.stderr

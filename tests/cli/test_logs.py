@@ -55,6 +55,11 @@ def test_raw_is_what_was_printed_and_a_pipe_is_given_what_a_terminal_is(ask: Any
     assert json.loads(ask("--json").output)[0]["text"] == "\x1b[2Jcleared\x00\\xff\n"
 
 
+def test_a_carriage_return_inside_a_record_ends_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    command._show({"request_id": "r", "time_s": 0, "text": "[ERROR] E\rTraceback\r\n  File\r", "dropped_bytes": 0})
+    assert capsys.readouterr().out.splitlines()[1:] == ["[ERROR] E", "Traceback", "  File"]
+
+
 def test_a_terminal_is_told_nothing_that_it_would_obey(served: Served) -> None:
     code = (
         "import sys\nfrom sockd.cli.observe import logs\n"

@@ -64,7 +64,7 @@ def test_the_reason_is_the_error_of_a_worker_and_no_warning_before_it(tmp_path: 
     first, why, fix = up.stderr.splitlines()
     assert (up.returncode, first) == (1, "error: the worker did not start")
     assert why.startswith("  why: the worker cannot start: images.worker = '../x': must be "), why
-    assert fix.startswith("  fix: ") and fix.endswith(" doctor")
+    assert fix.startswith("  fix: ") and fix.endswith(f" doctor --state-dir {tmp_path}/state --config {arguments[-1]}")
 
 
 def test_of_a_worker_without_an_error_of_its_own_the_reason_is_the_end_of_its_log(tmp_path: Path) -> None:

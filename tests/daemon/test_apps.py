@@ -59,6 +59,12 @@ def app(environ, start_response):
     if path == "/floods":
         start_response("200 OK", [])
         return (bytes(100_000) for _ in range(int(gate)))
+    if path == "/after":
+        start_response("200 OK", [])
+        class Body:
+            def __iter__(self): return iter([b"who", b"le"])
+            def close(self): raise KeyError("after the answer")
+        return Body()
     body = environ["wsgi.input"].read()
     told = {k: v for k, v in environ.items() if isinstance(v, str) and k.isupper() and k not in os.environ}
     start_response("418 I'm a teapot", [("Content-Type", "application/json"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")])
@@ -87,6 +93,11 @@ async def app(scope, receive, send):
         message = await receive()
         print("told", message["type"])
         return
+    if scope["path"].endswith("/after"):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"who", "more_body": True})
+        await send({"type": "http.response.body", "body": b"le"})
+        raise KeyError("after the answer")
     told = {k: v.decode() if isinstance(v, bytes) else v for k, v in scope.items() if k != "headers"}
     told["headers"] = dict((k.decode(), v.decode()) for k, v in scope["headers"])
     await send({"type": "http.response.start", "status": 201, "headers": [(b"x-own", b"1")]})
@@ -240,6 +251,22 @@ def test_an_error_in_the_middle_cuts_the_answer(apps: RunningDaemon, path: str) 
         connection.ask(f"/run/wsgi/{path}")
         answer = connection.rest()
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"half\r\n")
+
+
+@pytest.mark.parametrize("name", ["wsgi", "asgi"])
+def test_an_error_behind_a_complete_answer_leaves_it_whole_and_is_logged(apps: RunningDaemon, name: str) -> None:
+    with client(apps) as connection:
+        connection.ask(f"/run/{name}/after")
+        head = connection.until(b"\r\n\r\n")
+        body = connection.until(b"\r\n0\r\n\r\n")
+        assert body in (b"5\r\nwhole\r\n0\r\n\r\n", b"3\r\nwho\r\n2\r\nle\r\n0\r\n\r\n")
+    request_id = next(line for line in head.decode().split("\r\n") if line.startswith("x-amzn-requestid")).split(": ")[
+        1
+    ]
+    (text,) = (record["text"] for record in apps.logs(name) if record["request_id"] == request_id)
+    assert text.startswith("[ERROR] KeyError: 'after the answer'\nTraceback") and "/var/task/app.py" in text
+    assert apps.manage("GET", f"/traces/{request_id}").json["outcome"] == "KeyError"
+    assert apps.request("GET", f"/run/{name}").headers["x-sockd-cold"] == "0"
 
 
 def test_the_deadline_holds_in_the_middle_of_an_answer(apps: RunningDaemon) -> None:

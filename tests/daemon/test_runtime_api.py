@@ -14,7 +14,7 @@ from tests.support.package_index import PackageIndex, wheel
 pytestmark = pytest.mark.root
 
 BOOTSTRAP = """#!/usr/bin/python3
-import http.client, json, os, signal, sys, time
+import base64, http.client, json, os, signal, sys, time
 host = os.environ["AWS_LAMBDA_RUNTIME_API"]
 base = "/2018-06-01/runtime/"
 if os.environ.get("INIT") == "error":
@@ -42,6 +42,17 @@ while True:
         ask("POST", this + "/error", b"\\xff no json")
     elif what == "chunks":
         ask("POST", this + "/response", iter([b'"in ', b'pieces"']))
+    elif what == "breaks":
+        error = {"errorType": "Inner", "errorMessage": "lost the thread", "stackTrace": ["  File x, line 2\\n"]}
+        told = base64.b64encode(json.dumps(error).encode()).decode()
+        connection.putrequest("POST", base + this + "/response")
+        for name, value in (("Transfer-Encoding", "chunked"), ("Lambda-Runtime-Function-Response-Mode", "streaming"),
+                            ("Trailer", "Lambda-Runtime-Function-Error-Type, Lambda-Runtime-Function-Error-Body")):
+            connection.putheader(name, value)
+        connection.endheaders()
+        connection.send(b'5\\r\\n"half\\r\\n0\\r\\nLambda-Runtime-Function-Error-Type: Own.Broke\\r\\n'
+                        b"Lambda-Runtime-Function-Error-Body: " + told.encode() + b"\\r\\n\\r\\n")
+        connection.getresponse().read()
     elif what == "exit":
         os._exit(3)
     elif what == "wait":
@@ -123,6 +134,14 @@ def test_what_a_program_reports_is_an_error_of_the_function(daemon: RunningDaemo
     assert (rubbish["errorType"], rubbish["errorMessage"]) == ("Runtime.UnknownReason", "\ufffd no json")
     assert daemon.call(program, {"what": "wrong"}) == [400, 404, 404]
     assert daemon.call(program, {"n": 1})["event"] == {"n": 1}, "and it goes on"
+
+
+def test_an_answer_that_fails_in_the_middle_is_an_error_of_the_function(daemon: RunningDaemon, program: str) -> None:
+    answer = daemon.run(program, {"what": "breaks"})
+    assert (answer.status, answer.json["errorType"]) == (500, "Own.Broke")
+    assert (answer.json["errorMessage"], answer.json["stackTrace"]) == ("lost the thread", ["  File x, line 2\n"])
+    assert "[ERROR] Own.Broke: lost the thread" in daemon.log_of(program, answer)
+    assert daemon.run(program, {"what": "chunks"}).json == "in pieces", "and goes on"
 
 
 def test_a_program_that_ends_or_hangs_ends_its_sandbox(daemon: RunningDaemon, program: str) -> None:

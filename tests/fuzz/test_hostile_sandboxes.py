@@ -174,6 +174,8 @@ def told(daemon: RunningDaemon, name: str, event: Any) -> bytes:
 @example([OK, OK])
 @example([framed(CHUNK, b"x")])
 @example([OK, framed(CHUNK, b"")])
+@example([OK, framed(CHUNK, b""), failed()])
+@example([OK, framed(CHUNK, b""), framed(CHUNK, b"x"), framed(RESULT, SOME)])
 @example([OK, framed(CHUNK, bytes(65537))])
 @example([OK, framed(CHUNK, b"x"), framed(RESULT, SOME + b"more")])
 @example([OK, framed(CHUNK, b"x"), failed()])

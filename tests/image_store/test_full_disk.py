@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.image_store.full_disk import is_full, passing, storage_full
+from sockd.image_store.full_disk import UNUSED, is_full, passing, storage_full
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountFlag
 from sockd.plain.errors import HostFailed, NoCapacity, SandboxFailed, StorageFull
@@ -42,8 +42,8 @@ def test_the_cache_is_named_where_it_takes_the_disk(disk: Path) -> None:
             assert f"{cache}, the cache of images' chunks, takes {size >> 20} of its 16 MB" in message
             assert "images.cache_mb" in message and "sockd rm" not in message
         else:
-            assert message == StorageFull().message
-    assert storage_full(None).message == storage_full(disk / "nothing").message == StorageFull().message
+            assert message == StorageFull(UNUSED).message and "sockd images gc" in message
+    assert storage_full(None).message == storage_full(disk / "nothing").message == StorageFull(UNUSED).message
 
 
 @pytest.mark.parametrize(

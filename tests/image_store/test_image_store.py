@@ -17,7 +17,7 @@ from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.images.image_base import ImageBase
 from sockd.oci.image import ImageConfig
-from sockd.plain.errors import ImageNotReady, ImageUnavailable, SockdError, StoreUnavailable, TooManyRequests
+from sockd.plain.errors import BadImage, ImageNotReady, ImageUnavailable, SockdError, StoreUnavailable, TooManyRequests
 
 pytestmark = pytest.mark.anyio
 
@@ -206,6 +206,16 @@ async def test_an_image_that_is_lost_while_it_is_mounted_is_not_used(
         await store.use(image(1).digest).mounted(60)
     assert told.value.retry_after_s == 7
     assert all(each.at[0] < 0 for each in made) and opened.closed == 1
+
+
+def test_the_beginning_of_several_digests_is_answered_with_those_of_each(store: ImageStore) -> None:
+    images = [
+        msgspec.structs.replace(image(1), digest=f"sha256:{hex:0<64}") for hex in ("abcd1", "abcd22", "abcd23", "f")
+    ]
+    store._records = {each.digest: each for each in images}
+    with pytest.raises(BadImage, match=r"^abcd is the beginning of 3 digests; write abcd1 or abcd22 or abcd23$"):
+        store.find("abcd")
+    assert store.find("sha256:abcd22") is images[1]
 
 
 def test_an_image_is_kept_for_an_hour_after_the_import_of_the_next_build(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def test_a_profile_of_another_image_or_tenant_is_refused() -> None:
     ids=["another chunk", "another order", "another size"],
 )
 def test_a_profile_of_the_same_image_with_other_bytes_is_refused(other: Manifest) -> None:
-    with pytest.raises(Tampered):
+    with pytest.raises(
+        Tampered, match="as after a new import of the image, or was changed; the next start records another"
+    ):
         unsealed(seal_profile(IMAGE, PROFILE, KEY), other)
 
 

@@ -35,8 +35,9 @@ def call(event, told=None):
         return errors.describe(error)
     except SystemExit as error:
         return str(error.code).encode()
-for event, told in ((b'"a"', None), (b'"error"', None), (b'"chunks"', {"client_context": {"custom": {}}}), (b'"exit"', None)):
-    print(call(event, told).decode())
+for event in ("a", "error", "chunks", "breaks", "exit"):
+    told = {"client_context": {"custom": {}}} if event == "chunks" else None
+    print(call(b'"%s"' % event.encode(), told).decode())
 def failed(**image):
     try:
         runtime_api.Program({**function, "image": {**function["image"], **image}})
@@ -92,6 +93,12 @@ while True:
     elif event == b'"chunks"':
         assert ask("POST", this + "/nothing", b"")[0] == 404 and ask("GET", "nothing")[0] == 404
         ask("POST", this + "/response", iter([b'"in ', b'pieces"']))
+    elif event == b'"breaks"':
+        api.putrequest("POST", "/2018-06-01/runtime/" + this + "/response")
+        api.putheader("Transfer-Encoding", "chunked")
+        api.endheaders(b"1\\r\\nx\\r\\n0\\r\\nLambda-Runtime-Function-Error-Type: Broke\\r\\n"
+                       b"Lambda-Runtime-Function-Error-Body: e30=\\r\\n\\r\\n")
+        api.getresponse().read()
     elif event == b'"exit"':
         os._exit(3)
     else:
@@ -118,6 +125,7 @@ EXPECTED = (
     '"a"',
     '{"errorMessage": "no", "errorType": "Bad"',
     '"in pieces"',
+    '{"errorMessage": "the answer failed in the middle", "errorType": "Broke"',
     "3",
     '{"errorMessage": "the image\'s entry point /nowhere does not exist there", "errorType": "Runtime.InvalidEntrypoint"',
     '{"errorMessage": "the working directory /nowhere is not a directory of the image"',

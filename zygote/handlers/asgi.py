@@ -63,7 +63,6 @@ class Messages:
         self._over = asyncio.Event()
         """The answer is complete, or nobody reads it."""
         self._started = False
-        self._complete = False
 
     def look(self) -> None:
         """Something has come on the channel."""
@@ -85,22 +84,21 @@ class Messages:
         if kind == "http.response.start" and not self._started:
             self._outlet.head(int(message["status"]), [(text(n), text(v)) for n, v in message.get("headers", ())])
             self._started = True
-        elif kind == "http.response.body" and self._started and not self._complete:
+        elif kind == "http.response.body" and self._started and not self._outlet.is_complete:
             self._outlet.chunk(bytes(message.get("body", b"")))
             if not message.get("more_body", False):
-                self._outlet.flush()
-                self._complete = True
+                self._outlet.complete()
                 self._over.set()
             elif self._outlet.begun:
                 await asyncio.sleep(0)  # let others of the app's tasks go on, as a server that waits would
             else:
                 self._outlet.flush()
-        elif not self._complete:
+        elif not self._outlet.is_complete:
             raise RuntimeError(f"unexpected ASGI message {kind!r:.80}")
 
     def finish(self) -> None:
         """The app has returned. Raises: RuntimeError, if its answer is not complete."""
-        if not self._complete and not self._outlet.gone:
+        if not self._outlet.is_complete and not self._outlet.gone:
             raise RuntimeError("the ASGI app returned without completing its answer")
 
 

@@ -6,6 +6,7 @@ import sys
 
 from sockd_zygote.handlers.entry_module import load_file
 from sockd_zygote.handlers.handler import Handler
+from sockd_zygote.messages import errors
 from sockd_zygote.messages.errors import HandlerNotFound
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -50,11 +51,11 @@ def load(entry: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise HandlerNotFound(f"no module {name!r} in the function's code; set handler in sockd.toml") from None
+        raise HandlerNotFound(f"no module {name!r} in the function's code; {errors.set_handler()}") from None
     try:
         return getattr(sys.modules[name], attribute)
     except AttributeError:
-        raise HandlerNotFound(f"module {name!r} has no {attribute!r}; set handler in sockd.toml") from None
+        raise HandlerNotFound(f"module {name!r} has no {attribute!r}; {errors.set_handler()}") from None
 
 
 def load_any(entry: str) -> Any:

@@ -46,6 +46,10 @@ runpy.run_module("awslambdaric", run_name="__main__", alter_sys=True)
 """
 """AWS's client with the handler that the environment names when it runs."""
 
+ERROR_TYPE, ERROR_BODY = "lambda-runtime-function-error-type", "lambda-runtime-function-error-body"
+"""Trailers of an answer in chunks whose making has failed in the middle; the second is an error's JSON in base64."""
+TRAILER_BYTES = 64 << 10
+TRAILERS = 100
 READY, ANSWER, ERROR, EXIT = range(4)
 SLOW_START_S = 2.0
 """Of a program that asks for nothing: then the log may say why."""
@@ -147,8 +151,8 @@ class Program(Handler):
             return None
         return event
 
-    def take(self, path: str, body: bytes) -> int:
-        """What was posted to a path; the status of the answer."""
+    def take(self, path: str, body: bytes, trailers: dict[str, str]) -> int:
+        """What was posted to a path; the status of the answer. Args: trailers: what came behind its last chunk."""
         if path == PREFIX + "init/error" and not self._asked:
             self._asked = True
             self._outcomes.put((ERROR, told(body)))
@@ -159,7 +163,12 @@ class Program(Handler):
         if not identity or identity != self._current:
             return 400
         self._current = ""
-        self._outcomes.put((ANSWER, body) if what == "response" else (ERROR, told(body)))
+        if what == "error":
+            self._outcomes.put((ERROR, told(body)))
+        elif ERROR_TYPE in trailers:
+            self._outcomes.put((ERROR, told_behind(trailers)))
+        else:
+            self._outcomes.put((ANSWER, body))
         return 202
 
 
@@ -216,6 +225,18 @@ def told(body: bytes) -> tuple[str, str, list[str]]:
     stack = error.get("stackTrace")
     frames = [str(frame) for frame in stack] if isinstance(stack, list) else []
     return str(error.get("errorType") or "Runtime.UnknownReason"), str(error.get("errorMessage", "")), frames
+
+
+def told_behind(trailers: dict[str, str]) -> tuple[str, str, list[str]]:
+    """As `told`, of an answer that failed in the middle: the type of the trailer is the one that counts."""
+    import base64
+
+    try:
+        body = base64.b64decode(trailers.get(ERROR_BODY, ""))
+    except ValueError:
+        body = b""
+    _, message, stack = told(body)
+    return trailers[ERROR_TYPE] or "Runtime.UnknownReason", message or "the answer failed in the middle", stack
 
 
 def is_own(peer_port: int, port: int) -> bool:
@@ -283,12 +304,12 @@ def serve(program: Program, listener: socket.socket) -> None:
             self._answer(200, event[1], event[0])
 
         def do_POST(self) -> None:
-            body = read_body(self)
-            if body is None:
+            posted = read_body(self)
+            if posted is None:
                 self.close_connection = True
                 self._answer(413)
                 return
-            self._answer(program.take(self.path, body))
+            self._answer(program.take(self.path, *posted))
 
         def _answer(self, status: int, body: bytes = b'{"status":"OK"}', headers: dict[str, str] | None = None) -> None:
             self.send_response_only(status)
@@ -317,8 +338,9 @@ def serve(program: Program, listener: socket.socket) -> None:
     server.serve_forever()
 
 
-def read_body(request: BaseHTTPRequestHandler) -> bytes | None:
-    """The body of a request, also of one in chunks; None when it is longer than anything that can be answered."""
+def read_body(request: BaseHTTPRequestHandler) -> tuple[bytes, dict[str, str]] | None:
+    """The body of a request, also of one in chunks, and its trailers, with names in lower case; None when it is longer than
+    anything that can be answered."""
     if "chunked" in request.headers.get("Transfer-Encoding", "").lower():
         pieces, total = [], 0
         while size := int(request.rfile.readline(100).split(b";")[0], 16):
@@ -327,8 +349,18 @@ def read_body(request: BaseHTTPRequestHandler) -> bytes | None:
                 return None
             pieces.append(request.rfile.read(size))
             request.rfile.readline(100)
-        while request.rfile.readline(1000).strip():
-            continue
-        return b"".join(pieces)
+        return b"".join(pieces), read_trailers(request)
     length = int(request.headers.get("Content-Length", "0"))
-    return request.rfile.read(length) if 0 <= length <= MAX_BODY_BYTES else None
+    return (request.rfile.read(length), {}) if 0 <= length <= MAX_BODY_BYTES else None
+
+
+def read_trailers(request: BaseHTTPRequestHandler) -> dict[str, str]:
+    """Raises: ValueError: there are more than a program has."""
+    trailers: dict[str, str] = {}
+    for _ in range(TRAILERS):
+        line = request.rfile.readline(TRAILER_BYTES)
+        if not line.strip():
+            return trailers
+        name, _, value = line.decode("latin-1").partition(":")
+        trailers[name.strip().lower()] = value.strip()
+    raise ValueError(f"more than {TRAILERS} trailers")

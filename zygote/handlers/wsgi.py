@@ -24,7 +24,7 @@ class Wsgi(App):
         pieces = self.app(environ(request), response.start)
         try:
             # Those of a list are all there: one of them need not wait for the next to be made.
-            for piece in (b"".join(pieces),) if type(pieces) in (list, tuple) else pieces:
+            for piece in (joined(pieces),) if type(pieces) in (list, tuple) else pieces:
                 if piece:
                     response.write(piece)
             response.end()
@@ -61,16 +61,33 @@ class Response:
     def write(self, data: bytes, /) -> None:
         """Send a part of the body at once."""
         self._check()
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(not_bytes(data))
         self._outlet.chunk(data)
 
     def end(self) -> None:
         """The app has given all."""
         self._check()
-        self._outlet.flush()
+        self._outlet.complete()
 
     def _check(self) -> None:
         if not self._started:
             raise AssertionError("the app gave a body before it called start_response")
+
+
+def joined(pieces: list[bytes] | tuple[bytes, ...]) -> bytes:
+    """All of a body. Raises: TypeError."""
+    try:
+        return b"".join(pieces)
+    except TypeError:
+        wrong = next((piece for piece in pieces if not isinstance(piece, (bytes, bytearray, memoryview))), None)
+        raise TypeError(not_bytes(wrong)) from None
+
+
+def not_bytes(piece: object) -> str:
+    """Why a piece of a body is refused."""
+    how = ": encode it, as in [text.encode()]" if isinstance(piece, str) else ""
+    return f"a WSGI app's body is made of bytes, and this app gave {type(piece).__name__}{how}"
 
 
 def environ(request: Request) -> dict[str, Any]:

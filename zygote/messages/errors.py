@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from sockd_zygote.messages.own_traceback import OwnModules, TracebackException
+from sockd_zygote.messages import suggestions
+from sockd_zygote.messages.own_traceback import OwnModules, TracebackException, extract_tb, format_list
 from sockd_zygote.protocol import FAILED_MAX_BYTES
 
 TYPE_CHECKING = False
@@ -26,6 +27,9 @@ MESSAGE_BYTES = FAILED_MAX_BYTES // 2
 """Longest text of an error, as JSON; the stack has what the text leaves of a frame."""
 CUT = " [cut: %d more characters]"
 LEFT_OUT = "  [left out: %d lines]\n"
+LEFT_OUT_CAUSES = "\n[left out: %d exceptions]\n"
+MAX_CAUSE = MAX_STACK // 2
+"""Lines of one exception that the error came from, of which there are many."""
 CAUSE = "\nThe exception above was raised from this one:\n\n"
 CONTEXT = "\nThe exception above was raised while this one was handled:\n\n"
 MEMBERS = "+-+"
@@ -71,7 +75,8 @@ def describe(error: BaseException) -> bytes:
             return told(error)
         except Exception as failure:  # its class is such that no attribute can be read
             name = type.__dict__["__name__"].__get__(type(error))
-            return encode(name, f"<the error cannot be read: {type(failure).__name__}>", [])
+            stack = users_frames(extract_tb(BaseException.__dict__["__traceback__"].__get__(error)))
+            return encode(name, f"<the error cannot be read: {type(failure).__name__}>", format_list(stack))
 
 
 def told(error: BaseException) -> bytes:
@@ -84,9 +89,12 @@ def told(error: BaseException) -> bytes:
         message = f"<the error's text cannot be made: {type(failure).__name__}>"
     if isinstance(error, ModuleNotFoundError):
         message += f" ({installed()})"
+    elif type(error) in suggestions.KINDS:
+        message += suggestions.suggestion(error, message, whole)
     kind = ERROR_TYPES.get(type(error), type(error).__name__)
     place, notes = place_and_notes(whole)
-    return encode(kind, message, [*whole.stack.format(), *place], [*notes, *related(whole)])
+    lines, root = related(whole)
+    return encode(kind, message, [*whole.stack.format(), *place], [*notes, *lines], root)
 
 
 def place_and_notes(whole: TracebackException) -> tuple[list[str], list[str]]:
@@ -117,9 +125,10 @@ def users_frames(stack: Sequence[FrameSummary]) -> list[FrameSummary]:
     return frames
 
 
-def related(whole: TracebackException) -> list[str]:
-    """The exceptions that it groups and those that it came from, as lines."""
-    return [*members(whole), *origin(whole)]
+def related(whole: TracebackException) -> tuple[list[str], list[str]]:
+    """The exceptions that it groups and those that it came from, as lines; and those of the first of all, the root."""
+    lines, root = origin(whole)
+    return [*members(whole), *lines], root
 
 
 def members(whole: TracebackException) -> list[str]:
@@ -131,30 +140,54 @@ def members(whole: TracebackException) -> list[str]:
     return lines[first:]
 
 
-def origin(whole: TracebackException) -> list[str]:
-    """The exception that it was raised from, or while that was handled, and so on, as lines."""
+def origin(whole: TracebackException) -> tuple[list[str], list[str]]:
+    """The exceptions that it was raised from, or while that was handled, and so on, as lines: as many as MAX_STACK lines have,
+    and the last."""
+    others = list(causes(whole))
+    if not others:
+        return [], []
+    last = cause_lines(*others.pop())
     lines: list[str] = []
-    while len(lines) <= MAX_STACK:
+    for number, other in enumerate(others):
+        found = cause_lines(*other)
+        if len(lines) + len(found) + len(last) >= MAX_STACK:
+            lines.append(LEFT_OUT_CAUSES % (len(others) - number))
+            break
+        lines += found
+    return lines, last
+
+
+def causes(whole: TracebackException) -> Iterator[tuple[str, TracebackException]]:
+    """Each exception that it came from, with the heading above it."""
+    while True:
         heading, other = CAUSE, whole.__cause__
         if other is None and not whole.__suppress_context__:
             heading, other = CONTEXT, whole.__context__
         if other is None:
-            break
-        lines += [heading, *other.format(chain=False)]
+            return
+        yield heading, other
         whole = other
-    return lines
 
 
-def encode(kind: str, message: str, stack: Sequence[str], more: Sequence[str] = ()) -> bytes:
+def cause_lines(heading: str, cause: TracebackException) -> list[str]:
+    """Heading and text, of a long one the end, where it was raised."""
+    lines = list(cause.format(chain=False))
+    if len(lines) > MAX_CAUSE:
+        lines = [LEFT_OUT % (len(lines) - MAX_CAUSE), *lines[-MAX_CAUSE:]]
+    return [heading, *lines]
+
+
+def encode(kind: str, message: str, stack: Sequence[str], more: Sequence[str] = (), root: Sequence[str] = ()) -> bytes:
     """AWS's error JSON, cut to FAILED_MAX_BYTES with a mark where something is missing.
 
-    Args: more: lines to follow the stack."""
+    Args: more: lines to follow the stack; root: and these behind them, which are left out last."""
     answer = {"errorMessage": cut(message), "errorType": kind[:200], "stackTrace": []}
-    room = FAILED_MAX_BYTES - len(json.dumps(answer)) - 2 * (len(LEFT_OUT) + 20)
+    room = FAILED_MAX_BYTES - len(json.dumps(answer)) - 3 * (len(LEFT_OUT) + 20)
     # Where it was raised comes last, and is never left out first.
     innermost, room = within(room, list(reversed(stack)))
+    last, room = within(room, root)
     lines, _ = within(room, more)
-    answer["stackTrace"] = innermost[::-1] + lines
+    answer["stackTrace"] = innermost[::-1] + lines + last
     return json.dumps(answer).encode()
 
 
@@ -195,4 +228,11 @@ def installed() -> str:
     names = sorted({path[2].rpartition("-")[0] for path in paths})[:MAX_NAMES]
     if _in_image:
         return "the image does not have it"
-    return f"installed: {', '.join(names)}" if names else "no packages: requirements.txt names none"
+    return f"installed: {', '.join(names)}" if names else "no packages: the function declares none"
+
+
+def set_handler() -> str:
+    """What to do about an entry point that is not there."""
+    if _in_image:
+        return "name another with --handler, or with the image's CMD"
+    return "set handler in sockd.toml"

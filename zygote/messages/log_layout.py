@@ -54,7 +54,8 @@ class JsonFormatter(logging.Formatter):
             kind, error, frames = record.exc_info
             whole = traceback.TracebackException(kind, error, frames)
             place, notes = place_and_notes(whole)
-            fields["stackTrace"] = [*whole.stack.format(), *place, *notes, *related(whole)]
+            lines, root = related(whole)
+            fields["stackTrace"] = [*whole.stack.format(), *place, *notes, *lines, *root]
             fields["errorType"], fields["errorMessage"] = kind.__name__, str(error)
             fields["location"] = f"{record.pathname}:{record.funcName}:{record.lineno}"
         extra = {name: value for name, value in record.__dict__.items() if name not in OWN_FIELDS}

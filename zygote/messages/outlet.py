@@ -19,12 +19,14 @@ class ClientGone(ConnectionError):
 
 
 class Outlet:
-    """`head` once, then `chunk`, then `flush`."""
+    """`head` once, then `chunk`, then `complete`."""
 
     gone = False
     """The daemon has said that nobody reads any more."""
     begun = False
     """A head has been sent: no other answer can be given."""
+    is_complete = False
+    """All of the body has been sent."""
 
     def __init__(self, channel: int, number: int) -> None:
         """Args: number: of the request."""
@@ -60,6 +62,16 @@ class Outlet:
     def flush(self) -> None:
         """Send the head, if it waits for a chunk. Raises: RuntimeError: there is none."""
         self._send(self._take_head())
+
+    def complete(self) -> None:
+        """There is no more. Raises: RuntimeError: there is no head."""
+        self.flush()
+        self.is_complete = True
+
+    def confirm(self) -> None:
+        """Tell the daemon that the answer is complete, before an error that came behind it."""
+        if self.is_complete:
+            self._send([protocol.encode_frame(protocol.CHUNK, self._number)])
 
     def look(self) -> None:
         """Notice what the daemon has said meanwhile, without waiting. Raises: ProtocolError, if it cannot be that."""

@@ -26,6 +26,8 @@ for _name in _ours:
     del sys.modules[_name]
 
 TracebackException = traceback.TracebackException
+extract_tb = traceback.extract_tb
+format_list = traceback.format_list
 
 
 class OwnModules:

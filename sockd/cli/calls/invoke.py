@@ -27,12 +27,14 @@ from sockd.console.output import (
     say,
     write_result,
 )
-from sockd.plain.errors import OutOfMemory
+from sockd.plain.errors import ChunkMissing, ChunkUnreadable, ManifestMissing, OutOfMemory, Tampered
 
 _REFUSED = frozenset({401, 403, 405})
 """Statuses of requests that did not run and have no log."""
 NOT_JSON = "InvalidRequestContentException"
 NOT_HTTP = "NotHttp"
+STORED_AGAIN = tuple(each.error_type for each in (ChunkMissing, ChunkUnreadable, ManifestMissing, Tampered))
+"""Errors of images that another deploy ends."""
 
 
 @click.command()
@@ -199,6 +201,9 @@ def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
     special = {
         NOT_HTTP: f"curl http://127.0.0.1:5000/run/{name}/",
         OutOfMemory.error_type: f"sockd config {name} --memory MB",
+        **dict.fromkeys(
+            STORED_AGAIN, f"sockd deploy {name} --image REF  # the image that it has: what is missing is stored again"
+        ),
     }
     fix = special.get(kind) or fixes.get(exit_code, logs)
     raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code)

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
+from sockd.cli.worker.configuration import config_option, configured
 from sockd.console.client import refuse_elsewhere, state_dir_option
 from sockd.console.output import FAILED, console, echo, json_option, print_json
 
@@ -15,15 +17,19 @@ MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 
 @click.command()
 @state_dir_option
+@config_option
 @json_option
-def doctor(state_dir: Path, as_json: bool) -> None:
+@click.pass_context
+def doctor(context: click.Context, state_dir: Path, config: Path | None, as_json: bool) -> None:
     """Check this machine, and print how to fix what is missing.
 
-    Exits 1 if a worker cannot run on this machine."""
+    Exits 1 if a worker cannot run on this machine. With --config, the settings of [images] are tried, too."""
     refuse_elsewhere("sockd doctor")
     from sockd.cli.doctor.report import as_dicts, render, run_checks
 
-    checks = run_checks(state_dir)
+    is_given = context.get_parameter_source("state_dir") is not ParameterSource.DEFAULT
+    settings = configured(config, state_dir=str(state_dir) if is_given else None)
+    checks = run_checks(Path(settings.state_dir), settings.images)
     if as_json:
         print_json(as_dicts(checks))
     elif sys.stdout.isatty():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sockd.cli.doctor import checks as look
 from sockd.cli.doctor.checks import Check
 from sockd.cli.doctor.effects import effects
+from sockd.cli.doctor.image_store import image_key, image_store
 from sockd.cli.doctor.images import container_images, images_on_demand
 from sockd.cli.doctor.networks import private_networks
 from sockd.plain.printable import printable
@@ -22,12 +23,16 @@ from sockd.plain.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from sockd.plain.config import ImagesConfig
+
 __all__ = ["Check", "as_dicts", "render", "run_checks"]
 
 
-def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
+def run_checks(state_dir: Path = Path("/var/lib/sockd"), config: ImagesConfig | None = None) -> list[Check]:
     """Look at everything (about a second); for an ordinary user at what does not need root, and once at what that leaves out.
-    Changes nothing that stays; never raises."""
+    Changes nothing that stays; never raises.
+
+    Args: config: of the worker's images; None: the defaults."""
     for_all: list[Look] = [
         look.python,
         look.kernel,
@@ -44,10 +49,11 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd")) -> list[Check]:
         look.memory,
     ]
     if os.geteuid() != 0:
-        return [look.privileges(names(FOR_ROOT)), *map(_shielded, for_all)]
+        return [look.privileges(names([*FOR_ROOT, *OF_IMAGES])), *map(_shielded, for_all)]
     of_this_state = (private_networks, container_images)
     for_root = [partial(each, state_dir) if each in of_this_state else each for each in FOR_ROOT]
-    return [look.privileges(), *map(_shielded, [*for_root, *for_all]), *effects()]
+    of_images: list[Look] = [partial(each, state_dir, config) for each in OF_IMAGES]
+    return [look.privileges(), *map(_shielded, [*for_root, *of_images, *for_all]), *effects()]
 
 
 Look = Callable[[], Check]
@@ -66,7 +72,11 @@ FOR_ROOT: list[Look] = [
 """What another user would find wrong although it is not: mounts, cgroups, devices and limits that the worker has as root."""
 
 
-def names(looks: Sequence[Look]) -> list[str]:
+OF_IMAGES: list[Callable[..., Check]] = [image_store, image_key]
+"""For root as well: others cannot look into the state directory."""
+
+
+def names(looks: Sequence[Callable[..., Check]]) -> list[str]:
     """The subjects of these checks."""
     return [each.__name__.replace("_", " ") for each in looks]
 

@@ -157,8 +157,9 @@ def deploy(
 
 def worker_reference(image: str, management: Management, show: Callable[[str], None]) -> str:
     """How the worker names an image: a reference as it is, and the digest of a local image, which is uploaded."""
-    from sockd.console.image_uploads import imported, is_local
+    from sockd.console.image_uploads import imported, is_local, refuse_layout
 
+    refuse_layout(image)
     return str(imported(image, management, show)["digest"]) if is_local(image) else image
 
 

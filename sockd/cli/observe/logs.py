@@ -13,6 +13,7 @@ import click
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import NOT_FOUND, Failure, echo, json_option, print_json, write_result
 from sockd.console.times import since as time_of
+from sockd.plain.printable import unix_lines
 
 
 @click.command()
@@ -69,7 +70,7 @@ def _show(record: dict[str, Any]) -> None:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time_s"]))
     version = f" version {record['version']}" if record.get("version") else ""
     echo(f"--- {when} {record['request_id']}{version}", dim=True)
-    text = record["text"]
+    text = unix_lines(record["text"])
     echo(text, nl=not text.endswith("\n"))
     if record["dropped_bytes"]:
         echo(f"--- {record['dropped_bytes']} bytes more were dropped (log_bytes)", dim=True)

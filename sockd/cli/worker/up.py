@@ -6,13 +6,15 @@ import errno
 import gc
 import os
 import platform
+import shlex
 import sys
 from pathlib import Path
 
 import click
 
+from sockd.cli.worker.configuration import config_option, configured
 from sockd.cli.worker.detaching import detached
-from sockd.console.output import USAGE, Failure
+from sockd.console.output import Failure
 from sockd.plain.own_command import same_as_root
 
 
@@ -25,7 +27,7 @@ from sockd.plain.own_command import same_as_root
     type=click.Path(file_okay=False, path_type=Path, readable=False),  # who is not root is told so below
     help="The state directory. [default: /var/lib/sockd]",
 )
-@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file.")
+@config_option
 @click.option(
     "--detach",
     is_flag=True,
@@ -36,18 +38,14 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: 
     """Run a worker in the foreground, until SIGTERM or Ctrl-C.
 
     Prints its address when it serves."""
-    from sockd.plain.config import Config
-    from sockd.plain.errors import BadConfig, SockdError
+    from sockd.plain.errors import SockdError
     from sockd.plain.log_format import log_to_file, log_to_stderr
 
-    overrides = {"listen": listen, "state_dir": str(state_dir) if state_dir else None}
-    try:
-        settings = Config.load(config, **{key: value for key, value in overrides.items() if value is not None})
-    except BadConfig as error:
-        raise Failure("the configuration is wrong", why=error.message, exit_code=USAGE) from None
+    settings = configured(config, listen=listen, state_dir=str(state_dir) if state_dir else None)
+    doctor = _doctor(config, state_dir)
     if platform.machine() != "x86_64":
         why = f"this machine is {platform.machine()}; the seccomp filter supports x86_64 only"
-        raise Failure("sockd runs on x86_64", why=why, fix="sockd doctor")
+        raise Failure("sockd runs on x86_64", why=why, fix=doctor)
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix=same_as_root())
     if detach:
@@ -60,9 +58,9 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: 
     try:
         status = _serve(settings)
     except SockdError as error:
-        raise Failure("the worker cannot start", why=error.message, fix="sockd doctor") from None
+        raise Failure("the worker cannot start", why=error.message, fix=doctor) from None
     except OSError as error:
-        raise _start_failure(error, settings.http.listen) from error
+        raise _start_failure(error, settings.http.listen, doctor) from error
     sys.exit(status)
 
 
@@ -81,8 +79,16 @@ def _serve(settings: object) -> int:
     return uvloop.run(serve(settings), loop_factory=EventLoop)
 
 
-def _start_failure(error: OSError, listen: str) -> Failure:
+def _doctor(config: Path | None, state_dir: Path | None) -> str:
+    """The command that checks this worker's settings."""
+    named = {"--state-dir": state_dir, "--config": config}
+    return shlex.join(
+        ["sockd", "doctor", *(word for name, path in named.items() if path for word in (name, str(path)))]
+    )
+
+
+def _start_failure(error: OSError, listen: str, doctor: str) -> Failure:
     why = "; ".join([str(error), *getattr(error, "__notes__", ())])
     if error.errno == errno.EADDRINUSE:
         return Failure(f"{listen} is taken", why=why, fix="sockd up --listen 127.0.0.1:0")
-    return Failure("the worker cannot start", why=why, fix="sockd doctor")
+    return Failure("the worker cannot start", why=why, fix=doctor)

@@ -38,7 +38,7 @@ def _as_text(told: InvocationResult, request_id: str) -> tuple[str, str]:
 
 def _as_json(told: InvocationResult, request_id: str) -> tuple[str, str]:
     """The same as platform events; with the level warn only the report of a failure."""
-    if told.json_log_level == "warn" and told.error is None:
+    if told.json_log_level == "warn" and told.failure is None:
         return "", ""
     times = told.invocation.times
     duration_ms = times.exec / 1e6
@@ -50,7 +50,7 @@ def _as_json(told: InvocationResult, request_id: str) -> tuple[str, str]:
     }
     if told.invocation.cold:
         metrics["initDurationMs"] = round(times.init / 1e6, 3)
-    status = "success" if told.error is None else "timeout" if isinstance(told.error, TimedOut) else "error"
+    status = "success" if told.failure is None else "timeout" if isinstance(told.failure, TimedOut) else "error"
     report = _event("platform.report", {"requestId": request_id, "metrics": metrics, "status": status})
     if told.json_log_level == "warn":
         return "", report

@@ -44,7 +44,7 @@ class InvocationResult(NamedTuple):
 
     invocation: Invocation
     error: SockdError | None
-    """How it failed."""
+    """What its client is told instead of an answer."""
     log: bytes
     memory_mb: int
     """What its sandbox may use."""
@@ -52,6 +52,8 @@ class InvocationResult(NamedTuple):
     """The most that its sandbox has used; 0: the sandbox is gone."""
     json_log_level: str = ""
     """Of the platform's events in a log that is JSON; empty: the log is text."""
+    failure: SockdError | None = None
+    """How it failed, also behind a complete answer."""
 
 
 class LambdaEvents(EventsApi, Protocol):

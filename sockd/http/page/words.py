@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 
+from sockd.plain.printable import unix_lines
 from sockd.plain.spelling import size
 
 COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
@@ -34,7 +35,7 @@ def _sign(found: re.Match[str]) -> str:
 
 def log_text(raw: bytes, limit: int) -> str:
     """The end of what was printed, as text. Args: limit: most bytes."""
-    text = printable(raw[-limit:].decode("utf-8", "backslashreplace"))
+    text = printable(unix_lines(raw[-limit:].decode("utf-8", "backslashreplace")))
     return f"… {size(len(raw) - limit)} before this: sockd logs\n{text}" if len(raw) > limit else text
 
 

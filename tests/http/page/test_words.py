@@ -48,6 +48,10 @@ def test_what_a_terminal_would_obey_is_shown(text: str, shown: str) -> None:
     assert words.printable(text) == shown
 
 
+def test_a_carriage_return_inside_a_record_ends_a_line() -> None:
+    assert words.log_text(b"[ERROR] E\rTraceback\r\n", 100) == "[ERROR] E\nTraceback\n"
+
+
 @given(st.binary(max_size=200), st.integers(1, 100))
 def test_a_log_is_text_whatever_was_printed(raw: bytes, limit: int) -> None:
     text = words.log_text(raw, limit)

@@ -17,6 +17,7 @@ from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import protocol
 from sockd_zygote.handlers.app_kinds import kind_of, open_app
 from sockd_zygote.handlers.apps import App, NotHttp, Request
+from sockd_zygote.handlers.handler_server import pour
 from sockd_zygote.messages.outlet import Outlet
 from sockd_zygote.messages.pieces import Pieces
 from sockd_zygote.protocol import CHUNK, GONE, HEAD, ProtocolError
@@ -183,6 +184,17 @@ def test_what_is_not_wsgi_is_an_error(daemon: Daemon, app: Any, error: type[Exce
         ask(app, "wsgi", daemon)
 
 
+@pytest.mark.parametrize("body", [["text"], "text", [b"x", 7], iter(["text"])])
+def test_a_wsgi_body_that_is_not_bytes_is_told_in_plain_words(daemon: Daemon, body: Any) -> None:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        start_response("200 OK", [])
+        return body
+
+    words = "gave int$" if isinstance(body, list) and 7 in body else r"gave str: encode it, as in \[text.encode\(\)\]"
+    with pytest.raises(TypeError, match=f"a WSGI app's body is made of bytes, and this app {words}"):
+        ask(app, "wsgi", daemon)
+
+
 def test_an_app_is_asked_over_http_only() -> None:
     app = open_app(hello, "wsgi")
     assert app is not None
@@ -265,6 +277,20 @@ async def _websocket(scope: Any, receive: Any, send: Any) -> None:
 def test_what_is_not_asgi_is_an_error(daemon: Daemon, app: Any) -> None:
     with pytest.raises(RuntimeError):
         ask(app, "asgi", daemon)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_error_behind_a_complete_answer_follows_word_of_that(daemon: Daemon, *, is_whole: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"x", "more_body": not is_whole})
+        raise KeyError("after")
+
+    opened = open_app(app, "asgi")
+    assert opened is not None
+    with contextlib.closing(opened), pytest.raises(KeyError):
+        pour(opened.call(b"", bytes(16), 0, {"http": HTTP}), daemon.outlet.channel, NUMBER)
+    assert daemon.frames()[1:] == [(CHUNK, b"x"), (CHUNK, b"")][: 1 + is_whole]
 
 
 # -- which of them

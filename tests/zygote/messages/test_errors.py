@@ -91,7 +91,7 @@ def test_an_error_without_a_text_is_described() -> None:
 
 def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ModuleNotFoundError("No module named 'x'", name="x")
-    assert describe(missing)["errorMessage"] == "No module named 'x' (no packages: requirements.txt names none)"
+    assert describe(missing)["errorMessage"] == "No module named 'x' (no packages: the function declares none)"
     monkeypatch.setattr(sys, "path", ["/packages/numpy-2.0-0123456789ab", "/packages/a-b-1.0-0123456789ab", "/usr/lib"])
     assert describe(missing)["errorMessage"] == "No module named 'x' (installed: a-b-1.0, numpy-2.0)"
     monkeypatch.setattr(errors, "_in_image", False)
@@ -170,7 +170,79 @@ def test_endless_causes_have_a_bound() -> None:
         error.__cause__ = cause
     described = errors.describe(error)
     assert len(described) <= FAILED_MAX_BYTES
-    assert "left out" in json.loads(described)["stackTrace"][-1]
+    assert any("left out" in line for line in json.loads(described)["stackTrace"])
+
+
+@pytest.mark.parametrize("count", [2, 3000])
+def test_of_many_causes_the_first_of_all_is_told_and_those_between_are_counted(count: int) -> None:
+    error: Exception = KeyError("root")
+    for number in range(count - 1, -1, -1):
+        error, cause = ValueError(f"number {number}"), error
+        error.__cause__ = cause
+    stack = json.loads(errors.describe(error))["stackTrace"]
+    assert stack[-2:] == [errors.CAUSE, "KeyError: 'root'\n"]
+    told = sum(line.startswith("ValueError: number ") for line in stack)
+    left_out = [errors.LEFT_OUT_CAUSES % (count - 1 - told)] if count > 2 else []
+    assert told and [line for line in stack if "left out" in line] == left_out
+
+
+def test_a_cause_with_a_long_stack_leaves_room_for_the_first_of_all() -> None:
+    def fall(depth: int) -> None:
+        if depth:
+            step(depth - 1)
+        raise KeyError("deep")
+
+    def step(depth: int) -> None:
+        fall(depth)
+
+    def outer() -> None:
+        try:
+            fall(200)
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    with pytest.raises(ValueError, match="outer") as caught:
+        outer()
+    stack = json.loads(errors.describe(caught.value))["stackTrace"]
+    assert stack[-1] == "KeyError: 'deep'\n" and 'raise KeyError("deep")' in stack[-2]
+    assert len(stack) < errors.MAX_STACK
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("valu", "name 'valu' is not defined. Did you mean: 'value'?"),
+        ("value.emcode", "'str' object has no attribute 'emcode'. Did you mean: 'encode'?"),
+        ("zzzzzzzzzz", "name 'zzzzzzzzzz' is not defined"),
+    ],
+)
+def test_what_python_suggests_is_told(source: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        try:
+            raise KeyError("context")
+        except KeyError:
+            eval(source, {"value": "text"})
+    except Exception as error:
+        described = json.loads(errors.describe(error))
+        assert isinstance(error.__context__, KeyError), "it is as it was"
+    assert described["errorMessage"] == told
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_that_cannot_be_read_has_its_stack() -> None:
+    class Hostile(Exception):
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    told = describe(Hostile())
+    assert (told["errorType"], told["errorMessage"]) == ("Hostile", "<the error cannot be read: RuntimeError>")
+    assert "test_errors.py" in told["stackTrace"][-1]
+
+
+def test_what_to_do_about_a_handler_is_of_its_kind_of_deploy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors.set_handler() == "set handler in sockd.toml"
+    monkeypatch.setattr(errors, "_in_image", True)
+    assert "--handler" in errors.set_handler()
 
 
 def test_it_needs_no_import_and_leaves_none() -> None:
