@@ -181,6 +181,13 @@ class SandboxProcess:
         """Wait a little until it is known how it exited, after its end of the channel was closed."""
         await pidfds.wait_status(self.pidfd, EXIT_GRACE_S)
 
+    def peak_bytes(self) -> int:
+        """The most memory that it has used; 0: that cannot be read. Only before `close`."""
+        try:
+            return self.cgroup.peak_bytes()
+        except OSError:  # out of descriptors, perhaps: what it failed of matters more
+            return 0
+
     def cause_of_death(self) -> SockdError:
         """Why it ended. Only before `close`."""
         if self.cgroup.oom_kills() > 0:
