@@ -192,7 +192,10 @@ class SandboxProcess:
         """Why it ended. Only before `close`."""
         if self.cgroup.oom_kills() > 0:
             return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
-        return SandboxDied(pidfds.describe_status(pidfds.exit_status(self.pidfd)))
+        status = pidfds.exit_status(self.pidfd)
+        died = SandboxDied(pidfds.describe_status(status))
+        died.has_exited = status is not None and pidfds.has_exited(status)
+        return died
 
     def close(self, gone: Callable[[], None] | None) -> None:
         """Kill it, and give everything back: at once what is only ours, and when its last process is gone its cgroup,
