@@ -12,10 +12,13 @@ store are lost: another key needs another store, and functions need to be deploy
 from __future__ import annotations
 
 import hmac
+import logging
 from pathlib import Path
 
-from sockd.plain.errors import SecretsLocked
+from sockd.plain.errors import BadConfig, SecretsLocked
 from sockd.plain.key_file import make_key, read_key
+
+_log = logging.getLogger(__name__)
 
 
 class ImageKeys:
@@ -30,10 +33,17 @@ class ImageKeys:
 
         Args: make: create the file when it is not there.
 
-        Raises: BadConfig; SecretsLocked when there is no file."""
-        secret = read_key(path)
-        if secret is None and make:
-            secret = make_key(path)
+        Raises: SecretsLocked when there is no file, or no usable one; the log names it, which callers do not see."""
+        try:
+            secret = read_key(path)
+            if secret is None and make:
+                secret = make_key(path)
+        except BadConfig as error:
+            _log.error("images have no key: %s", error.message)
+            raise SecretsLocked(
+                "the key of the worker's images (images.key_file) cannot be used; the worker's log says why: mend its file, "
+                "then try again"
+            ) from error
         if secret is None:
             raise SecretsLocked(
                 "the key of the worker's images (images.key_file) is missing: put its file back and start sockd again"

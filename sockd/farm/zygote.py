@@ -27,12 +27,22 @@ from sockd.plain.errors import SandboxFailed
 
 MAX_SOCKETS = 128
 """Most IP sockets that what it imports may have open."""
+PIPE_BYTES = 64 << 10
 MOST_WORDS_BYTES = 2000
-"""Of what an interpreter says that does not become a Zygote."""
+"""At the end of what an interpreter says that does not become a Zygote."""
 MAX_TASKS = 128
 """Most processes and threads of a Zygote with packages: its forks leave for cgroups of their own at once."""
 
 _numbers = itertools.count()
+
+
+class NeverServed(ZygoteGone):
+    """An interpreter ended before it was a Zygote."""
+
+    def __init__(self, message: str, said: str) -> None:
+        """Args: said: the end of what it printed."""
+        super().__init__(message)
+        self.said = said
 
 
 class Zygote:
@@ -110,15 +120,15 @@ class Zygote:
         return zygote
 
     async def _serves(self, interpreter: Interpreter, words: int, deadline_s: float) -> None:
-        """Wait until it answers. Raises: ZygoteGone with what it said on stderr."""
+        """Wait until it answers. Raises: ZygoteGone; NeverServed with what it said on stderr."""
         try:
             await self._request("hello", (), deadline_s=deadline_s)
         except ZygoteGone as error:
             self.close()
             with suppress(BlockingIOError):
-                said = os.read(words, MOST_WORDS_BYTES).decode(errors="replace").strip()
+                said = os.read(words, PIPE_BYTES)[-MOST_WORDS_BYTES:].decode(errors="replace").strip()
                 if said:
-                    raise ZygoteGone(f"Python {interpreter.words} did not become a Zygote: {said}") from error
+                    raise NeverServed(f"Python {interpreter.words} did not become a Zygote: {said}", said) from error
             raise
 
     async def spawn(

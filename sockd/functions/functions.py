@@ -44,6 +44,7 @@ from sockd.plain.blocking import in_thread
 from sockd.plain.config import Config, RunRule
 from sockd.plain.errors import (
     BadInitscript,
+    HostFailed,
     NetworkUnavailable,
     NoCapacity,
     NoSuchFunction,
@@ -116,7 +117,7 @@ class Functions:
         for record in self._registry.list():
             try:
                 self._open(self._version(record))
-            except (KeyError, NoCapacity, UnknownImage, SecretsLocked) as error:
+            except (KeyError, NoCapacity, HostFailed, UnknownImage, SecretsLocked) as error:
                 self._unready[record.name] = record
                 if isinstance(error, SecretsLocked):
                     locked.append(record.name)

@@ -58,13 +58,18 @@ class Leased(msgspec.Struct):
             raise
         self.ready_ns = time.monotonic_ns()
 
+    @property
+    def is_new(self) -> bool:
+        """Whether it was started for this request; a program of an image has no node."""
+        return bool(self.forked_ns)
+
     def setup_ns(self) -> int:
         """Time from the request for a sandbox until it is confined."""
-        return max(self.sandbox.init_started_ns if self.node else 0, self.ready_ns) - self.started_ns
+        return max(self.sandbox.init_started_ns if self.is_new else 0, self.ready_ns) - self.started_ns
 
     def init_ns(self) -> int:
-        """Time of the handler's import, if this request waited for it."""
-        return self.sandbox.init_ns if self.node else 0
+        """Time of the handler's import, or of the start of its program, if this request waited for it."""
+        return self.sandbox.init_ns if self.is_new else 0
 
 
 class Outcome(msgspec.Struct):

@@ -12,6 +12,7 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import os
 import re
 import shutil
 import tempfile
@@ -25,7 +26,7 @@ from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.code.entrypoint import parse_handler
 from sockd.code.function_config import FunctionConfig
 from sockd.code.setting_checks import EXEC_WRAPPER
-from sockd.image_functions import image_programs
+from sockd.image_functions import image_programs, python_failures
 from sockd.image_functions.image_probe import probing
 from sockd.image_functions.image_programs import AWS_ENTRYPOINT, RUNTIME_CLIENT
 from sockd.image_store.image_record import ImageRecord
@@ -39,7 +40,7 @@ from sockd.images.interpreter import Interpreter
 from sockd.images.program import Limits, Lineage
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB
-from sockd.plain.errors import BadFunctionConfig, ImageUnavailable, SandboxFailed, SockdError
+from sockd.plain.errors import BadFunctionConfig, HostFailed, ImagePythonFailed, SockdError
 from sockd.sandbox.foreign_farms import NoInterpreter
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd_zygote import rehearsal
@@ -97,15 +98,17 @@ class ImagePythons:
     async def find(self, record: ImageRecord, config: FunctionConfig, progress: Progress) -> ImagePython:
         """What serves a function of an image: Zygotes, or with a `reason` none, as programs go without.
 
-        Raises: ImageUnavailable: its files cannot be read now."""
+        Raises: ImagePythonFailed, and what else of the worker's made that it is not known now: nothing of it is kept."""
         wanted, command = wanted_python(record, config)
         if wanted.reason:
             return msgspec.structs.replace(wanted, facts=await self._facts_of_program(record, config, progress))
         known = await self._answered(record, wanted, command, progress)
         if not known.python.reason:
-            reason = await self._tree.why_no_root(Lineage(config.network, wanted.id))
-            if reason:
-                known = Known(msgspec.structs.replace(known.python, reason=reason))
+            failure = await self._tree.why_no_root(Lineage(config.network, wanted.id))
+            if failure is not None:
+                if not python_failures.is_of_image(failure):
+                    raise python_failures.of_worker(failure) from failure
+                known = Known(msgspec.structs.replace(known.python, reason=python_failures.words(failure)))
                 await in_thread(self._write, record, known)
                 self._found[wanted.id] = record, known
         return known.python
@@ -116,7 +119,10 @@ class ImagePythons:
         wanted, command = wanted_python(record, as_handler)
         if wanted.reason or not image_programs.needs_client(config, record.config):
             return None
-        return (await self._answered(record, wanted, command, progress)).python.facts
+        try:
+            return (await self._answered(record, wanted, command, progress)).python.facts
+        except ImagePythonFailed:
+            return None
 
     async def _answered(
         self, record: ImageRecord, wanted: ImagePython, command: list[str], progress: Progress
@@ -124,7 +130,7 @@ class ImagePythons:
         """What an image's Python has said, now or before."""
         async with self._asking:
             known = self._read(record, wanted)
-            if known is None or known.python.reason:  # it may have been the worker's
+            if known is None or known.python.reason:  # another sockd may serve it
                 progress("asking the image's Python what it is")
                 known = await self._asked(record, wanted, command)
                 await in_thread(self._write, record, known)
@@ -132,7 +138,7 @@ class ImagePythons:
         return known
 
     def known(self, record: ImageRecord, config: FunctionConfig) -> ImagePython:
-        """As `find`, of a deployed function. Blocks briefly."""
+        """As `find`, of a deployed function. Blocks briefly. Raises: HostFailed."""
         wanted, _ = wanted_python(record, config)
         if wanted.reason:
             return wanted
@@ -169,11 +175,11 @@ class ImagePythons:
         modules = await in_thread(our_modules)
         try:
             answer = await self._probe(record, wanted, command, modules)
-        except ImageUnavailable:
-            raise  # this would be kept, and the function be a program
-        except (SockdError, OSError, TimeoutError) as error:
-            message = getattr(error, "message", "") or str(error) or "it did not answer"
-            return Known(msgspec.structs.replace(wanted, reason=f"its Python did not answer: {message[:300]}"))
+        except (SockdError, OSError) as error:
+            if not python_failures.is_of_image(error):
+                raise python_failures.of_worker(error) from error
+            reason = f"its Python did not answer: {python_failures.words(error)}"
+            return Known(msgspec.structs.replace(wanted, reason=reason))
         reason = answer.facts.why_not()
         if not reason and not CACHE_TAG.fullmatch(answer.facts.cache_tag):
             reason = "its Python has no cache tag"
@@ -183,7 +189,7 @@ class ImagePythons:
     async def _probe(
         self, record: ImageRecord, wanted: ImagePython, command: list[str], modules: dict[str, str]
     ) -> _Answer:
-        """Run the probe. Raises: SockdError, OSError, TimeoutError."""
+        """Run the probe. Raises: SockdError, OSError."""
         variables = {**wanted.variables, "_HANDLER": "probe"}
         source = await in_thread(Path(str(python_probe.__file__)).read_text)
         image = self._images.use(record.digest)
@@ -198,16 +204,19 @@ class ImagePythons:
         try:
             return msgspec.json.decode(body, type=_Answer)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise SandboxFailed(f"its answer is not usable: {error}") from None
+            raise python_failures.BadAnswer(f"its answer is not usable: {error}") from None
 
     def _file(self, record: ImageRecord, python: ImagePython) -> Path:
         return self._images.directory(record) / f"python-{python.id.rpartition('.')[2]}.json"
 
     def _read(self, record: ImageRecord, python: ImagePython) -> Known | None:
+        """None: nothing is kept. Raises: HostFailed."""
         try:
             return msgspec.json.decode(self._file(record, python).read_bytes(), type=Known)
-        except (OSError, msgspec.MsgspecError):
+        except (FileNotFoundError, msgspec.MsgspecError):
             return None
+        except OSError as error:  # out of descriptors: it is kept, and the function no program
+            raise HostFailed(os.strerror(error.errno or 0)) from error
 
     def _write(self, record: ImageRecord, known: Known) -> None:
         file = self._file(record, known.python)

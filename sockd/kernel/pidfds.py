@@ -27,7 +27,8 @@ _PIDFD_INFO_EXIT = 1 << 3
 _TELLS_STATUS = (6, 15)
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 """_IOWR(0xFF, 11, struct pidfd_info) (since Linux 6.13; exit status since 6.15)."""
-_ABORTED = 128 + signal.SIGABRT
+_SIGNALLED = 128
+_ABORTED = _SIGNALLED + signal.SIGABRT
 """How pid 1 of a namespace ends when it aborts: no signal of its own kills it (zygote/native/fork.c)."""
 
 
@@ -64,6 +65,11 @@ def describe_status(status: int | None) -> str:
     if code < 0:
         return f"Runtime exited with error: signal: {signal_name(-code)}"
     return f"Runtime exited with error: exit status {code}" if code else "Runtime exited without providing a reason"
+
+
+def has_exited(status: int) -> bool:
+    """Whether a process ended by itself. A handler server whose program was killed by a signal exits with 128 and its number."""
+    return 0 <= os.waitstatus_to_exitcode(status) < _SIGNALLED
 
 
 def signal_name(number: int) -> str:

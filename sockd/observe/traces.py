@@ -181,7 +181,7 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         trace.forked_ns, trace.ready_ns = leased.forked_ns, leased.ready_ns
         trace.run = leased.beside.run if leased.beside is not None else None
         trace.why, trace.passed_over = invocation.why, leased.passed_over
-        if leased.node is not None:
+        if leased.is_new:
             trace.init_started_ns = leased.sandbox.init_started_ns
             trace.imported = imported_packages(leased.sandbox.imports or ())
             if invocation.origin == "zygote":

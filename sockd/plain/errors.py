@@ -30,6 +30,7 @@
      ├─ ImagesUnavailable 503             this worker cannot run functions in images
      ├─ ImageLost 503                     this worker has no image any more that a function runs in
      ├─ ImageNotReady 503                 an image could not be mounted in time
+     ├─ ImagePythonFailed 503             the worker could not find out what serves a handler in an image
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
      ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, ChunkUnreadable, ManifestMissing, Tampered,
      │                                    ImageUnavailable; StoreFull 507
@@ -316,6 +317,8 @@ class SandboxDied(SockdError):
 
     status = 502
     error_type = "Runtime.ExitError"
+    has_exited = False
+    """Whether it is known that it ended by itself, and not by a signal."""
 
 
 class OutOfMemory(SandboxDied):
@@ -439,6 +442,20 @@ class ImageNotReady(SockdError):
         super().__init__(
             f"the {name} was not ready within {within_s:g} s (init_timeout_s): the chunk store (images.store), or this worker, "
             "is too slow; what was read is kept, so try again, or raise init_timeout_s"
+        )
+
+
+class ImagePythonFailed(SockdError):
+    """An image's Python was ended before the deploy knew whether Zygotes can serve its handler; a later attempt may succeed."""
+
+    status = 503
+    error_type = "Images.PythonFailed"
+    retry_after_s = 1
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the worker could not find out whether Zygotes serve the image's Python: {why}. Nothing was deployed: try again; "
+            'if it fails again, zygote = "none" deploys it as a program'
         )
 
 

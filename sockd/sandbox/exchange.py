@@ -27,6 +27,8 @@ class Reply(msgspec.Struct):
     log_dropped: int = 0
     stream: Stream | None = None
     """The answer, if it comes piece by piece; not all of it need have been taken yet."""
+    peak_bytes: int = 0
+    """The most memory that the sandbox had used when it failed; 0: it did not fail, or that is not known."""
 
     @property
     def told_error(self) -> SockdError | None:

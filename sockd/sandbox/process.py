@@ -181,11 +181,21 @@ class SandboxProcess:
         """Wait a little until it is known how it exited, after its end of the channel was closed."""
         await pidfds.wait_status(self.pidfd, EXIT_GRACE_S)
 
+    def peak_bytes(self) -> int:
+        """The most memory that it has used; 0: that cannot be read. Only before `close`."""
+        try:
+            return self.cgroup.peak_bytes()
+        except OSError:  # out of descriptors, perhaps: what it failed of matters more
+            return 0
+
     def cause_of_death(self) -> SockdError:
         """Why it ended. Only before `close`."""
         if self.cgroup.oom_kills() > 0:
             return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
-        return SandboxDied(pidfds.describe_status(pidfds.exit_status(self.pidfd)))
+        status = pidfds.exit_status(self.pidfd)
+        died = SandboxDied(pidfds.describe_status(status))
+        died.has_exited = status is not None and pidfds.has_exited(status)
+        return died
 
     def close(self, gone: Callable[[], None] | None) -> None:
         """Kill it, and give everything back: at once what is only ours, and when its last process is gone its cgroup,

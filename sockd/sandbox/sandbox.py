@@ -482,7 +482,8 @@ class Sandbox:
             if error is None or is_answer:
                 # It is there for its next request before a client that has this answer can be heard again.
                 self._conclude(exchange, reply)
-            else:  # when whoever has found it out is through with the sandbox
+            else:  # when whoever has found it out is through with the sandbox, and its cgroup is given back
+                reply.peak_bytes = self.process.peak_bytes()
                 self._loop.call_soon(self._conclude, exchange, reply)
         if self._primed is not None and self._is_priming():
             self._primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))

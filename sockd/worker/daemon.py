@@ -162,7 +162,8 @@ class Daemon:
             outcome = await serve_request(function, request)
             sandbox = outcome.leased.sandbox
             # Now, as the loop's next step may give the cgroup to another.
-            told.append((outcome, sandbox.process.cgroup.peak_bytes() if sandbox.state is State.IDLE else 0))
+            is_there = sandbox.state is State.IDLE
+            told.append((outcome, sandbox.process.peak_bytes() if is_there else outcome.reply.peak_bytes))
             return outcome
 
         error: SockdError | None = None

@@ -96,7 +96,7 @@ class ImageParts:
             self._root.close()
 
     def _open(self) -> ChunkParts:
-        """Blocks. Raises: BadConfig, ChunkStoreFailed."""
+        """Blocks. Raises: BadConfig, SecretsLocked, ChunkStoreFailed."""
         path = Path(self._config.key_file) if self._config.key_file else self._state / "images.key"
         keys = ImageKeys.at(path, make=self._config.key_file is None)
         if self._config.store is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sockd.chunks.image_keys import ImageKeys
-from sockd.plain.errors import BadConfig, SecretsLocked
+from sockd.plain.errors import SecretsLocked
 
 
 def test_the_keys_of_one_file_are_the_same_on_each_worker(tmp_path: Path) -> None:
@@ -23,9 +23,13 @@ def test_without_its_file_nothing_derives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "mode", "why"), [(b"short", 0o600, "is no key"), (bytes(32), 0o644, "chmod 600")])
-def test_a_file_that_is_no_key_is_refused(tmp_path: Path, content: bytes, mode: int, why: str) -> None:
+def test_a_file_that_is_no_key_is_named_in_the_log_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, mode: int, why: str
+) -> None:
     file = tmp_path / "images.key"
     file.write_bytes(content)
     file.chmod(mode)
-    with pytest.raises(BadConfig, match=why):
+    with pytest.raises(SecretsLocked, match=r"images\.key_file") as told:
         ImageKeys.at(file, make=True)
+    assert str(tmp_path) not in told.value.message and told.value.status == 503
+    assert str(file) in caplog.text and why in caplog.text

@@ -32,9 +32,8 @@ def create(client: Any, name: str, code: str, **settings: Any) -> dict[str, Any]
         FunctionName=name,
         Runtime="python3.12",
         Role=ROLE,
-        Handler="app.handler",
         Code={"ZipFile": zipped({"app.py": code, "gate.py": Gate.CODE})},
-        **settings,
+        **{"Handler": "app.handler", **settings},
     )
     return created
 

@@ -140,6 +140,31 @@ def test_the_log_tail_has_the_lines_that_aws_puts_around_it(client: Any, functio
 LOGS = "import logging\ndef handler(event, context):\n    logging.info('seen')\n    return 1 / event['by']\n"
 
 
+@pytest.mark.parametrize("handler", ["nowhere.handler", "app.nothing"])
+def test_a_handler_that_is_not_in_the_archive_fails_when_it_is_invoked(client: Any, handler: str) -> None:
+    create(client, "absent", CODE, Handler=handler)
+    try:
+        answer = invoke(client, "absent", {})
+        assert answer["Payload"]["errorType"] == "Runtime.HandlerNotFound", answer
+    finally:
+        client.delete_function(FunctionName="absent")
+
+
+def used_mb(log_result: str) -> int:
+    found = re.search("Max Memory Used: ([0-9]+) MB", base64.b64decode(log_result).decode())
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize("what", ["exit", "wait"])
+def test_the_report_of_a_process_that_ended_has_the_memory_that_it_used(client: Any, function: str, what: str) -> None:
+    if what == "wait":
+        client.update_function_configuration(FunctionName="f", Timeout=1)
+    for _ in range(2):
+        assert invoke(client, "f", {"what": "fill"})["FunctionError"] == "Unhandled"  # its cgroup is used again
+        assert 1 <= used_mb(invoke(client, "f", {"what": what}, LogType="Tail")["LogResult"]) < 100
+
+
 def test_a_logging_config_makes_the_log_json(client: Any, daemon: RunningDaemon) -> None:
     def tail(by: int) -> list[dict[str, Any]]:
         log = base64.b64decode(invoke(client, "json", {"by": by}, LogType="Tail")["LogResult"])

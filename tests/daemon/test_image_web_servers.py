@@ -90,6 +90,13 @@ def test_requests_are_forwarded_to_a_web_server(daemon: RunningDaemon, web: str,
     assert daemon.request("GET", "/run/web/hints").json["path"] == "/hints"
 
 
+def test_the_start_of_a_web_server_is_its_init(daemon: RunningDaemon, web: str) -> None:
+    deploy(daemon, "timed", web, app_port=8080)
+    cold = daemon.request("GET", "/run/timed/").timing
+    assert cold["init"] > 1 and cold["setup"] > 0, "an interpreter has started"
+    daemon.when(lambda: daemon.request("GET", "/run/timed/").timing["init"] == 0)
+
+
 def test_a_web_server_may_listen_on_port_80(daemon: RunningDaemon, web: str) -> None:
     deploy(daemon, "web-80", web, command=["/server", "80"], app_port=80, network="none")
     answer = daemon.request("GET", "/run/web-80/")

@@ -312,3 +312,20 @@ def test_the_last_words_of_a_python_that_does_not_start_are_told(daemon: Running
     deploy(daemon, "dies", digest)
     why = r"its Python did not answer: Runtime exited with error: exit status 1 \(no libpython3.so\)"
     daemon.wait_line(why, since=mark)
+
+
+def test_a_python_that_is_killed_at_its_deploy_makes_no_program_of_the_handler(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    killed = f"#!{PYTHON}\nimport os\nos.kill(os.getpid(), 9)\n"
+    write_layout(
+        tmp_path,
+        [python_files(("os",)).tar(), FILES, Files(executable={"app/killed": killed})],
+        {**CONFIG, "Entrypoint": ["/app/killed", "-m", "awslambdaric"]},
+    )
+    digest = upload(daemon, tmp_path)
+    with pytest.raises(DeployFailed, match="try again") as told:
+        deploy(daemon, "dead", digest)
+    assert (told.value.type, told.value.status) == ("Images.PythonFailed", 503)
+    kept = [file.read_bytes() for file in daemon.state.glob(f"images/{digest.partition(':')[2]}/python-*.json")]
+    assert kept == []

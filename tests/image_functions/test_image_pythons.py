@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,13 +12,27 @@ import msgspec
 import pytest
 
 from sockd.code.function_config import FunctionConfig
+from sockd.farm.control import ZygoteGone
+from sockd.farm.zygote import NeverServed
 from sockd.image_functions.image_pythons import ImagePythons, Known, python_command, wanted_python
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import RECORD, ImageStore, Importer
 from sockd.images.base import Base
-from sockd.images.image_python import Facts
+from sockd.images.image_python import Facts, ImagePython
 from sockd.oci.image import ImageConfig
-from sockd.plain.errors import ImageUnavailable
+from sockd.plain.errors import (
+    Draining,
+    HostFailed,
+    ImagePythonFailed,
+    ImageUnavailable,
+    InitFailed,
+    OutOfMemory,
+    SandboxDied,
+    SandboxFailed,
+    SockdError,
+    StorageFull,
+    TimedOut,
+)
 from sockd.sandbox.foreign_farms import NoInterpreter
 
 FACTS = Facts("/usr/bin/python3", (3, 12, 1), "cpython-312", "cpython", True, True, [], ["/usr/lib/python3.12"], [], [])
@@ -77,29 +92,116 @@ def test_what_an_images_python_said_goes_with_its_image(tmp_path: Path) -> None:
     assert asyncio.run(why_not(ids[1])) == "it is mounted"
 
 
-@pytest.mark.parametrize("where", ["probe", "root"])
-def test_a_deploy_while_an_image_cannot_be_read_makes_no_program_of_its_handler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    async def fails(*_: object) -> Any:
-        raise ImageUnavailable("the agent is gone")
+OUT_OF_MEMORY = OutOfMemory(limit_bytes=1, peak_bytes=1)
+UNKNOWN = "its Python was not asked; deploy it again"
 
-    async def answers(*_: object) -> Any:
+
+def died(words: str, *, has_exited: bool) -> SandboxDied:
+    error = SandboxDied(words)
+    error.has_exited = has_exited
+    return error
+
+
+def never_served(said: str) -> NeverServed:
+    return NeverServed(f"Python 3.12 did not become a Zygote: {said}", said)
+
+
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception) -> ImagePythons:
+    """Those of a worker with the image "1", of which one step fails."""
+
+    async def probe(*_: object) -> Any:
+        if where == "probe":
+            raise error
         return SimpleNamespace(facts=FACTS, compiled={})
 
-    record, tree, nothing = record_of("1"), SimpleNamespace(why_no_root=fails), cast(Any, None)
+    async def why_no_root(*_: object) -> Any:
+        return error if where == "root" else None
+
+    record, nothing = record_of("1"), cast(Any, None)
     directory = tmp_path / "images" / record.hex
     directory.mkdir(parents=True)
     (directory / RECORD).write_bytes(msgspec.json.encode(record))
     store = ImageStore(tmp_path / "images", tmp_path, cast(Base, None), cast(Importer, NoFiles()))
     store.recover()
-    pythons = ImagePythons(store, nothing, cast(Any, tree), nothing, nothing, tmp_path / "pythons")
-    monkeypatch.setattr(pythons, "_probe", fails if where == "probe" else answers)
-    with pytest.raises(ImageUnavailable):
-        asyncio.run(pythons.find(record, CONFIG, lambda text: None))
-    assert pythons.known(record, CONFIG).reason == (
-        "its Python was not asked; deploy it again" if where == "probe" else ""
-    )
+    tree = cast(Any, SimpleNamespace(why_no_root=why_no_root))
+    pythons = ImagePythons(store, nothing, tree, nothing, nothing, tmp_path / "pythons")
+    monkeypatch.setattr(pythons, "_probe", probe)
+    return pythons
+
+
+def find(pythons: ImagePythons, **settings: Any) -> ImagePython:
+    config = msgspec.structs.replace(CONFIG, **settings)
+    return asyncio.run(pythons.find(record_of("1"), config, lambda text: None))
+
+
+@pytest.mark.parametrize("where", ["probe", "root"])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ImageUnavailable("the agent is gone"), ImageUnavailable),
+        (Draining("the worker ends"), Draining),
+        (OSError(errno.ENOMEM, "no"), HostFailed),
+        (OSError(errno.ENOSPC, "no"), StorageFull),
+        (TimeoutError(), ImagePythonFailed),
+        (TimedOut("Init timed out"), ImagePythonFailed),
+        (OUT_OF_MEMORY, ImagePythonFailed),
+        (died("Runtime exited with error: signal: killed", has_exited=False), ImagePythonFailed),
+        (died("Runtime exited with error: exit status 1 (MemoryError)", has_exited=True), ImagePythonFailed),
+        (InitFailed("Runtime.InvalidEntrypoint", "[Errno 11] Resource temporarily unavailable"), ImagePythonFailed),
+        (SandboxFailed("the farm did not start"), ImagePythonFailed),
+        (ZygoteGone("the Zygote died"), ImagePythonFailed),
+        (never_served("a warning of something"), ImagePythonFailed),
+        (never_served("[Errno 12] Cannot allocate memory"), ImagePythonFailed),
+        (never_served("ImportError: a.so: failed to map: Cannot allocate memory"), ImagePythonFailed),
+    ],
+)
+def test_a_failure_of_the_worker_at_a_deploy_makes_no_program_of_a_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, told: type[SockdError]
+) -> None:
+    pythons = failing(tmp_path, monkeypatch, where, error)
+    with pytest.raises(told) as raised:
+        find(pythons)
+    assert raised.type is told and raised.value.status in (503, 507)
+    assert pythons.known(record_of("1"), CONFIG).reason == (UNKNOWN if where == "probe" else "")
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("probe", died("Runtime exited with error: exit status 1", has_exited=True)),
+        ("probe", InitFailed("Runtime.InvalidEntrypoint", "the entry point does not exist")),
+        ("root", never_served("Traceback (most recent call last):\nModuleNotFoundError: No module named 'ctypes'")),
+        ("root", never_served("[Errno 2] No such file or directory: '/usr/bin/python3'")),
+        ("root", never_served("/python: error while loading shared libraries: libpython3.so: cannot open it")),
+    ],
+)
+def test_what_is_a_property_of_the_image_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: SockdError
+) -> None:
+    pythons = failing(tmp_path, monkeypatch, where, error)
+    assert error.message in find(pythons).reason
+    assert error.message in pythons.known(record_of("1"), CONFIG).reason
+
+
+def test_a_handler_that_zygotes_are_not_to_serve_needs_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = find(failing(tmp_path, monkeypatch, "probe", OUT_OF_MEMORY), zygote="none")
+    assert python.reason == 'zygote = "none"' and python.facts is None
+
+
+def test_an_answer_that_cannot_be_read_for_want_of_descriptors_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pythons = failing(tmp_path, monkeypatch, "nowhere", OUT_OF_MEMORY)
+    find(pythons)
+
+    def refused(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(HostFailed, match="Too many open files"):
+        pythons.known(record_of("1"), CONFIG)
 
 
 @pytest.mark.parametrize(

@@ -219,3 +219,11 @@ async def test_the_wait_for_an_end_has_a_deadline(start: Start) -> None:
     child, pidfd = start(WAIT)
     await pidfds.wait_exited(pidfd, 0.01)
     assert child.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("status", "has_exited"),
+    [(0, True), (1 << 8, True), (127 << 8, True), (signal.SIGKILL, False), ((128 + signal.SIGKILL) << 8, False)],
+)
+def test_a_process_that_was_killed_has_not_exited_by_itself(status: int, has_exited: bool) -> None:
+    assert pidfds.has_exited(status) == has_exited

@@ -38,7 +38,8 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None, network: s
         reserved_ns=2 * MS if cold else 0,
         forked_ns=4 * MS if cold else 0,
         ready_ns=5 * MS if cold else 0,
-        node=object() if cold else None,
+        node=None,  # as of an image's program
+        is_new=cold,
         passed_over="",
         sandbox=SimpleNamespace(
             init_started_ns=5 * MS,

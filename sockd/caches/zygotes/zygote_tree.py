@@ -37,7 +37,7 @@ from sockd.images.interpreter import ImageImports
 from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
-from sockd.plain.errors import ChunkStoreFailed, Draining, ImageUnavailable, NoCapacity, SockdError
+from sockd.plain.errors import ChunkStoreFailed, Draining, NoCapacity, SockdError
 from sockd.plain.uids import ROOT_UIDS
 from sockd.sandbox.foreign_farms import ForeignFarms
 from sockd.sandbox.memory_budget import Reservation
@@ -264,13 +264,11 @@ class ZygoteTree:
         if isinstance(failure, SockdError) and lineage.interpreter != OWN:
             raise failure.again()
 
-    async def why_no_root(self, lineage: Lineage) -> str:
-        """Why there can be no root of a lineage; empty: it is there now. Raises: ImageUnavailable: it is not known."""
+    async def why_no_root(self, lineage: Lineage) -> SockdError | OSError | None:
+        """Why no root of a lineage could be made just now; None: it is there."""
         if lineage not in self._roots:
             await asyncio.shield(self._begin_root(lineage))
-            if isinstance(failure := self._failures.get(lineage), ImageUnavailable):
-                raise failure.again()
-        return "" if lineage in self._roots else str(self._failures.get(lineage, "the worker ends"))
+        return None if lineage in self._roots else self._failures.get(lineage) or Draining("the worker ends")
 
     def _begin_root(self, lineage: Lineage) -> asyncio.Task[None]:
         """The task that makes a root."""

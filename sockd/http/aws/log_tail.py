@@ -62,5 +62,5 @@ def _event(kind: str, record: dict[str, Any]) -> str:
 
 
 def _used_mb(told: InvocationResult) -> int:
-    # A sandbox that died has taken its numbers along; one that was killed for its memory had used all of it.
+    # Not known only where it could not be read; then it is no more than the limit.
     return math.ceil(told.peak_bytes / 2**20) if told.peak_bytes else told.memory_mb

@@ -49,7 +49,7 @@ class InvocationResult(NamedTuple):
     memory_mb: int
     """What its sandbox may use."""
     peak_bytes: int
-    """The most that its sandbox has used; 0: the sandbox is gone."""
+    """The most that its sandbox has used; 0: that is not known."""
     json_log_level: str = ""
     """Of the platform's events in a log that is JSON; empty: the log is text."""
     failure: SockdError | None = None
