@@ -139,9 +139,13 @@ def test_a_deploy_mends_what_a_failed_read_has_found(
         assert words in answer.json["errorMessage"]
     assert upload(daemon, tmp_path / kind) == digest
     assert len(daemon.call(kind, event)) == 2 << 20
-    bucket.forget_requests()
-    assert upload(daemon, tmp_path / kind) == digest
-    assert not [each for each in bucket.requests() if "/roots/" in each["path"]], "it is not doubted any more"
+
+    def is_trusted() -> bool:
+        bucket.forget_requests()
+        assert upload(daemon, tmp_path / kind) == digest
+        return not [each for each in bucket.requests() if "/roots/" in each["path"]]
+
+    daemon.when(is_trusted)  # not at once: chunks are read ahead, and another of these reads may fail behind the deploy
 
 
 def test_an_image_is_not_sent_in_vain(config: str, s3: S3Process, tmp_path: Path) -> None:
