@@ -64,7 +64,7 @@ class Failpoint:
 
     def tell(self, words: str) -> str:
         """One line to the test, and its answer."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
             connection.sendall(words.encode() + b"\n")
             return connection.makefile().readline().strip()
 

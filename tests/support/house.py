@@ -49,6 +49,8 @@ from sockd_zygote import protocol
 LONGEST_S = 100.0
 """Less than a test may take."""
 MB = 1 << 20
+DEADLINE_S = 40.0
+"""For what takes less than a second on an idle host."""
 MAX_ANSWER_BYTES = 1 * MB
 BASE_UID = 0x20000000
 ROOT_UIDS = 1 << 27
@@ -94,12 +96,14 @@ class House:
         self.budget = MemoryBudget(4096 * MB)
         self.assembly = open_assembly(self._roots, self.base, self.farm.procfs, self.directory / "roots")
         pools = self.assembly, self.pool, self.budget, self.farm.release
-        self.parts = Parts(*pools, MAX_ANSWER_BYTES, spawn_deadline_s=5.0)
+        self.parts = Parts(*pools, MAX_ANSWER_BYTES, spawn_deadline_s=DEADLINE_S)
         self.networks = Networks(NetworkConfig(least_pool=0, pool=0), "", self.budget.reserve_nowait)
         self.namespaces = NamespaceMaker()
         self.root = await self._exec_root(0)
         wall = Wall("none", self.networks, self.namespaces)
-        self.walled = await self.root.spawn(limit_bytes=512 * MB, deadline_s=5, on_end=self._note_end, wall=wall)
+        self.walled = await self.root.spawn(
+            limit_bytes=512 * MB, deadline_s=DEADLINE_S, on_end=self._note_end, wall=wall
+        )
 
     async def _stop(self) -> None:
         self.walled.close()
@@ -156,14 +160,16 @@ class House:
 
     def spawn(self, parent: Zygote | None = None, modules: Sequence[str] = (), **options: Any) -> Zygote:
         """A child Zygote, until the end of the test, that has imported these modules from the package store."""
-        zygote = self.run((parent or self.root).spawn(limit_bytes=512 * MB, deadline_s=5, on_end=self._note_end))
+        zygote = self.run(
+            (parent or self.root).spawn(limit_bytes=512 * MB, deadline_s=DEADLINE_S, on_end=self._note_end)
+        )
         self._per_test.callback(self.call, zygote.close)
         if modules:
             imported = self.import_modules(zygote, modules, **options)
             assert not imported.failed, imported
         return zygote
 
-    def import_modules(self, zygote: Zygote, modules: Sequence[str], *, deadline_s: float = 10) -> Imported:
+    def import_modules(self, zygote: Zygote, modules: Sequence[str], *, deadline_s: float = DEADLINE_S) -> Imported:
         """Import modules; every distribution of the store is on the path."""
         paths = [f"/packages/{path.name}" for path in sorted(self.packages.iterdir())]
         root = self.assembly.create_for_imports(self.limits(), zygote.pidfd)

@@ -41,7 +41,7 @@ class Plan:
             self.reached += step == self.step
             self._changed.notify_all()
 
-    def wait(self, deadline_s: float = 10.0) -> bool:
+    def wait(self, deadline_s: float = 60.0) -> bool:
         """True when it was reached, before the deadline."""
         with self._changed:
             return self._changed.wait_for(lambda: self.reached > 0, deadline_s)
