@@ -33,7 +33,7 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
       ├───────────────────────────────────────►│ call the handler
       │◄──────────────── HEAD                     (an answer that comes piece by piece: its status and headers,
       │◄──────────────── CHUNK …                   then its body)
-      │◄──────────────── CHUNK, empty             (all of it has been sent: a FAILED that follows is not to cut it)
+      │◄──────────────── CHUNK, empty             (all of it has been sent: nothing that follows is to cut it)
       │ GONE                                      (nobody reads that answer any more)
       ├───────────────────────────────────────►│ close the generator; tell the app
       │◄──────────────── MODULES                  (once, before the first answer ends: what the function imported)
@@ -101,7 +101,7 @@ FRAME_NAMES = dict(enumerate("PRIMED INIT READY INVOKE RESULT FAILED MODULES HEA
 APP = b"app"
 """What follows the times in READY if the handler is a web app; else nothing does."""
 CHUNK_MAX_BYTES = 64 * 1024
-"""Longest CHUNK; an empty one says that the answer is complete, before an error."""
+"""Longest CHUNK; an empty one says that the answer is complete, where its maker may go on."""
 HEAD_MAX_BYTES = 64 * 1024
 HEAD_MAX_HEADERS = 256
 FAILED_MAX_BYTES = 64 * 1024

@@ -247,6 +247,9 @@ def wanted_python(record: ImageRecord, config: FunctionConfig) -> tuple[ImagePyt
     return python, command
 
 
+UNSERVED = ', and is told the handler as _HANDLER; with runtime = "python" in sockd.toml, the image\'s Python serves it'
+
+
 def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[str], str]:
     """POLICY: the words that start the Python of a function's handler, or why it has none that Zygotes could be."""
     words = image_programs.command(config, record.config)
@@ -267,7 +270,7 @@ def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[st
         if before and PLAIN_OPTIONS.issuperset(before[1:]):
             return before, ""
         return [], f"its ENTRYPOINT gives Python options: {' '.join(before[1:])}"
-    return [], f"its ENTRYPOINT is not python -m {RUNTIME_CLIENT}"
+    return [], f"its ENTRYPOINT is not python -m {RUNTIME_CLIENT}{'' if config.handler is None else UNSERVED}"
 
 
 def program_because(config: FunctionConfig) -> str:

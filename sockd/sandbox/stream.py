@@ -64,7 +64,7 @@ class Stream:
     """One answer: `push` what comes, `end`; `passed_on` waits until it has been taken."""
 
     is_complete = False
-    """Its maker has said that it is whole: what fails from then on does not cut it."""
+    """Its maker has said that it is whole: what fails from then on does not cut it, and what its reader does ends nothing."""
 
     def __init__(self, bounded: BoundedSink, head: Head, flow: Flow) -> None:
         self.sink = bounded.sink
@@ -140,10 +140,11 @@ class Stream:
             raise
 
     def _stop(self) -> None:
-        """Nobody reads any more: what comes is dropped, and the sandbox is told."""
+        """Nobody reads any more: what comes is dropped, and the sandbox is told, unless it has said all."""
         self._pieces.clear()
         self._task.cancel()
         if self._flow is not None:
             flow, self._flow = self._flow, None
             flow.resume()
-            flow.stop()
+            if not self.is_complete:
+                flow.stop()

@@ -16,7 +16,18 @@ from tests.daemon.running import RunningDaemon
 
 pytestmark = pytest.mark.root
 
-WSGI = """
+STOP_GRACE_S = 2
+
+LINGERS = """
+def lingers(port):
+    import socket
+    with socket.create_connection(("127.0.0.1", int(port))) as link:
+        link.recv(1)
+    print("lingered")
+"""
+WSGI = (
+    LINGERS
+    + """
 import json, os, sys
 
 def app(environ, start_response):
@@ -65,14 +76,22 @@ def app(environ, start_response):
             def __iter__(self): return iter([b"who", b"le"])
             def close(self): raise KeyError("after the answer")
         return Body()
+    if path == "/lingers":
+        start_response("200 OK", [("content-length", "5")])
+        class Lingering(list):
+            def close(self): lingers(environ["QUERY_STRING"])
+        return Lingering([b"whole"])
     body = environ["wsgi.input"].read()
     told = {k: v for k, v in environ.items() if isinstance(v, str) and k.isupper() and k not in os.environ}
     start_response("418 I'm a teapot", [("Content-Type", "application/json"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")])
     print("in the app")
     return [json.dumps({"environ": told, "body": body.decode()}).encode()]
 """
+)
 
-ASGI = """
+ASGI = (
+    LINGERS
+    + """
 import asyncio, json
 from contextlib import asynccontextmanager
 
@@ -98,6 +117,12 @@ async def app(scope, receive, send):
         await send({"type": "http.response.body", "body": b"who", "more_body": True})
         await send({"type": "http.response.body", "body": b"le"})
         raise KeyError("after the answer")
+    if scope["path"].endswith("/lingers"):
+        headers = [] if scope["path"].endswith("chunked/lingers") else [(b"content-length", b"5")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"whole"})
+        lingers(scope["query_string"])
+        return
     told = {k: v.decode() if isinstance(v, bytes) else v for k, v in scope.items() if k != "headers"}
     told["headers"] = dict((k.decode(), v.decode()) for k, v in scope["headers"])
     await send({"type": "http.response.start", "status": 201, "headers": [(b"x-own", b"1")]})
@@ -105,11 +130,12 @@ async def app(scope, receive, send):
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body"})
 """
+)
 
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return "[http]\nmax_streamed_bytes = 3000000\nstop_grace_s = 2\n"
+    return f"[http]\nmax_streamed_bytes = 3000000\nstop_grace_s = {STOP_GRACE_S}\n"
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +293,29 @@ def test_an_error_behind_a_complete_answer_leaves_it_whole_and_is_logged(apps: R
     assert text.startswith("[ERROR] KeyError: 'after the answer'\nTraceback") and "/var/task/app.py" in text
     assert apps.manage("GET", f"/traces/{request_id}").json["outcome"] == "KeyError"
     assert apps.request("GET", f"/run/{name}").headers["x-sockd-cold"] == "0"
+
+
+@pytest.mark.parametrize("name", ["wsgi", "asgi"])
+def test_work_behind_a_complete_answer_goes_on_when_its_client_has_gone(apps: RunningDaemon, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with client(apps) as connection:
+            connection.ask(f"/run/{name}/lingers?{server.getsockname()[1]}")
+            connection.until(b"\r\n\r\nwhole")
+        lingering, _ = server.accept()
+        with lingering:
+            lingering.settimeout(1.25 * STOP_GRACE_S)
+            with pytest.raises(TimeoutError):
+                lingering.recv(1)  # it would end if the function were ended
+            lingering.send(b"1")
+    apps.when(lambda: any("lingered" in record["text"] for record in apps.logs(name)))
+
+
+def test_the_deadline_behind_a_complete_answer_leaves_it_whole(apps: RunningDaemon) -> None:
+    apps.deploy("lingering", {"app.py": ASGI}, timeout_s=1.5)
+    with socket.create_server(("127.0.0.1", 0)) as server, client(apps) as connection:
+        connection.ask(f"/run/lingering/chunked/lingers?{server.getsockname()[1]}")
+        assert connection.until(b"\r\n0\r\n\r\n").endswith(b"\r\n\r\n5\r\nwhole\r\n0\r\n\r\n")
+    apps.when(lambda: any("timed out after 1.50 seconds" in record["text"] for record in apps.logs("lingering")))
 
 
 def test_the_deadline_holds_in_the_middle_of_an_answer(apps: RunningDaemon) -> None:

@@ -85,9 +85,9 @@ class Messages:
             self._outlet.head(int(message["status"]), [(text(n), text(v)) for n, v in message.get("headers", ())])
             self._started = True
         elif kind == "http.response.body" and self._started and not self._outlet.is_complete:
-            self._outlet.chunk(bytes(message.get("body", b"")))
-            if not message.get("more_body", False):
-                self._outlet.complete()
+            is_last = not message.get("more_body", False)
+            self._outlet.chunk(bytes(message.get("body", b"")), is_last=is_last)
+            if is_last:
                 self._over.set()
             elif self._outlet.begun:
                 await asyncio.sleep(0)  # let others of the app's tasks go on, as a server that waits would

@@ -252,13 +252,7 @@ def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadli
 
 def pour(answer: Any, channel: int, number: int) -> bytes:
     """Send an answer piece by piece; nothing is left of it. Raises: what its maker does, also behind a complete answer."""
-    outlet = Outlet(channel, number)
-    try:
-        answer.pour(outlet)
-    except BaseException:
-        if not hygiene.is_forked:
-            outlet.confirm()
-        raise
+    answer.pour(Outlet(channel, number))
     return b""
 
 

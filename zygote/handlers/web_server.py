@@ -230,6 +230,8 @@ class WebServer(App):
             listens = f"The program listens on {others}. " if others else "The program listens on no port. "
             if others and not self._shares_ports and port == self._port:
                 return f"{listens}Set app_port to its port, or have it listen on $PORT"
+            if others and self._shares_ports:
+                return f'{listens}It must listen on $PORT; network = "none" lets it have any port, set as app_port'
             return f"{listens}It must listen on $PORT; if it only needs longer to start, raise {setting}"
         if not path:
             return f"If it only needs longer to start, raise {setting}"

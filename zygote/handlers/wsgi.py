@@ -27,7 +27,7 @@ class Wsgi(App):
             for piece in (joined(pieces),) if type(pieces) in (list, tuple) else pieces:
                 if piece:
                     response.write(piece)
-            response.end()
+            response.end(is_closed_then=hasattr(pieces, "close"))
         finally:
             if hasattr(pieces, "close"):
                 pieces.close()
@@ -65,10 +65,13 @@ class Response:
             raise TypeError(not_bytes(data))
         self._outlet.chunk(data)
 
-    def end(self) -> None:
-        """The app has given all."""
+    def end(self, *, is_closed_then: bool) -> None:
+        """The app has given all. Args: is_closed_then: it has a close() to be called, which may take its time or raise."""
         self._check()
-        self._outlet.complete()
+        if is_closed_then:
+            self._outlet.chunk(b"", is_last=True)
+        else:
+            self._outlet.flush()
 
     def _check(self) -> None:
         if not self._started:

@@ -228,7 +228,9 @@ def installed() -> str:
     names = sorted({path[2].rpartition("-")[0] for path in paths})[:MAX_NAMES]
     if _in_image:
         return "the image does not have it"
-    return f"installed: {', '.join(names)}" if names else "no packages: the function declares none"
+    return (
+        f"installed: {', '.join(names)}" if names else "no packages: the function declares none, as in requirements.txt"
+    )
 
 
 def set_handler() -> str:

@@ -19,14 +19,14 @@ class ClientGone(ConnectionError):
 
 
 class Outlet:
-    """`head` once, then `chunk`, then `complete`."""
+    """`head` once, then `chunk`, the last one as such or followed by `flush`."""
 
     gone = False
     """The daemon has said that nobody reads any more."""
     begun = False
     """A head has been sent: no other answer can be given."""
     is_complete = False
-    """All of the body has been sent."""
+    """The daemon knows that it has all of the body."""
 
     def __init__(self, channel: int, number: int) -> None:
         """Args: number: of the request."""
@@ -45,33 +45,30 @@ class Outlet:
             raise RuntimeError("the answer's head has been sent already")
         self._head = protocol.encode_head(status, headers)
 
-    def chunk(self, data: bytes) -> None:
-        """A part of the body. Raises: ClientGone; RuntimeError before there is a head."""
+    def chunk(self, data: bytes, *, is_last: bool = False) -> None:
+        """A part of the body. Args: is_last: there is no more, and whatever its maker does from now on is not to cut it.
+
+        Raises: ClientGone; RuntimeError before there is a head."""
         self.look()
         if self.gone:
             raise ClientGone
-        if not data:
+        if not data and not is_last:
             return
         frames = self._take_head()
         for start in range(0, len(data), protocol.CHUNK_MAX_BYTES):
+            if start:
+                self._send(frames)
+                frames = []
             part = data[start : start + protocol.CHUNK_MAX_BYTES]
             frames.append(protocol.encode_frame(protocol.CHUNK, self._number, part))
-            self._send(frames)
-            frames = []
+        if is_last:
+            frames.append(protocol.encode_frame(protocol.CHUNK, self._number))
+            self.is_complete = True
+        self._send(frames)
 
     def flush(self) -> None:
         """Send the head, if it waits for a chunk. Raises: RuntimeError: there is none."""
         self._send(self._take_head())
-
-    def complete(self) -> None:
-        """There is no more. Raises: RuntimeError: there is no head."""
-        self.flush()
-        self.is_complete = True
-
-    def confirm(self) -> None:
-        """Tell the daemon that the answer is complete, before an error that came behind it."""
-        if self.is_complete:
-            self._send([protocol.encode_frame(protocol.CHUNK, self._number)])
 
     def look(self) -> None:
         """Notice what the daemon has said meanwhile, without waiting. Raises: ProtocolError, if it cannot be that."""

@@ -89,7 +89,7 @@ class Pieces:
     def _end(self, outlet: Outlet) -> None:
         if not self._begun:
             outlet.head(200, [("content-type", content_type(b""))])
-        outlet.complete()
+        outlet.flush()
 
 
 def read_head(piece: dict) -> tuple[object, list[tuple[str, object]]]:

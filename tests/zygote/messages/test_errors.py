@@ -91,7 +91,10 @@ def test_an_error_without_a_text_is_described() -> None:
 
 def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ModuleNotFoundError("No module named 'x'", name="x")
-    assert describe(missing)["errorMessage"] == "No module named 'x' (no packages: the function declares none)"
+    assert (
+        describe(missing)["errorMessage"]
+        == "No module named 'x' (no packages: the function declares none, as in requirements.txt)"
+    )
     monkeypatch.setattr(sys, "path", ["/packages/numpy-2.0-0123456789ab", "/packages/a-b-1.0-0123456789ab", "/usr/lib"])
     assert describe(missing)["errorMessage"] == "No module named 'x' (installed: a-b-1.0, numpy-2.0)"
     monkeypatch.setattr(errors, "_in_image", False)
