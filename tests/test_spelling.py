@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from sockd.plain.spelling import network, size, span
+from sockd.plain.spelling import counted, network, size, span
 
 
 def test_sizes() -> None:
     assert [size(n) for n in (0, 1023, 2048, 5 << 20, 3 << 30)] == ["0 B", "1023 B", "2.0 KB", "5.0 MB", "3.0 GB"]
+
+
+def test_numbers_of_things() -> None:
+    assert [counted(count, "layer") for count in (0, 1, 2)] == ["0 layers", "1 layer", "2 layers"]
 
 
 def test_spans() -> None:

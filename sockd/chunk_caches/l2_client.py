@@ -379,8 +379,10 @@ def node_address(node: str) -> tuple[str, int]:
     """Address and port of a node. Names are not resolved: the agent's process has no resolver, and all workers must agree.
 
     Raises: BadConfig."""
-    host, _, port = node.rpartition(":")
+    host, colon, port = node.rpartition(":")
     try:
+        if not colon:
+            raise ValueError("it has no port")
         address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
         if not 0 < int(port) < 65536:
             raise ValueError(f"{port} is not a port")

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from sockd.plain.spelling import counted
+
 MAX_IMPORTED = 12
 """Packages that are told by name; the others are summed up."""
 
@@ -66,7 +68,7 @@ def why_cold(trace: Past, remembered: Sequence[Past]) -> str:
         return f"It is the first request since deploy {trace.deploy}, which sandboxes of other deploys do not serve."
     busy = sum(each.answered_ns > trace.started_ns for each in same)
     if busy:
-        return f"Every sandbox of this function was busy: {busy} other request{'s' if busy > 1 else ''} ran just then."
+        return f"Every sandbox of this function was busy: {counted(busy, 'other request')} ran just then."
     last = max(same, key=lambda each: each.answered_ns)
     if last.error_type:
         return f"The request before it ended with {last.error_type}, so its sandbox may be gone."

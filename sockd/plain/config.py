@@ -21,6 +21,8 @@ MOVED = {("sandbox", "favordynmods"): ("latency", "favordynmods"), ("sandbox", "
 """Settings of before, and what they are called now."""
 REMOVED = (("sandbox", "idle_poll"),)
 """Settings of before that do nothing now."""
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.(\w+)`)?", re.DOTALL)
+"""How msgspec says that there is no such key, in a section or outside."""
 _log = logging.getLogger(__name__)
 BUILD_BOUNDS: dict[str, tuple[float, float]] = {
     "parallel": (1, 64),
@@ -644,7 +646,21 @@ class Config(Slice, frozen=True):
                 table.setdefault("http", {})["listen"] = overrides["listen"]
             return msgspec.convert(table, cls)
         except (OSError, UnicodeDecodeError, toml.BadToml, OverflowError, msgspec.ValidationError) as error:
-            raise BadConfig(f"{path or 'configuration'}: {error}") from None
+            raise BadConfig(f"{path or 'configuration'}: {_with_hint(str(error))}") from None
+
+
+def _with_hint(words: str) -> str:
+    """msgspec's words, of an unknown key with the one that is meant, or with those that there are."""
+    from difflib import get_close_matches  # for this alone
+
+    found = _UNKNOWN.fullmatch(words)
+    if found is None:
+        return words
+    key, section = found.groups()
+    known = (getattr(Config(), section) if section else Config).__struct_fields__
+    near = get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+    return f"{f'[{section}] ' if section else ''}unknown key {key!r}; {hint}"
 
 
 def _move_settings(table: dict[str, Any]) -> None:

@@ -14,6 +14,11 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things. Args: noun: of one thing, with a regular plural."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def span(seconds: float) -> str:
     """A time to come, in the largest unit that fits."""
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):

@@ -420,9 +420,7 @@ class Sandbox:
             return
         self._send(protocol.GONE, exchange.number)
         grace_s = min(self.process.parts.stop_grace_s, self._deadline.left_s())
-        words = (
-            f"nobody read its answer any more, and it did not end within {self.process.parts.stop_grace_s:g} seconds"
-        )
+        words = f"nobody read its answer any more, and it did not end within {self.process.parts.stop_grace_s:g} s"
         self._deadline.set(grace_s, partial(self.end, SandboxDied(words)))
 
     def _on_end(self, error: Exception | None) -> None:

@@ -72,3 +72,17 @@ def test_by_default_as_many_images_as_start_at_once_have_memory_for_startup_data
 def test_a_bound_of_startup_data_that_cannot_be_kept_is_refused(tmp_path: Path, megabytes: int) -> None:
     with pytest.raises(BadConfig, match=f"images.profile_mb = {megabytes}: must be between 0 and 128"):
         loaded(tmp_path / "sockd.toml", f"[images]\nprofile_mb = {megabytes}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[lambda_api]\nkys = true\n", "[lambda_api] unknown key 'kys'; did you mean 'keys'?"),
+        ("[image]\n", "unknown key 'image'; did you mean 'images'?"),
+        ("[page]\nzzzz = 1\n", "[page] unknown key 'zzzz'; there are "),
+    ],
+)
+def test_an_unknown_setting_is_told_with_the_one_that_is_meant(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        loaded(tmp_path / "sockd.toml", text)
+    assert f"sockd.toml: {words}" in caught.value.message

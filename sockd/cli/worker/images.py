@@ -12,7 +12,7 @@ from sockd.console.client import Management, state_dir_option
 from sockd.console.image_uploads import imported
 from sockd.console.output import echo, json_option, print_json, progress, say, suggest
 from sockd.console.tables import print_table
-from sockd.plain.spelling import size
+from sockd.plain.spelling import counted, size
 
 
 @click.group()
@@ -60,7 +60,7 @@ def add(reference: str, state_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(row)
     else:
-        echo(f"{row['digest']}\n  {size(row['size_bytes'])}, {row['layers']} layers")
+        echo(f"{row['digest']}\n  {size(row['size_bytes'])}, {counted(row['layers'], 'layer')}")
 
 
 @images.command()
@@ -77,7 +77,7 @@ def inspect(image: str, state_dir: Path, as_json: bool) -> None:
     lines = {
         "digest": row["digest"],
         "references": ", ".join(row["references"]),
-        "size": f"{size(row['size_bytes'])}, {row['layers']} layers",
+        "size": f"{size(row['size_bytes'])}, {counted(row['layers'], 'layer')}",
         "entrypoint": " ".join(config["entrypoint"]),
         "command": " ".join(config["cmd"]),
         "directory": config["working_dir"],
@@ -130,11 +130,11 @@ def gc(clear_alarms: bool, restore: bool, forget_worker: str, state_dir: Path, a
         return
     removed, store = found["removed"], found["store"]
     if removed:
-        say(f"removed {len(removed)} images, {size(sum(row['size_bytes'] for row in removed))}")
+        say(f"removed {counted(len(removed), 'image')}, {size(sum(row['size_bytes'] for row in removed))}")
     else:
         say("every image is needed by a function")
     for root in store["roots"]:
-        echo(f"  {root['root']}  {root['state']:8}  {root['images']} images")
+        echo(f"  {root['root']}  {root['state']:8}  {counted(root['images'], 'image')}")
     for line in (*store["problems"], *store["waits"]):
         echo(f"  {line}")
     if any(root["alarms"] for root in store["roots"]):
