@@ -18,25 +18,38 @@ _NEVER = math.inf
 class Deadline:
     """`set`, then `clear` in time or it has passed; `close` in the end."""
 
-    __slots__ = ("_at_s", "_fires_s", "_loop", "_passed", "_timer")
+    __slots__ = ("_at_s", "_fires_s", "_loop", "_passed", "_shortened", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._at_s = self._fires_s = _NEVER
         self._passed: Callable[[], object] | None = None
+        self._shortened: tuple[float, Callable[[], object] | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, delay_s: float, passed: Callable[[], object]) -> None:
         """From now on, instead of what was set before. Args: passed: called once if it passes; it is cleared then."""
         self._at_s = self._loop.time() + delay_s
         self._passed = passed
+        self._shortened = None
         if self._at_s < self._fires_s:
             self._start(delay_s)
+
+    def shorten(self, delay_s: float, passed: Callable[[], object]) -> None:
+        """As `set`, but no later than what was set before, to which `restore` goes back."""
+        before = self._at_s, self._passed
+        self.set(min(delay_s, self.left_s()), passed)
+        self._shortened = before
+
+    def restore(self) -> None:
+        """What was set before `shorten`, if that is what is set now."""
+        if self._shortened is not None:
+            (self._at_s, self._passed), self._shortened = self._shortened, None
 
     def clear(self) -> None:
         """It was kept."""
         self._at_s = _NEVER
-        self._passed = None
+        self._passed = self._shortened = None
 
     def left_s(self) -> float:
         """Until it passes; infinite while none is set."""

@@ -405,6 +405,8 @@ class Sandbox:
             exchange.on_chunk(body)
         except ResponseTooLarge as error:
             self.end(error)
+        if not body:
+            self._deadline.restore()  # its client may have gone with the last piece, before this word of its end
 
     def _awaiting(self, kind: int, number: int) -> Exchange:
         """The exchange that a frame is for. Raises: ProtocolError, when it is for none that is under way."""
@@ -419,9 +421,9 @@ class Sandbox:
         if exchange is None or exchange.is_over:
             return
         self._send(protocol.GONE, exchange.number)
-        grace_s = min(self.process.parts.stop_grace_s, self._deadline.left_s())
-        words = f"nobody read its answer any more, and it did not end within {self.process.parts.stop_grace_s:g} s"
-        self._deadline.set(grace_s, partial(self.end, SandboxDied(words)))
+        grace_s = self.process.parts.stop_grace_s
+        words = f"nobody read its answer any more, and it did not end within {grace_s:g} s"
+        self._deadline.shorten(grace_s, partial(self.end, SandboxDied(words)))
 
     def _on_end(self, error: Exception | None) -> None:
         """The channel ended: find out why, tell whoever waits, and destroy."""

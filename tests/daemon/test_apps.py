@@ -76,11 +76,14 @@ def app(environ, start_response):
             def __iter__(self): return iter([b"who", b"le"])
             def close(self): raise KeyError("after the answer")
         return Body()
-    if path == "/lingers":
+    if path.startswith("/lingers"):
         start_response("200 OK", [("content-length", "5")])
-        class Lingering(list):
-            def close(self): lingers(environ["QUERY_STRING"])
-        return Lingering([b"whole"])
+        class Lingering:
+            def __iter__(self):
+                yield b"whole"
+                if path.endswith("/before-its-end"): lingers(gate)
+            def close(self): lingers(gate)
+        return Lingering()
     body = environ["wsgi.input"].read()
     told = {k: v for k, v in environ.items() if isinstance(v, str) and k.isupper() and k not in os.environ}
     start_response("418 I'm a teapot", [("Content-Type", "application/json"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")])
@@ -295,12 +298,16 @@ def test_an_error_behind_a_complete_answer_leaves_it_whole_and_is_logged(apps: R
     assert apps.request("GET", f"/run/{name}").headers["x-sockd-cold"] == "0"
 
 
-@pytest.mark.parametrize("name", ["wsgi", "asgi"])
-def test_work_behind_a_complete_answer_goes_on_when_its_client_has_gone(apps: RunningDaemon, name: str) -> None:
+@pytest.mark.parametrize("path", ["asgi/lingers", "wsgi/lingers", "wsgi/lingers/before-its-end"])
+def test_work_behind_a_complete_answer_goes_on_when_its_client_has_gone(apps: RunningDaemon, path: str) -> None:
+    name = path.partition("/")[0]
     with socket.create_server(("127.0.0.1", 0)) as server:
         with client(apps) as connection:
-            connection.ask(f"/run/{name}/lingers?{server.getsockname()[1]}")
+            connection.ask(f"/run/{path}?{server.getsockname()[1]}")
             connection.until(b"\r\n\r\nwhole")
+        if path.endswith("before-its-end"):
+            with server.accept()[0] as ending:
+                ending.send(b"1")
         lingering, _ = server.accept()
         with lingering:
             lingering.settimeout(1.25 * STOP_GRACE_S)

@@ -80,3 +80,30 @@ def test_a_closed_one_never_passes(loop: Loop, deadline: Deadline) -> None:
     deadline.close()
     loop.clock.pass_by(10)
     assert passed == []
+
+
+def test_one_that_was_shortened_can_be_restored(loop: Loop, deadline: Deadline) -> None:
+    passed: list[str] = []
+    deadline.set(3, lambda: passed.append("whole"))
+    deadline.shorten(1, lambda: passed.append("shortened"))
+    deadline.restore()
+    deadline.restore()
+    loop.clock.pass_by(2.9)
+    assert passed == []
+    loop.clock.pass_by(0.2)
+    assert passed == ["whole"]
+
+
+@pytest.mark.parametrize(("delay_s", "passes_s"), [(1, 1), (5, 3)])
+def test_one_that_is_shortened_passes_no_later_than_before(
+    loop: Loop, deadline: Deadline, delay_s: float, passes_s: float
+) -> None:
+    passed: list[str] = []
+    deadline.set(3, lambda: passed.append("whole"))
+    deadline.shorten(delay_s, lambda: passed.append("shortened"))
+    loop.clock.pass_by(passes_s + 0.01)
+    assert passed == ["shortened"]
+    deadline.set(1, lambda: passed.append("next"))
+    deadline.restore()
+    loop.clock.pass_by(1.01)
+    assert passed == ["shortened", "next"]

@@ -69,7 +69,7 @@ class Response:
         """The app has given all. Args: is_closed_then: it has a close() to be called, which may take its time or raise."""
         self._check()
         if is_closed_then:
-            self._outlet.chunk(b"", is_last=True)
+            self._outlet.complete()
         else:
             self._outlet.flush()
 

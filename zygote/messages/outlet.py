@@ -19,7 +19,7 @@ class ClientGone(ConnectionError):
 
 
 class Outlet:
-    """`head` once, then `chunk`, the last one as such or followed by `flush`."""
+    """`head` once, then `chunk`; in the end `flush`, or `complete` where its maker goes on."""
 
     gone = False
     """The daemon has said that nobody reads any more."""
@@ -46,7 +46,7 @@ class Outlet:
         self._head = protocol.encode_head(status, headers)
 
     def chunk(self, data: bytes, *, is_last: bool = False) -> None:
-        """A part of the body. Args: is_last: there is no more, and whatever its maker does from now on is not to cut it.
+        """A part of the body. Args: is_last: it is `complete` with this one.
 
         Raises: ClientGone; RuntimeError before there is a head."""
         self.look()
@@ -62,9 +62,12 @@ class Outlet:
             part = data[start : start + protocol.CHUNK_MAX_BYTES]
             frames.append(protocol.encode_frame(protocol.CHUNK, self._number, part))
         if is_last:
-            frames.append(protocol.encode_frame(protocol.CHUNK, self._number))
-            self.is_complete = True
+            frames.append(self._take_end())
         self._send(frames)
+
+    def complete(self) -> None:
+        """There is no more, and whatever its maker does from now on is not to cut it. Raises: RuntimeError: there is no head."""
+        self._send([*self._take_head(), self._take_end()])
 
     def flush(self) -> None:
         """Send the head, if it waits for a chunk. Raises: RuntimeError: there is none."""
@@ -86,6 +89,10 @@ class Outlet:
             raise RuntimeError("a body before its status and headers")
         self.begun = True
         return [protocol.encode_frame(protocol.HEAD, self._number, self._head)]
+
+    def _take_end(self) -> bytes:
+        self.is_complete = True
+        return protocol.encode_frame(protocol.CHUNK, self._number)
 
     def _send(self, frames: list[bytes]) -> None:
         data = memoryview(b"".join(frames))
