@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -10,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from sockd.plain.errors import BadFunctionConfig
+from sockd.plain.spelling import unknown_key
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 PYTHON = re.compile(r"3\.[0-9]{1,2}")
@@ -107,13 +107,7 @@ def check_keys(table: Iterable[str], known: tuple[str, ...], prefix: str = "") -
     """Raises BadFunctionConfig for the first key that is not known."""
     for key in table:
         if key not in known:
-            raise BadFunctionConfig(_unknown_key(prefix, key, known))
-
-
-def _unknown_key(prefix: str, key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.5)
-    hint = f"did you mean {prefix + near[0]!r}?" if near else f"the keys are {', '.join(sorted(known))}"
-    return f"unknown key {prefix + key[:80]!r}; {hint}"
+            raise BadFunctionConfig(unknown_key(key, known, prefix))
 
 
 def error_words(error: Exception, settings: type[msgspec.Struct], in_file: Collection[str] = ()) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from sockd.plain import toml
 from sockd.plain.errors import BadConfig
+from sockd.plain.spelling import unknown_key
 
 MB = 1 << 20
 MOVED = {("sandbox", "favordynmods"): ("latency", "favordynmods"), ("sandbox", "hrtick"): ("latency", "hrtick")}
@@ -651,16 +652,12 @@ class Config(Slice, frozen=True):
 
 def _with_hint(words: str) -> str:
     """msgspec's words, of an unknown key with the one that is meant, or with those that there are."""
-    from difflib import get_close_matches  # for this alone
-
     found = _UNKNOWN.fullmatch(words)
     if found is None:
         return words
     key, section = found.groups()
     known = (getattr(Config(), section) if section else Config).__struct_fields__
-    near = get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-    return f"{f'[{section}] ' if section else ''}unknown key {key!r}; {hint}"
+    return f"{f'[{section}] ' if section else ''}{unknown_key(key, known)}"
 
 
 def _move_settings(table: dict[str, Any]) -> None:

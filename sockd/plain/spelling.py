@@ -27,6 +27,15 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def unknown_key(key: str, known: Sequence[str], prefix: str = "") -> str:
+    """That there is no such key, and which one is meant, or which there are. Args: prefix: of the key and of the known ones."""
+    from difflib import get_close_matches  # not at the start of every command, which imports this module
+
+    near = get_close_matches(key[:80], known, n=1, cutoff=0.5)
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"the keys are {', '.join(sorted(known))}"
+    return f"unknown key {prefix + key[:80]!r}; {hint}"
+
+
 def egress(rules: Sequence[str] | None) -> str:
     """What a private network reaches."""
     return "internet" if rules is None else ", ".join(rules) or "nothing"

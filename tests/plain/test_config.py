@@ -79,7 +79,7 @@ def test_a_bound_of_startup_data_that_cannot_be_kept_is_refused(tmp_path: Path, 
     [
         ("[lambda_api]\nkys = true\n", "[lambda_api] unknown key 'kys'; did you mean 'keys'?"),
         ("[image]\n", "unknown key 'image'; did you mean 'images'?"),
-        ("[page]\nzzzz = 1\n", "[page] unknown key 'zzzz'; there are "),
+        ("[page]\nzzzz = 1\n", "[page] unknown key 'zzzz'; the keys are "),
     ],
 )
 def test_an_unknown_setting_is_told_with_the_one_that_is_meant(tmp_path: Path, text: str, words: str) -> None:
