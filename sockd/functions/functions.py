@@ -35,7 +35,8 @@ from sockd.functions.initscripts import Initscripts
 from sockd.functions.leased import Outcome
 from sockd.functions.published import Published
 from sockd.functions.serving import serve_request
-from sockd.functions.version import UsedImage, Version
+from sockd.functions.version import Version
+from sockd.functions.version_program import UsedImage
 from sockd.image_functions import image_programs
 from sockd.image_store.image_record import ImageRecord
 from sockd.images.image_python import SCHEME, ImagePython

@@ -13,13 +13,14 @@ import pytest
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.starts import Starts
-from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.allowance import Allowance
 from sockd.functions.function import Caches, Function
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import Serving
-from sockd.functions.version import Version, limits_of
+from sockd.functions.version import Version
+from sockd.functions.version_program import limits_of
 from sockd.images.program import Lineage, Program
 from sockd.latency.latency import Latency
 from sockd.plain.config import SandboxConfig
@@ -58,7 +59,7 @@ class House:
         config = FunctionConfig(**settings)
         program = Program(Path("/code"), b"", limits_of(config), init_timeout_s=1, timeout_s=1, log_bytes=0)
         record = FunctionRecord("f", 1, "0" * 64, 0, "f:f", config.to_json(), "", "", 0, 0)
-        version = Version(record, config, Closure(), program, "$LATEST")
+        version = Version(record, config, Closure(), program, NO_PACKAGES, "$LATEST")
         budget = MemoryBudget(1 << 40)
         self.handlers = HandlerCache(SandboxConfig(pause_after_s=60), budget)
         tree = FakeTree()
