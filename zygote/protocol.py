@@ -104,6 +104,10 @@ CHUNK_MAX_BYTES = 64 * 1024
 """Longest CHUNK; an empty one says that the answer is complete, where its maker may go on."""
 HEAD_MAX_BYTES = 64 * 1024
 HEAD_MAX_HEADERS = 256
+LENGTH_MAX_DIGITS = 15
+"""Of a Content-Length in it; a longer one is no length."""
+BODILESS = (204, 304)
+"""Statuses of answers without a body, whatever their Content-Length says (RFC 9110, 8.6)."""
 FAILED_MAX_BYTES = 64 * 1024
 """Longest error, as JSON: the runtime cuts text and stack to fit."""
 MODULES_MAX_BYTES = 512 * 1024

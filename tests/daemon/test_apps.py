@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 from collections.abc import Iterator
@@ -70,6 +71,9 @@ def app(environ, start_response):
     if path == "/floods":
         start_response("200 OK", [])
         return (bytes(100_000) for _ in range(int(gate)))
+    if path == "/short":
+        start_response("200 OK", [("content-length", "10")])
+        return [b"half"]
     if path == "/after":
         start_response("200 OK", [])
         class Body:
@@ -115,6 +119,9 @@ async def app(scope, receive, send):
         message = await receive()
         print("told", message["type"])
         return
+    if scope["path"].endswith("/short"):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"10")]})
+        await send({"type": "http.response.body", "body": b"half"})
     if scope["path"].endswith("/after"):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"who", "more_body": True})
@@ -280,6 +287,15 @@ def test_an_error_in_the_middle_cuts_the_answer(apps: RunningDaemon, path: str) 
         connection.ask(f"/run/wsgi/{path}")
         answer = connection.rest()
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"half\r\n")
+
+
+def test_a_body_shorter_than_its_content_length_is_an_error(apps: RunningDaemon) -> None:
+    words = "the body that the app gave is 6 bytes shorter than its Content-Length"
+    whole = apps.request("GET", "/run/asgi/short")
+    assert (whole.status, whole.json["errorType"], whole.json["errorMessage"]) == (500, "RuntimeError", words)
+    with pytest.raises(http.client.IncompleteRead):  # what came has been sent by then
+        apps.request("GET", "/run/wsgi/short")
+    assert f"[ERROR] RuntimeError: {words}" in json.dumps(apps.logs("wsgi"))
 
 
 @pytest.mark.parametrize("name", ["wsgi", "asgi"])

@@ -76,3 +76,29 @@ class Request:
     def path_bytes(self) -> bytes:
         """The path below the app, decoded."""
         return unquote_to_bytes(self.raw_path.encode("latin-1"))
+
+
+class PromisedLength:
+    """What is missing of the body that an app's Content-Length promises, as the body is given. Without one, nothing is."""
+
+    _missing = 0
+
+    def __init__(self, request: Request) -> None:
+        self._is_head = request.method == "HEAD"
+
+    def promise(self, status: int, headers: list[tuple[str, str]]) -> None:
+        """By a head that the outlet has taken; a later one replaces it."""
+        lengths = {value for name, value in headers if name.lower() == "content-length"}
+        length = lengths.pop() if len(lengths) == 1 else ""
+        has_body = not self._is_head and status not in protocol.BODILESS
+        is_length = length.isdecimal() and len(length) <= protocol.LENGTH_MAX_DIGITS
+        self._missing = int(length) if has_body and is_length else 0
+
+    def give(self, size: int) -> None:
+        """A part of the body."""
+        self._missing -= size
+
+    def check(self) -> None:
+        """The app has given all. Raises: RuntimeError: that is too little."""
+        if self._missing > 0:
+            raise RuntimeError(f"the body that the app gave is {self._missing} bytes shorter than its Content-Length")

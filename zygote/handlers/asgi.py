@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sockd_zygote.handlers.apps import App, Request
+from sockd_zygote.handlers.apps import App, PromisedLength, Request
 from sockd_zygote.messages.outlet import Outlet
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ class Asgi(App):
             self._runner.run(self._lifespan.stop())
 
     async def _answer(self, request: Request, outlet: Outlet) -> None:
-        exchange = Messages(request.body, outlet)
+        exchange = Messages(request, outlet)
         loop = asyncio.get_running_loop()
         loop.add_reader(outlet.channel, exchange.look)
         try:
@@ -57,8 +57,9 @@ class Asgi(App):
 class Messages:
     """The two callables of one request."""
 
-    def __init__(self, body: bytes, outlet: Outlet) -> None:
-        self._body: bytes | None = body
+    def __init__(self, request: Request, outlet: Outlet) -> None:
+        self._body: bytes | None = request.body
+        self._length = PromisedLength(request)
         self._outlet = outlet
         self._over = asyncio.Event()
         """The answer is complete, or nobody reads it."""
@@ -79,14 +80,20 @@ class Messages:
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Raises: ClientGone; RuntimeError, if it is not this message's turn; ValueError: HTTP has no such head."""
+        """Raises: ClientGone; RuntimeError, if it is not this message's turn, or the body is too short; ValueError: HTTP has
+        no such head."""
         kind = message["type"]
         if kind == "http.response.start" and not self._started:
-            self._outlet.head(int(message["status"]), [(text(n), text(v)) for n, v in message.get("headers", ())])
+            status, headers = int(message["status"]), [(text(n), text(v)) for n, v in message.get("headers", ())]
+            self._outlet.head(status, headers)
+            self._length.promise(status, headers)
             self._started = True
         elif kind == "http.response.body" and self._started and not self._outlet.is_complete:
-            is_last = not message.get("more_body", False)
-            self._outlet.chunk(bytes(message.get("body", b"")), is_last=is_last)
+            body, is_last = bytes(message.get("body", b"")), not message.get("more_body", False)
+            self._length.give(len(body))
+            if is_last:
+                self._length.check()
+            self._outlet.chunk(body, is_last=is_last)
             if is_last:
                 self._over.set()
             elif self._outlet.begun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from sockd_zygote.handlers.apps import App, Request
+from sockd_zygote.handlers.apps import App, PromisedLength, Request
 from sockd_zygote.messages.outlet import Outlet
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ class Wsgi(App):
     """A WSGI app."""
 
     def answer(self, request: Request, outlet: Outlet) -> None:
-        response = Response(outlet)
+        response = Response(request, outlet)
         pieces = self.app(environ(request), response.start)
         try:
             # Those of a list are all there: one of them need not wait for the next to be made.
@@ -36,8 +36,9 @@ class Wsgi(App):
 class Response:
     """What an app does with start_response and the `write` that this returns."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, request: Request, outlet: Outlet) -> None:
         self._outlet = outlet
+        self._length = PromisedLength(request)
         self._started = False
 
     def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], None]:
@@ -55,6 +56,7 @@ class Response:
         if not (code.isascii() and code.isdigit() and status[3:4] in ("", " ")):
             raise ValueError(f"status {status!r:.80} is not like '200 OK'")
         self._outlet.head(int(code), headers)
+        self._length.promise(int(code), headers)
         self._started = True
         return self.write
 
@@ -63,11 +65,15 @@ class Response:
         self._check()
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(not_bytes(data))
+        self._length.give(len(data))
         self._outlet.chunk(data)
 
     def end(self, *, is_closed_then: bool) -> None:
-        """The app has given all. Args: is_closed_then: it has a close() to be called, which may take its time or raise."""
+        """The app has given all. Args: is_closed_then: it has a close() to be called, which may take its time or raise.
+
+        Raises: AssertionError: it has given none; RuntimeError: too little."""
         self._check()
+        self._length.check()
         if is_closed_then:
             self._outlet.complete()
         else:

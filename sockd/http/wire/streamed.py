@@ -17,10 +17,7 @@ from sockd.http.wire.fields import raw_field
 from sockd.plain.invoke_request import Sink
 from sockd.plain.request_ids import request_id_text
 from sockd.plain.telemetry import Ending
-
-BODILESS = frozenset({204, 304})
-_LONGEST_LENGTH = 15
-"""Digits."""
+from sockd_zygote.protocol import BODILESS, LENGTH_MAX_DIGITS
 
 
 class Framing(enum.Enum):
@@ -148,4 +145,4 @@ def _promised_length(headers: list[tuple[bytes, bytes]]) -> int | None:
     if len(lengths) != 1:
         return None
     length = lengths.pop()
-    return int(length) if length.isdigit() and len(length) <= _LONGEST_LENGTH else None
+    return int(length) if length.isdigit() and len(length) <= LENGTH_MAX_DIGITS else None

@@ -195,6 +195,39 @@ def test_a_wsgi_body_that_is_not_bytes_is_told_in_plain_words(daemon: Daemon, bo
         ask(app, "wsgi", daemon)
 
 
+def gives(status: str, length: str, pieces: list[bytes]) -> Callable[..., Iterator[bytes]]:
+    """A WSGI app with this Content-Length."""
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response(status, [("Content-Length", length)])
+        return iter(pieces)
+
+    return app
+
+
+def test_a_wsgi_body_that_is_shorter_than_its_content_length_is_an_error(daemon: Daemon) -> None:
+    with pytest.raises(RuntimeError, match="is 6 bytes shorter than its Content-Length"):
+        ask(gives("200 OK", "10", [b"so", b"me"]), "wsgi", daemon)
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "length", "pieces"),
+    [
+        ("GET", "200 OK", "4", [b"so", b"me"]),
+        ("GET", "200 OK", "2", [b"so", b"me"]),
+        ("HEAD", "200 OK", "4", []),
+        ("GET", "304 Not Modified", "4", []),
+        ("GET", "200 OK", "\u00b2", [b"no length"]),
+        ("GET", "200 OK", "9" * 16, [b"no length"]),
+    ],
+)
+def test_a_content_length_that_says_nothing_of_a_missing_body_is_no_error(
+    daemon: Daemon, method: str, status: str, length: str, pieces: list[bytes]
+) -> None:
+    ask(gives(status, length, pieces), "wsgi", daemon, method=method)
+    assert daemon.answer()[2] == b"".join(pieces)
+
+
 def test_an_app_is_asked_over_http_only() -> None:
     app = open_app(hello, "wsgi")
     assert app is not None
@@ -273,7 +306,12 @@ async def _websocket(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "websocket.accept"})
 
 
-@pytest.mark.parametrize("app", [_incomplete, _body_first, _websocket])
+async def _too_short(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"10")]})
+    await send({"type": "http.response.body", "body": b"some"})
+
+
+@pytest.mark.parametrize("app", [_incomplete, _body_first, _websocket, _too_short])
 def test_what_is_not_asgi_is_an_error(daemon: Daemon, app: Any) -> None:
     with pytest.raises(RuntimeError):
         ask(app, "asgi", daemon)
