@@ -26,6 +26,8 @@ from tests.support.threads import at_once, in_background
 
 FDS_OF_CGROUP = 12
 """On a hybrid host; 7 with v2 alone."""
+FDS_MADE_AHEAD = 24
+"""Of the roots and connections that wait for the next sandboxes (sockd/images/premade.py): right after a start there are none."""
 CGROUP = "open('/proc/self/cgroup').read().split('0::')[1].strip()"
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 
@@ -286,8 +288,8 @@ def test_row_14_no_descriptor_is_lost_in_two_thousand_requests_and_many_pauses(
         return sorted(re.sub(r"\[\d+\]|-\d+", "", target) for target in open_fds(daemon.pid)), besides
 
     before, besides_before = turn(100, 2, 20)
-    after, besides_after = turn(2000, 10, 40)
-    assert len(after) <= len(before) + besides_after - besides_before + 8, [
+    after, besides_after = turn(2000, 40, 40)  # 40: one that each of them loses is more than what comes and goes
+    assert len(after) <= len(before) + besides_after - besides_before + FDS_MADE_AHEAD + 8, [
         target for target in set(after) if after.count(target) > before.count(target)
     ]
 

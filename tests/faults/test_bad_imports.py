@@ -184,12 +184,15 @@ def test_a_search_finds_the_harmful_package_and_no_other(house: PrivateWorker, h
     names = [*harmless, "p40-threads"]  # the slowest is tried last
     imports = "\n".join(f"import {name.replace('-', '_')}" for name in names)
     wheels = [*map(package, harmless), package("p40-threads", code)]
-    house.deploy("p40", f"{imports}\ndef f(event): return 1", requirements=names, wheels=wheels)
-    assert house.call("p40") == 1
-    house.daemon.when(
-        lambda: {key for key in refusals(house) if key.startswith("p40-")}, deadline_s=3 * house.patience_s
-    )
-    refused = {key: reason for key, reason in refusals(house).items() if key.startswith("p40-")}
+    code = f"{imports}\ndef f(event): return 1"
+    house.deploy("p40", code, requirements=names, wheels=wheels, reuse_sandbox=False)
+
+    def found() -> dict[str, str]:
+        """What is refused, after one more start: the first may have looked too large for a Zygote on a busy host."""
+        assert house.call("p40") == 1
+        return {key: reason for key, reason in refusals(house).items() if key.startswith("p40-")}
+
+    refused = house.daemon.when(found, deadline_s=2 * house.patience_s)
     happened("; ".join(f"{key}: {reason}" for key, reason in refused.items()))
     assert refused.keys() == {"p40-threads==1.0"}
     assert "threads" in refused["p40-threads==1.0"]
