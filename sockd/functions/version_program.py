@@ -1,6 +1,6 @@
 """What the sandboxes of a version become: its program, with the INIT message and the limits, and the view of its imports.
 
-Owns nothing; whoever asks for a program closes it.
+Owns nothing: the version that a program is made for owns it, and closes it.
 """
 
 from __future__ import annotations
