@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import signal
 from collections.abc import Callable, Sequence
 
 from sockd.console.output import console
@@ -26,10 +26,19 @@ def watch(draw: Callable[[int], Sequence[str]], every_s: float) -> None:
             )
         )
 
-    pause = threading.Event()  # nobody sets it: a wait that Ctrl-C ends
     try:
         with Live(screen(), console=screen_of, screen=True, auto_refresh=False) as live:
-            while not pause.wait(every_s):
+            while not is_interrupted_within(every_s):
                 live.update(screen(), refresh=True)
     except KeyboardInterrupt:
         return
+
+
+def is_interrupted_within(seconds: float) -> bool:
+    """Wait; whether Ctrl-C ended it. Event.wait would not do: interrupted between the release of its lock and the wait, it
+    raises RuntimeError."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return signal.sigtimedwait({signal.SIGINT}, seconds) is not None
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import signal
 import sys
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from sockd.cli.observe.top import lines, sparkline
+from sockd.console.terminal import is_interrupted_within
 from sockd.console.times import short_ms, since
 from sockd.plain.printable import printable
 from tests.cli.pty_process import Terminal
@@ -78,6 +83,29 @@ def test_a_living_screen_is_drawn_again_and_ends_cleanly(
         assert b"\x1b[?1049l" in terminal.shown and b"\x1b[?25h" in terminal.shown, "screen and cursor are given back"
     finally:
         terminal.close()
+
+
+def test_ctrl_c_ends_a_wait_wherever_it_comes() -> None:
+    sent = -1
+    for nth in itertools.count():
+        executed = itertools.count()
+
+        def interrupt(frame: FrameType, event: str, arg: object, nth: int = nth, executed: Any = executed) -> Any:
+            if event == "line" and next(executed) == nth:
+                signal.raise_signal(signal.SIGINT)
+            return interrupt
+
+        sys.settrace(interrupt)
+        try:
+            is_ended = is_interrupted_within(0)
+        except KeyboardInterrupt:
+            is_ended = True
+        finally:
+            sys.settrace(None)
+        if not is_ended:
+            break  # it has fewer lines
+        sent = nth
+    assert sent > 1
 
 
 def test_a_worker_that_goes_away_ends_it_with_its_reason(run: Run) -> None:
