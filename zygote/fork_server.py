@@ -101,16 +101,20 @@ def report_imports(file: int, count: int) -> int:
 def imported(request: dict, file: int) -> dict:
     """The report on an import. Args: file: notes which module is being imported, in case that the import ends this process.
 
-    Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
-    a test suite of the standard library for one, is not imported for all others."""
+    Which modules is what functions said to have imported, and a function may say anything: what neither the packages nor the
+    standard library bring is not imported."""
+    standard = set(sys.modules)
     from sockd_zygote.forks import kept, randomness
     from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
     from sockd_zygote.handlers import package_path
+    from sockd_zygote.own_functions.module_kinds import RUNTIME, Kinds
 
+    forget_modules(sys.modules.keys() - standard)
+    before = set(sys.modules)
     kept.restore_tmp()
     offered = {
         entry.partition(".")[0] for path in request["paths"] if os.path.isdir(path) for entry in os.listdir(path)
-    }
+    } | sys.stdlib_module_names
     _native.set_title(title(request["paths"]), "sockd-zygote")
     os.environ.update(request["env"])
     if request.get("sys_path"):
@@ -129,7 +133,7 @@ def imported(request: dict, file: int) -> dict:
         for begun, name in enumerate(request["modules"], 1):
             os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)
             try:
-                if name.partition(".")[0] not in offered and not request["standard_library"]:
+                if name.partition(".")[0] not in offered and not request["ours"]:
                     raise ModuleNotFoundError(f"{name} is not in these packages")
                 __import__(name)
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
@@ -148,6 +152,8 @@ def imported(request: dict, file: int) -> dict:
     hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")
+    kinds = Kinds()
+    loaded = [name for name in sorted(sys.modules.keys() - before) if kinds.key_of(name, sys.modules[name]) != RUNTIME]
     return {
         "seconds": seconds,
         "threads": hygiene.thread_count(),
@@ -155,7 +161,19 @@ def imported(request: dict, file: int) -> dict:
         "failed": failed,
         "seen": observer.report(),
         "left": [complaint[:500] for complaint in complaints[:MOST_WORDS]],
+        "loaded": loaded,
     }
+
+
+def forget_modules(names: set[str]) -> None:
+    """Take modules of the standard library that our own code has imported out of `sys.modules`: a function finds there what it
+    has imported itself, and no more."""
+    for name in names:
+        if name.partition(".")[0] != "sockd_zygote":
+            module = sys.modules.pop(name)
+            parent, _, child = name.rpartition(".")
+            if parent and getattr(sys.modules.get(parent), child, None) is module:
+                delattr(sys.modules[parent], child)
 
 
 def settle() -> None:

@@ -61,7 +61,7 @@ CONTROL_ANSWER_MAX_BYTES = 32 * 1024
 """Longest answer of a Zygote: its daemon reads it between two requests of others."""
 IMPORT_MAX_BYTES = 1 << 20
 """Longest request of an `import`, in a memory file whose size neither end can change."""
-IMPORT_REPORT_MAX_BYTES = 256 * 1024
+IMPORT_REPORT_MAX_BYTES = 512 * 1024
 """Longest report in it: the daemon reads it between two requests of others."""
 IMPORT_PROGRESS = Struct("<I")
 """What follows IMPORT_MAX_BYTES in that file: how many of the modules the Zygote has begun to import."""

@@ -67,6 +67,8 @@ class Imported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seen: Observed = NOTHING_SEEN
     threaded: str = ""
     """The first module after whose import there was more than one thread."""
+    loaded: Names = frozenset()
+    """All modules that are there since."""
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +87,8 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """All of sys.path, of an image; `directory`: where its functions run; `sitecustomize`: as `ImageImports` has it."""
     directory: str = ""
     sitecustomize: str = ""
-    standard_library: bool = False
-    """The modules are the standard library's; else those that `paths` do not have are not imported."""
+    ours: bool = False
+    """The modules are sockd's own; else what neither `paths` nor the standard library has is not imported."""
 
 
 class ImportFile:

@@ -46,6 +46,10 @@ from sockd.sandbox.sandbox import Sandbox
 from sockd_zygote import protocol
 
 
+WORTH_RECORDING_NS = 3_000_000
+"""A function without packages that initializes within this is started from the root Zygote for good: nothing could be saved."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caches:
     """What functions are served from."""
@@ -149,6 +153,7 @@ class Function:
         """Prepare a version's initscript, Zygote and starts, and count its sockets with those of the other versions."""
         version.program.socket_account = self.allowance.socket_account
         self._wanted = Wanted(version.view, version.program, self._conditions(version))
+        self.caches.learner.adopt(version.view)
         self.caches.tree.expect(version.view.lineage, at_once=not version.record.image)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
@@ -294,7 +299,8 @@ class Function:
                 passed_over = bool(leased.passed_over)
                 learner.observe(version.id, version.view, leased.node, sandbox.imports, passed_over=passed_over)
             learner.consider(version.view)
-            self._verify(leased.node, version)
+            if leased.node.imports or sandbox.imports or sandbox.init_ns >= WORTH_RECORDING_NS:
+                self._verify(leased.node, version)
             self.caches.tree.refill(leased.node)
 
     def _verify(self, node: ZygoteNode, version: Version) -> None:

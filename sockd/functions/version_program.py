@@ -5,6 +5,7 @@ Owns nothing: the version that a program is made for owns it, and closes it.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ import msgspec
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.caches.packages.provided_names import Provided, provided_by
-from sockd.caches.zygotes import standard_library
 from sockd.caches.zygotes.soundness import OPEN_FILES, ImportView
 from sockd.code.code_store import SANDBOX_PATH
 from sockd.code.entrypoint import DETECTED_APPS, parse_handler, provided
@@ -103,11 +103,13 @@ def _handler_in_image(about: About, image: UsedImage) -> tuple[Program, ImportVi
     }
     # Its code and packages are in the image, and so in each of its Zygotes.
     view = ImportView(
-        frozenset((imports.key,)) if config.zygote == "packages" else frozenset(),
+        frozenset((imports.key,)),
         environment=environments.BASE | variables,
         variables=frozenset(config.environment.items()),
         network=config.network,
         interpreter=image.python.id,
+        zygote=config.zygote,
+        program=program_digest(about, variables, frozenset((imports.key,))),
     )
     return _program(about, message, interpreter=image.python.id), view
 
@@ -149,26 +151,32 @@ def _program(
 
 
 def import_view(about: About, closure: Closure, packages: InstallCache, code: Path) -> ImportView:
-    """What the imports of a version see in its own start; of its packages none, if no Zygote may import any for it."""
+    """What the imports of a version see in its own start."""
     config = about.config
-    nothing = ImportView(frozenset(), network=config.network, interpreter=interpreter_id(config))
-    if config.zygote == "none":
-        return nothing
-    file = entry_file(code, about.record.handler)
-    uses_standard_library = bool(file) and standard_library.is_needed_by(code / file)
-    if not closure.keys and not uses_standard_library:
-        return nothing
+    if config.zygote == "none" or provided(code, config.runtime):
+        return ImportView(frozenset(), network=config.network, interpreter=interpreter_id(config))
+    variables = environment(about, closure, packages)
     return ImportView(
-        closure.keys if config.zygote == "packages" else frozenset(),
+        closure.keys,
         {key: packages.provided(key) for key in closure.keys},
         with_storage(provided_by(code)) if config.storage == "sockd" else provided_by(code),
-        environments.BASE | environment(about, closure, packages) | {OPEN_FILES: str(config.open_files)},
-        uses_standard_library,
+        environments.BASE | variables | {OPEN_FILES: str(config.open_files)},
         frozenset(config.environment.items()),
         config.network,
         frozenset(path.name for path in code.iterdir()),
         interpreter_id(config),
+        config.zygote,
+        program_digest(about, variables, closure.keys),
     )
+
+
+def program_digest(about: About, variables: dict[str, str], keys: frozenset[str]) -> str:
+    """A name for all that decides what a version's top level does. No value of a variable can be read from it."""
+    record, config = about.record, about.config
+    code = record.image or record.digest
+    settings = record.handler, config.storage, config.app, config.network, config.zygote, config.open_files
+    parts = code, settings, interpreter_id(config), sorted(variables.items()), sorted(keys)
+    return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def interpreter_id(config: FunctionConfig) -> str:

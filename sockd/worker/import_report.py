@@ -7,25 +7,44 @@ from __future__ import annotations
 
 from typing import Any
 
+from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import requirement
 from sockd.worker.worker import Worker
+
+
+def why(view: ImportView, node: ZygoteNode | None) -> str:
+    """In one line: why the starts of a version share imports with others, or do not."""
+    if view.zygote == "none":
+        return 'nothing is imported ahead: zygote = "none", or it is a program'
+    if view.top is None:
+        return "its top level is recorded after its first cold start"
+    if not view.top.wanted:
+        return view.top.change or "its top level imports nothing that a Zygote could import ahead"
+    if node is None or not node.imports:
+        return "no Zygote serves it yet"
+    if view.top.loaded <= node.shared.loaded:
+        return "a Zygote has imported ahead all that its top level imports"
+    return f"a Zygote has imported a part ahead: {view.top.change or 'no Zygote has the rest'}"
 
 
 def imports(worker: Worker, name: str) -> dict[str, Any]:
     """As `WorkerApi.imports`."""
     version, learner = worker.functions.current(name), worker.learner
-    seen = learner.profile.seen_by(version.id)
-    means = learner.profile.seconds_by_key()
+    top, seen = version.view.top, learner.seen.get(version.id)
+    modules = [module for step in top.steps for module in step.modules] if top is not None else []
+    recorded = {module.name for module in modules}
+    modules += [module for module in seen or () if module.name not in recorded]
     refused = {entry.key: entry.reason for entry in learner.refused.list()}
     node = worker.tree.best_now(version.view)  # None: the Zygotes of an image start with its first request
     held = node.packages if node is not None else frozenset()
     told: dict[str, list[dict[str, Any]]] = {}
-    for entry in seen or ():
-        told.setdefault(entry.key, []).append({"module": entry.module, "ms": entry.seconds * 1e3})
+    for module in modules:
+        told.setdefault(module.key, []).append({"module": module.name, "ms": module.seconds * 1e3})
     packages = [
         {
             "package": requirement(worker, key),
-            "ms": sum(module["ms"] for module in told[key]) if key in told else means.get(key, 0.0) * 1e3,
+            "ms": sum(module["ms"] for module in told.get(key, ())),
             "in_zygote": key in held,
             "refused": refused.get(key),
             "modules": sorted(told.get(key, ()), key=lambda module: -module["ms"]),
@@ -35,8 +54,9 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
     return {
         "function": name,
         "version": version.number,
-        "seen": seen is not None,
-        "zygotes_allowed": version.view.closure == version.keys,
+        "seen": top is not None or seen is not None,
+        "zygotes_allowed": version.view.zygote == "packages",
+        "sharing": why(version.view, node),
         "passed_over": [
             {"packages": sorted(requirement(worker, key) for key in larger.packages), "reason": str(reason)}
             for larger, reason in worker.tree.passed_over(version.view)

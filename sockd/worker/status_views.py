@@ -101,7 +101,7 @@ def tree_snapshot(worker: Worker) -> Tree:
             "packages": sorted(requirement(worker, key) for key in node.packages - inherited),
             "network": node.network,
             "interpreter": node.lineage.interpreter,
-            "modules": len(node.modules),
+            "modules": len(node.shared.loaded),
             "unique_memory_bytes": node.unique_bytes,
             "shared_memory_bytes": node.shared_bytes,
             "rate": node.rate.at(now_s),
@@ -124,7 +124,7 @@ def package_rows(worker: Worker) -> list[dict[str, Any]]:
     differing: dict[str, list[dict[str, Any]]] = {}
     for pair in worker.verifier.refused():
         shown = {"reason": pair.refusal.reason, **_refusal(pair.refusal)}
-        differing.setdefault(pair.owner or min(pair.packages), []).append(shown)
+        differing.setdefault(pair.owner or min(pair.packages, default=""), []).append(shown)
     refused = {entry.key: entry for entry in worker.learner.refused.list()}
     return [
         {

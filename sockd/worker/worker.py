@@ -193,9 +193,7 @@ class Worker:
         packages.builds = Builder(
             config.builds, tree, state.path / "build" / "tools", max_package_mb=config.packages.max_package_mb
         )
-        learner = ImportLearner(
-            zygotes, tree, state.path / "learned.json", packages.provided, open_files=config.function.open_files
-        )
+        learner = ImportLearner(zygotes, tree, state.path, packages.provided, open_files=config.function.open_files)
         stack.push_async_callback(learner.aclose)
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
@@ -313,13 +311,18 @@ def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, ha
     def refused(node: ZygoteNode, view: ImportView, has_served: bool) -> None:
         if has_served:
             handlers.drop_children(node.zygote)
-        if not view.variables:
-            learner.differs(node, view.closure)
+        learner.differs(node, view)
 
     verifier = Verifier(
-        config, tree, learner.profile.order_of, is_learning=lambda: learner.is_learning, on_refused=refused
+        config,
+        tree,
+        learner.recordings,
+        on_recorded=learner.record,
+        is_learning=lambda: learner.is_learning,
+        on_refused=refused,
     )
     tree.unverified = verifier.unverified
+    learner.on_made.append(verifier.consider_node)
     return verifier
 
 

@@ -16,8 +16,7 @@ def open_app(target: Any, kind: str) -> App | None:
 
     Args: kind: wsgi, asgi; auto: one of the two; maybe: one of the two, or a function of events, which gives None.
     Raises: HandlerNotFound: it cannot be called; whatever its startup raises."""
-    if kind in ("auto", "maybe"):
-        kind = kind_of(target) or ("wsgi" if kind == "auto" else "")
+    kind = chosen_kind(target, kind)
     if kind == "asgi":
         from sockd_zygote.handlers.asgi import Asgi
 
@@ -27,6 +26,13 @@ def open_app(target: Any, kind: str) -> App | None:
 
         return Wsgi(target)
     return None
+
+
+def chosen_kind(target: Any, kind: str) -> str:
+    """Return asgi, wsgi, or nothing for a function of events. Args: kind: as `open_app` takes it."""
+    if kind in ("auto", "maybe"):
+        return kind_of(target) or ("wsgi" if kind == "auto" else "")
+    return kind
 
 
 def kind_of(target: Any) -> str:

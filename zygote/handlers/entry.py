@@ -24,18 +24,29 @@ def open_handler(function: dict) -> Handler:
         from sockd_zygote.handlers.runtime_api import Program
 
         return Program(function)
-    if function["entry_file"]:
-        load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
-    app = function.get("app", "")
+    target, app = load_target(function)
     if not app:
-        return Handler(function, load(function["handler"]))
-    target = load_any(function["handler"])
-    code = getattr(target, "__code__", None)
-    if app == "maybe" and code is not None and is_plain(code) and not hasattr(target, "__wrapped__"):
         return Handler(function, target)
     from sockd_zygote.handlers.app_kinds import open_app
 
     return open_app(target, app) or Handler(function, target)
+
+
+def load_target(function: dict) -> tuple[Any, str]:
+    """Load the entry module, and what serves its kind of handler.
+
+    Returns: the object that the entry point names, and which kind of web app it may be; empty: none.
+    Raises: HandlerNotFound; whatever the module raises."""
+    if function["entry_file"]:
+        load_file(function["handler"].partition(":")[0], function["code"], function["entry_file"])
+    app = function.get("app", "")
+    if not app:
+        return load(function["handler"]), ""
+    target = load_any(function["handler"])
+    code = getattr(target, "__code__", None)
+    if app == "maybe" and code is not None and is_plain(code) and not hasattr(target, "__wrapped__"):
+        return target, ""
+    return target, app
 
 
 def is_plain(code: Any) -> bool:

@@ -14,13 +14,14 @@ import re
 import sys
 import types
 
+from sockd_zygote.own_functions.module_kinds import MACHINERY, RUNTIME, Kinds, instance_dict, is_a, namespace
+from sockd_zygote.own_functions.state import CACHES
+
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-STORE = "/packages/"
-"""Where the distributions are: sockd.caches.packages.distribution.SANDBOX_STORE."""
 KEPT_DUNDERS = frozenset({"__all__", "__version__", "__path__"})
 """Of names with two underscores those that are a package's own; the others are the interpreter's, or Cython's."""
 LARGEST = 1 << 40
@@ -41,7 +42,6 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _REPR: dict[type, Any] = {
     kind: kind.__repr__ for kind in (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 }
-_OF_MODULE: Mapping[str, Any] = vars(types.ModuleType)
 _OF_CLASS: Mapping[str, Any] = vars(type)
 """What `type` knows of a class, without its metaclass being asked."""
 
@@ -51,23 +51,31 @@ Names = dict[str, object]
 class Fingerprint:
     """Describes modules. Remembers the digests of code that it has seen."""
 
-    def __init__(self, pids: Iterable[int] = ()) -> None:
+    def __init__(self, kinds: Kinds, pids: Iterable[int] = ()) -> None:
         """Args: pids: of processes that the modules may have been imported in: these numbers are taken for each other."""
+        self._kinds = kinds
         self._pids = frozenset(pids)
         self._codes: dict[int, tuple[types.CodeType, str]] = {}
 
-    def modules(self) -> dict[str, types.ModuleType]:
-        """The loaded modules of packages, by name."""
-        return {name: module for name, module in sorted(sys.modules.items()) if owner(module)}
+    def modules(self, loaded: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the modules to be compared by name: of packages, of the standard library and of the function's code."""
+        every = sorted(loaded.items())
+        return {
+            name: each for name, each in every if self._kinds.key_of(name, each) != RUNTIME and name not in MACHINERY
+        }
 
-    def names_of(self, name: str, module: types.ModuleType) -> Names:
+    def names_of(self, name: str, module: Any) -> Names:
         """What each name of a module is, as nested tuples."""
+        if not is_a(module, types.ModuleType):
+            return {"": self.looks(module)}
         found: Names = {}
         for key, value in list(namespace(module).items()):
             if type(key) is not str or (key.startswith("__") and key not in KEPT_DUNDERS):
                 continue
             if sys.modules.get(f"{name}.{key}") is value and is_a(value, types.ModuleType):
                 continue  # a submodule, bound by its import
+            if f"{name}.{key}" in CACHES:
+                continue
             found[key] = self.looks(value, DEPTH, home=name)
         return found
 
@@ -196,40 +204,12 @@ def items_shown(look: Any, known: Mapping[str, str] | None) -> str:
     return f" ({', '.join(plain)}{', …' if look[1] > len(plain) else ''})" if plain else ""
 
 
-def owner(module: object) -> str:
-    """The key of the distribution that a module is of; empty: of none."""
-    if not is_a(module, types.ModuleType):
-        return ""
-    file = namespace(module).get("__file__")
-    return file.split("/")[2] if isinstance(file, str) and file.startswith(STORE) else ""
-
-
-def namespace(module: Any) -> dict[str, Any]:
-    """A module's names. Not by its own attribute: a lazy module would be loaded by that."""
-    names: dict[str, Any] = _OF_MODULE["__dict__"].__get__(module)
-    return names
-
-
-def instance_dict(value: object) -> Mapping[str, Any] | None:
-    """An object's own attributes, if the interpreter keeps them, and no property of its class is in the way."""
-    for each in _OF_CLASS["__mro__"].__get__(type(value)):
-        descriptor = _OF_CLASS["__dict__"].__get__(each).get("__dict__")
-        if descriptor is not None:
-            return descriptor.__get__(value) if type(descriptor) is types.GetSetDescriptorType else None
-    return None
-
-
 def name_of(kind: type) -> str:
     module = _OF_CLASS["__dict__"].__get__(kind).get("__module__")
     if type(module) is not str:  # a class in C
         module = _OF_CLASS["__module__"].__get__(kind)
     qualname = _OF_CLASS["__qualname__"].__get__(kind)
     return str(qualname) if module == "builtins" else f"{module}.{qualname}"
-
-
-def is_a(value: object, kind: type) -> bool:
-    """isinstance, without asking the value for its __class__: a lazy object would load what it stands for."""
-    return issubclass(type(value), kind)
 
 
 def is_private_to_python(name: object) -> bool:

@@ -42,7 +42,7 @@ class NodeStats:
     id: str
     parent_id: str | None
     """None: the root."""
-    packages: frozenset[str]
+    imports: frozenset[str]
     unique_bytes: int
     """Private memory, measured: what the host gets back."""
     recent_rate: float
@@ -157,17 +157,17 @@ def fallback(node: NodeStats, nodes: Iterable[NodeStats]) -> NodeStats | None:
     """The Zygote that would serve if `node` were gone: most packages among the other subsets; None for a root."""
     best: NodeStats | None = None
     for other in nodes:
-        if other.id == node.id or other.provisioning or not other.packages <= node.packages:
+        if other.id == node.id or other.provisioning or not other.imports <= node.imports:
             continue
         if other.lineage != node.lineage:
             continue
-        if best is None or len(other.packages) > len(best.packages):
+        if best is None or len(other.imports) > len(best.imports):
             best = other
     return best
 
 
 def _sock_ratio(node: NodeStats, instead: NodeStats | None) -> float:
-    missing = len(node.packages) - (len(instead.packages) if instead else 0)
+    missing = len(node.imports) - (len(instead.imports) if instead else 0)
     return node.recent_rate * missing / max(node.unique_bytes, 1)
 
 
@@ -198,6 +198,6 @@ def _hand_over(victim: NodeStats, alive: dict[str, NodeStats]) -> None:
     if heir is not None:
         alive[heir.id] = replace(heir, recent_rate=heir.recent_rate + victim.recent_rate)
     for node in list(alive.values()):
-        if victim.packages < node.packages and fallback(node, [*alive.values(), victim]) is victim:
+        if victim.imports < node.imports and fallback(node, [*alive.values(), victim]) is victim:
             saved = node.import_seconds_saved + victim.import_seconds_saved
             alive[node.id] = replace(node, import_seconds_saved=saved)

@@ -12,19 +12,20 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from sockd.caches.packages.distribution import name_of
 from sockd.caches.packages.provided_names import Provided
-from sockd.caches.zygotes import eviction, selection, standard_library
+from sockd.caches.zygotes import eviction, selection
 from sockd.caches.zygotes.import_hits import ImportHits
-from sockd.caches.zygotes.import_profile import Seen, load_learned, save_learned
+from sockd.caches.zygotes.recordings import Recordings, load_learned, save_learned
 from sockd.caches.zygotes.sharing import Sharing
 from sockd.caches.zygotes.soundness import ImportView
-from sockd.caches.zygotes.zygote_maker import ZygoteMaker
+from sockd.caches.zygotes.top_level import STANDARD_LIBRARY, Module, TopLevel, key_of_import
+from sockd.caches.zygotes.zygote_maker import Plan, ZygoteMaker
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.farm.control import ZygoteGone, ZygoteLate
@@ -39,8 +40,9 @@ MOST_GUESSED_BYTES = 256 << 20
 """At most, however long an import took: on a busy host it takes many times as long."""
 TOP_DEMANDS = 128
 MAX_WAITING = 1024
-"""Most closures that wait for a Zygote; a further one is considered again at its function's next start."""
-STANDARD_LIBRARY_BYTES = 12 << 20
+"""Most functions that wait for a Zygote; a further one is considered again at its next start."""
+MAX_SEEN = 512
+"""Most versions of which it is known what their last new sandbox imported."""
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
 
 _log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class UnderWay(NamedTuple):
     """A Zygote that a learner is making, as the policies see it: no parent yet, and not made twice."""
 
     id: str
-    packages: frozenset[str]
+    imports: frozenset[str]
     parent: ZygoteNode
     bytes: int
 
@@ -58,7 +60,7 @@ class UnderWay(NamedTuple):
 class Failed(NamedTuple):
     """A plan whose Zygote failed; the search for the harmful package is to come. It is under way until then."""
 
-    plan: selection.NewNode
+    plan: Plan
     entry: UnderWay
 
 
@@ -69,47 +71,65 @@ class ImportLearner:
         self,
         config: ZygoteConfig,
         tree: ZygoteTree,
-        learned: Path,
+        state: Path,
         provided: Callable[[str], Provided],
         *,
         open_files: int,
     ) -> None:
-        """Args: learned: the file that it is kept in; provided: what an installed distribution offers, by key; open_files: the
-        limit of functions that set none, which imports find."""
+        """Args: state: the directory that what is learned is kept in; provided: what an installed distribution offers, by key;
+        open_files: the limit of functions that set none, which imports find."""
         self._config = config
         self._tree = tree
-        self._learned = learned
-        self.profile, self.refused, problem = load_learned(learned, max_modules=config.max_modules)
+        self._learned = state / "learned.json"
+        self.recordings = Recordings(state / "recordings", max_modules=config.max_modules)
+        self.refused, problem = load_learned(self._learned, self.recordings)
         if problem:
             _log.warning("%s", problem)
         self.hits = ImportHits()
+        self.seen: OrderedDict[str, list[Module]] = OrderedDict()
+        """What the last new sandbox of a version imported from packages, by the version's id."""
+        self.on_made: list[Callable[[ZygoteNode], None]] = []
+        """Called with each new node."""
         self._limits = selection.TreeLimits(max_nodes=config.max_nodes, max_depth=config.max_depth)
         self._costs: dict[str, selection.PackageCost] | None = None
-        self._maker = ZygoteMaker(config, tree, self.profile, provided, open_files=open_files)
         self._sharing = Sharing(provided, lambda: self.refused.keys)
-        self._wants_standard_library: set[Lineage] = set()
+        self._maker = ZygoteMaker(config, tree, provided, self._sharing.path_of, open_files=open_files)
         self._waiting: dict[tuple[frozenset[str], Lineage], ImportView] = {}
         self._failed: deque[Failed] = deque()
         self._searching = 0
         self._under_way: list[UnderWay] = []
-        self._stale: dict[ZygoteNode, None] = {}
         self._wake = asyncio.Event()
         self._random = random.Random()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._grow(), name="learner") for _ in range(config.learners)]
 
+    def adopt(self, view: ImportView) -> None:
+        """A version is there: what is known of its top level is known to its view."""
+        if view.top is None and view.zygote != "none":
+            view.top = self.recordings.find(view.program)
+
+    def record(self, view: ImportView, top: TopLevel) -> None:
+        """The top level of a version was recorded: perhaps a Zygote is worth making for it."""
+        view.top = top
+        for node in self._tree.nodes:
+            node.verdicts.pop(view, None)
+        self._costs = None
+        try:
+            self.recordings.keep(view.program, top)
+        except OSError as error:
+            _log.warning("a recording cannot be saved: %s", error.strerror)
+        self.consider(view)
+
     def consider(self, view: ImportView) -> None:
-        """A function with these packages was started: perhaps a better Zygote is worth making."""
-        closure, lineage = view.closure, view.lineage
-        self._tree.demand[lineage].hit(closure, time.monotonic())
-        if view.uses_standard_library and self._config.enabled and self._lacks_standard_library(lineage):
-            self._wants_standard_library.add(lineage)
-            self._wake.set()
-        nodes = self._tree.nodes_of(lineage)
-        if not closure or not self._config.enabled or any(node.packages == closure for node in nodes):
+        """A function with these imports was started: perhaps a better Zygote is worth making."""
+        if view.top is None or not view.top.wanted:
             return
-        if (closure, lineage) in self._waiting or len(self._waiting) < MAX_WAITING:
-            self._waiting[closure, lineage] = view
+        wanted, lineage = self._sharing.know(view.top), view.lineage
+        self._tree.demand[lineage].hit(wanted, time.monotonic())
+        if not self._config.enabled or any(node.imports == wanted for node in self._tree.nodes_of(lineage)):
+            return
+        if (wanted, lineage) in self._waiting or len(self._waiting) < MAX_WAITING:
+            self._waiting[wanted, lineage] = view
             self._wake.set()
 
     def observe(
@@ -121,45 +141,46 @@ class ImportLearner:
         *,
         passed_over: bool = False,
     ) -> None:
-        """What a function imported, after it was forked from `node`; and whether a larger node was passed over."""
-        seen = [Seen(*entry) for entry in imports]
+        """What a function imported from packages, after it was forked from `node`; and whether a larger node was passed over."""
+        seen = [Module(*entry) for entry in imports if entry[0] in view.closure]
         self.hits.count(view.closure, node.packages, len(seen), passed_over=passed_over)
-        self.profile.observe(function, view.closure, seen, inherited=node.packages)
-        self._costs = None
-        if seen:
-            self.consider(view)
-        node.late_seconds += sum(entry.seconds for entry in seen if entry.key in node.packages)
-        if self._config.enabled and eviction.worth_refreshing(node.late_seconds, node.import_seconds):
-            self._stale[node] = None
-            self._wake.set()
+        if seen or function not in self.seen:
+            self.seen[function] = seen
+            self.seen.move_to_end(function)
+        if len(self.seen) > MAX_SEEN:
+            self.seen.popitem(last=False)
 
     def forgive(self, name: str | None) -> list[str]:
         """Forget the failures of all versions of a distribution, or of all distributions; the keys that were refused."""
         forgiven = [key for key in self.refused.keys if name is None or name in (key, name_of(key))]
         for key in forgiven:
             self.refused.forgive(key)
-            self.profile.forgive(key)
+        for import_ in list(self.recordings.failed):
+            if name is None or name in (key_of_import(import_), name_of(key_of_import(import_))):
+                del self.recordings.failed[import_]
         self._sharing.forget()
         self.save()
         return sorted(forgiven)
 
-    def differs(self, node: ZygoteNode, closure: frozenset[str]) -> None:
-        """A Zygote does not serve functions with this closure: perhaps one of their own is worth making. If it was theirs alone,
-        it is of no use; what its parent had imported first may be why."""
-        if node.packages == closure and node.shared.before:
-            self._sharing.refuse(node.shared.before, closure)
+    def differs(self, node: ZygoteNode, view: ImportView) -> None:
+        """A Zygote does not serve a function: perhaps one of its own is worth making. If the node was its alone, it is of no use;
+        what its parent had imported first may be why."""
+        wanted = view.top.wanted if view.top is not None else frozenset()
+        above = node.parent.imports if node.parent is not None else frozenset()
+        if node.imports == wanted and above:
+            self._sharing.refuse(above, wanted)
             if node in self._tree.nodes:
                 self._tree.remove(node)
         else:
-            self._sharing.refuse(node.packages, closure)
+            self._sharing.refuse(node.imports, wanted)
 
     def forget(self, key: str) -> None:
-        """A distribution was removed from the install cache: forget it, and every Zygote that holds it."""
-        self.profile.forget(key)
+        """A distribution was removed from the install cache: forget it, and every Zygote that has it."""
+        self.recordings.forget(key)
         self.refused.forgive(key)
         self._sharing.forget()
         self._costs = None
-        for node in [node for node in self._tree.nodes if key in node.packages]:
+        for node in [node for node in self._tree.nodes if key in node.shared.packages]:
             self._tree.remove(node)
 
     @property
@@ -177,7 +198,7 @@ class ImportLearner:
     def save(self) -> None:
         """Publish what was learned for the next daemon."""
         try:
-            save_learned(self._learned, self.profile, self.refused)
+            save_learned(self._learned, self.recordings, self.refused)
         except OSError as error:
             _log.warning("what was learned cannot be saved: %s", error.strerror)
 
@@ -186,66 +207,35 @@ class ImportLearner:
     async def _grow(self) -> None:
         while True:
             await self._wake.wait()
-            while self._wants_standard_library or self._waiting or self._stale or self._may_search():
+            while self._waiting or self._may_search():
                 try:
-                    if self._wants_standard_library:
-                        await self._make_standard_library(self._wants_standard_library.pop())
-                    elif self._waiting:
+                    if self._waiting:
                         await self._grow_for(self._waiting.pop(next(iter(self._waiting))))
-                    elif self._stale:
-                        node = next(iter(self._stale))
-                        del self._stale[node]
-                        await self._refresh(node)
                     else:
                         await self._search(self._failed.popleft())
                 except Exception:
                     _log.exception("a Zygote could not be made")
             self._wake.clear()
 
-    def _lacks_standard_library(self, lineage: Lineage) -> bool:
-        key = standard_library.KEY
-        return (
-            self._tree.standard_library_of(lineage) is None
-            and key not in self.refused.keys
-            and not any(key in entry.packages for entry in self._under_way_for(lineage))
-        )
-
-    async def _make_standard_library(self, lineage: Lineage) -> None:
-        """The Zygote of functions that import the standard library and no package that a Zygote has."""
-        try:
-            root = self._tree.root_of(lineage)
-        except ZygoteGone:
-            return  # wanted again at the next start
-        packages = frozenset((standard_library.KEY,))
-        plan = selection.NewNode(root.id, packages, packages, 0.0, 0.0, 0.0, STANDARD_LIBRARY_BYTES)
-        if not self._make_room(plan, is_worth_it=True):
-            return
-        entry = self._begin(root, plan)
-        try:
-            self._tree.add(await self._maker.make_standard_library(entry.parent, plan))
-        except (SockdError, OSError, TimeoutError) as error:
-            self._refuse(root, plan, standard_library.KEY, said(error), error)
-        finally:
-            self._under_way.remove(entry)
-
     def _may_search(self) -> bool:
         """Whether a plan failed, and a learner is left for the others."""
         return bool(self._failed) and self._searching < max(self._config.learners - 1, 1)
 
     async def _grow_for(self, view: ImportView) -> None:
-        plan = self._plan(view.closure, view.lineage)
-        if plan is None or not self.profile.modules_for(plan.packages) or self._sharing.refusal(plan.packages, view):
+        found = self._plan(view)
+        if found is None or view.top is None or self._sharing.refusal(found.imports, view):
             return
-        parent = next(node for node in self._tree.nodes if node.id == plan.parent_id)
-        if not self._make_room(plan):
+        plan = Plan(found, view.top)
+        parent = next(node for node in self._tree.nodes if node.id == found.parent_id)
+        if not self._make_room(found):
             return
-        entry = self._begin(parent, plan)
+        entry = self._begin(parent, found)
         try:
             await self._make(parent, plan)
         except NoCapacity as error:
-            _log.warning("a Zygote for %s cannot be made: %s", sorted(plan.packages), error)
+            _log.warning("a Zygote for %s cannot be made: %s", plan.words, error)
         except (SandboxFailed, OSError, TimeoutError) as error:
-            _log.warning("a Zygote for %s failed: %s; looking for the package", sorted(plan.packages), said(error))
+            _log.warning("a Zygote for %s failed: %s; looking for the package", plan.words, said(error))
             self._failed.append(Failed(plan, entry))
             return
         finally:
@@ -258,74 +248,45 @@ class ImportLearner:
 
     def _begin(self, parent: ZygoteNode, plan: selection.NewNode) -> UnderWay:
         """Until the entry is removed, no other learner makes this Zygote, evicts its parent or takes its memory."""
-        entry = UnderWay(f"under way: {id(plan)}", plan.packages, parent, plan.bytes)
+        entry = UnderWay(f"under way: {id(plan)}", plan.imports, parent, plan.bytes)
         self._under_way.append(entry)
         return entry
 
-    async def _make(self, parent: ZygoteNode, plan: selection.NewNode) -> None:
-        """A node of the tree. Raises: as `_made`."""
-        self._tree.add(await self._made(parent, plan))
-        for key in plan.added:
-            self.refused.forgive(key)  # a later failure is a first one again
-
-    async def _made(self, parent: ZygoteNode, plan: selection.NewNode) -> ZygoteNode:
-        """A node that may serve. Raises: as `ZygoteMaker.make`."""
+    async def _make(self, parent: ZygoteNode, plan: Plan) -> None:
+        """A node of the tree. Raises: as `ZygoteMaker.make`."""
         node = await self._maker.make(parent, plan)
-        self._sharing.learn(node.shared)
-        return node
+        self._sharing.learn(node.imports, node.shared)
+        self._tree.add(node)
+        for key in plan.keys:
+            self.refused.forgive(key)  # a later failure is a first one again
+        for told in self.on_made:
+            told(node)
 
     async def _search(self, failed: Failed) -> None:
         """Find the distribution that failed, unless the parent is gone or a search has found one already."""
         self._searching += 1
         try:
-            if failed.entry.parent in self._tree.nodes and not failed.plan.added & self.refused.keys:
+            if failed.entry.parent in self._tree.nodes and not failed.plan.keys & self.refused.keys:
                 await self._blame(failed.entry.parent, failed.plan)
         finally:
             self._under_way.remove(failed.entry)
             self._searching -= 1
             self.save()
 
-    async def _refresh(self, node: ZygoteNode) -> None:
-        """Make a node anew with what its users were seen importing since; the old one serves until then, or stays."""
-        node.late_seconds = 0.0
-        parent = node.parent
-        missing = set(self.profile.modules_for(node.packages)) - node.modules
-        if parent is None or node not in self._tree.nodes or not missing:
-            return
-        added = node.packages - parent.packages
-        rate = node.rate.at(time.monotonic())
-        plan = selection.NewNode(
-            parent.id, node.packages, added, node.seconds_saved, rate, benefit=0.0, bytes=node.unique_bytes
-        )
-        entry = self._begin(node, plan)  # the node itself must not be evicted meanwhile
-        try:
-            new = await self._made(parent, plan)
-            if node in self._tree.nodes:
-                self._tree.replace(node, new)
-            else:
-                self._tree.add(new)
-        except (SockdError, OSError, TimeoutError) as error:
-            _log.warning("%s stays as it is, without %s: %s", node.id, ", ".join(sorted(missing)), said(error))
-            if passed_deadline(error) or isinstance(error, NoCapacity):
-                # A busy host may be the cause: tried again when users have spent on it what the deadline allows.
-                node.late_seconds = -self._config.import_deadline_s
-            elif node in self._tree.nodes:
-                self.profile.failed(node.packages, missing)
-        finally:
-            self._under_way.remove(entry)
-        self.save()
-
-    def _plan(self, closure: frozenset[str], lineage: Lineage) -> selection.NewNode | None:
+    def _plan(self, view: ImportView) -> selection.NewNode | None:
+        if view.top is None:
+            return None
+        wanted, lineage = view.top.wanted, view.lineage
         serving = self._tree.nodes_of(lineage)
         depths = {node.id: node.depth for node in serving if node.zygote.may_spawn}
         nodes: list[selection.NodeView] = [*serving, *self._under_way_for(lineage)]
-        costs, refused = self._package_costs(), self.refused.keys
+        costs, failed = self._import_costs(), frozenset(self.recordings.failed)
         if self._config.policy == "sock":
             return selection.sock_next_node(
                 nodes,
-                closure,
+                wanted,
                 costs=costs,
-                refused=refused,
+                refused=failed,
                 depths=depths,
                 limits=self._limits,
                 rng=self._random,
@@ -334,21 +295,20 @@ class ImportLearner:
         demands = self._tree.demand[lineage].top(TOP_DEMANDS, time.monotonic())
         return selection.next_node(
             nodes,
-            closure,
+            wanted,
             demands,
             costs=costs,
-            refused=refused,
+            refused=failed,
             depths=depths,
             limits=self._limits,
             sharing=self._sharing,
         )
 
-    def _package_costs(self) -> dict[str, selection.PackageCost]:
+    def _import_costs(self) -> dict[str, selection.PackageCost]:
         if self._costs is None:
-            seconds = self.profile.seconds_by_key()
             self._costs = {
-                key: selection.PackageCost(spent, min(int(spent * BYTES_PER_IMPORT_SECOND), MOST_GUESSED_BYTES))
-                for key, spent in seconds.items()
+                import_: selection.PackageCost(spent, min(int(spent * BYTES_PER_IMPORT_SECOND), MOST_GUESSED_BYTES))
+                for import_, spent in self.recordings.seconds().items()
             }
         return self._costs
 
@@ -357,7 +317,7 @@ class ImportLearner:
         failed = {failure.entry.id for failure in self._failed}
         return sum(entry.bytes for entry in self._under_way if entry.id not in failed)
 
-    def _make_room(self, plan: selection.NewNode, *, is_worth_it: bool = False) -> bool:
+    def _make_room(self, plan: selection.NewNode) -> bool:
         """Evict for a planned node; False when it is not worth that, or there is none to evict."""
         now_s = time.monotonic()
         nodes = {node.id: node for node in self._tree.nodes}
@@ -365,15 +325,11 @@ class ImportLearner:
         stats = [node.stats(now_s, is_alone=family[node.lineage] == 1) for node in nodes.values()]
         free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in nodes.values())
         free -= self._reserved_bytes()
-        if (
-            self._config.policy == "measured"
-            and not is_worth_it
-            and not eviction.worth_making(plan, stats, free, self._limits)
-        ):
+        if self._config.policy == "measured" and not eviction.worth_making(plan, stats, free, self._limits):
             return False
         need = eviction.room_needed(plan, len(stats), free, self._limits)
         parents = {plan.parent_id, *(entry.parent.id for entry in self._under_way)}
-        others = [node for node in stats if node.id not in parents and standard_library.KEY not in node.packages]
+        others = [node for node in stats if node.id not in parents]
         victims = [nodes[victim] for victim in POLICIES[self._config.policy](others, need, now_s)]
         if sum(victim.unique_bytes for victim in victims) < need:
             return False
@@ -381,8 +337,8 @@ class ImportLearner:
             self._tree.remove(victim)
         return True
 
-    async def _blame(self, parent: ZygoteNode, plan: selection.NewNode) -> None:
-        """Find the distribution that a Zygote cannot hold, by importing one after the other, each with its canary."""
+    async def _blame(self, parent: ZygoteNode, plan: Plan) -> None:
+        """Find the distribution that a Zygote cannot hold, by doing one import after the other, each with its canary."""
         zygote: Zygote | None = None
         culprit = ""
         try:
@@ -400,32 +356,38 @@ class ImportLearner:
             if zygote is not None:
                 zygote.close()
 
-    async def _try_again(self, parent: ZygoteNode, plan: selection.NewNode) -> None:
+    async def _try_again(self, parent: ZygoteNode, plan: Plan) -> None:
         """Alone each is harmless. If they are together, too, it was our failure and not theirs."""
         try:
             await self._make(parent, plan)
         except NoCapacity as reason:
             _log.warning("no memory to try again: %s", reason)
         except (SandboxFailed, OSError, TimeoutError) as reason:
-            for key in plan.added:
-                self._refuse(parent, plan, key, f"only together with others: {said(reason)}", reason)
+            for import_ in plan.node.added:
+                self._refuse(parent, plan, import_, f"only together with others: {said(reason)}", reason)
 
-    def _refuse(self, parent: ZygoteNode, plan: selection.NewNode, key: str, cause: str, error: Exception) -> None:
+    def _refuse(self, parent: ZygoteNode, plan: Plan, import_: str, cause: str, error: Exception) -> None:
+        """Refuse the distribution of an import; of the standard library that import alone."""
         if parent not in self._tree.nodes:
             # It has ended, perhaps because its image was lost: that is no package's fault.
-            _log.warning("a Zygote for %s was not made: %s", sorted(plan.packages), cause)
+            _log.warning("a Zygote for %s was not made: %s", plan.words, cause)
             return
-        node = ", ".join(sorted(map(name_of, plan.packages)))
-        refusal = self.refused.refuse(
-            key, cause, module=getattr(error, "module", ""), node=node, by_deadline=passed_deadline(error)
-        )
+        key = key_of_import(import_)
+        if key == STANDARD_LIBRARY:
+            self.recordings.note_failed(import_, cause)
+            _log.warning("%s is not imported ahead: %s", import_, cause)
+            return
+        if key not in plan.top.closure:
+            return  # the place on sys.path of packages, of which each is judged by itself
+        module = getattr(error, "module", "")
+        refusal = self.refused.refuse(key, cause, module=module, node=plan.words, by_deadline=passed_deadline(error))
         seconds = refusal.retry_s - refusal.time_s
-        _log.warning("%s is not imported ahead for %.0f s: %s (Zygote of %s)", key, seconds, refusal.reason, node)
+        _log.warning("%s is not imported ahead for %.0f s: %s (Zygote of %s)", key, seconds, refusal.reason, plan.words)
 
-    def _suspects(self, plan: selection.NewNode) -> list[str]:
-        """The new distributions, those with the shortest imports first: dependencies before what depends on them."""
-        costs = self._package_costs()
-        return sorted(plan.added, key=lambda key: (costs[key].seconds if key in costs else 0.0, key))
+    def _suspects(self, plan: Plan) -> list[str]:
+        """The new imports, the shortest first: dependencies before what depends on them."""
+        costs = self._import_costs()
+        return sorted(plan.node.added, key=lambda each: (costs[each].seconds if each in costs else 0.0, each))
 
 
 def passed_deadline(error: Exception) -> bool:

@@ -18,7 +18,7 @@ from sockd.plain.single_flight import SingleFlight
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.sandbox import Sandbox
 
-REQUEST = ImportRequest(paths=[], modules=("sockd_zygote.program_imports",), standard_library=True)
+REQUEST = ImportRequest(paths=[], modules=("sockd_zygote.program_imports",), ours=True)
 _log = logging.getLogger(__name__)
 
 

@@ -1,6 +1,8 @@
 """POLICY: which Zygote serves a function, and which new Zygote is worth its cost. Pure; owns nothing, starts
 nothing.
 
+What is chosen are sets of *imports*: opaque names of what a Zygote imports ahead (`top_level.import_id`). SOCK's are packages.
+
 `best_node` is SOCK's rule (USENIX ATC'18, section 4.2-4.3): of the Zygotes whose packages are a subset of what the
 function asked for, the one with the most of them, ties broken at random. A superset is never used: it would run code
 that the function did not request. The root Zygote has no packages, so there is always a result.
@@ -32,28 +34,28 @@ class NodeView(Protocol):
         """Its name in the tree."""
 
     @property
-    def packages(self) -> frozenset[str]:
-        """The distribution keys it has imported, those of its ancestors included."""
+    def imports(self) -> frozenset[str]:
+        """What it has imported, with what its ancestors have."""
 
 
 N = TypeVar("N", bound=NodeView)
 
 
 class SharingView(Protocol):
-    """What selection needs to know of which packages may be imported for which functions (`sharing.Sharing`)."""
+    """What selection needs to know of which imports may be imported for which functions (`sharing.Sharing`)."""
 
-    def serves(self, packages: frozenset[str], closure: frozenset[str]) -> bool:
-        """Whether a Zygote of these packages may serve functions with this closure."""
+    def serves(self, imports: frozenset[str], closure: frozenset[str]) -> bool:
+        """Whether a Zygote of these imports may serve functions with this closure."""
 
     def closed(self, wanted: frozenset[str], ours: frozenset[str], theirs: frozenset[str]) -> frozenset[str]:
-        """Of the wanted packages those that import alike in both closures, with all that they require."""
+        """Of the wanted imports those that import alike in both closures, with all that they require."""
 
 
 class SharedBySubset:
     """SOCK's rule alone: what nothing is known of imports alike everywhere."""
 
-    def serves(self, packages: frozenset[str], closure: frozenset[str]) -> bool:
-        return packages <= closure
+    def serves(self, imports: frozenset[str], closure: frozenset[str]) -> bool:
+        return imports <= closure
 
     def closed(self, wanted: frozenset[str], ours: frozenset[str], theirs: frozenset[str]) -> frozenset[str]:
         return wanted & ours & theirs
@@ -71,7 +73,7 @@ class PackageCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One set of packages that functions ask for, and how often a sandbox is started for it."""
+    """One set of imports that functions ask for, and how often a sandbox is started for it."""
 
     closure: frozenset[str]
     rate: float
@@ -99,7 +101,7 @@ class NewNode:
     """A Zygote worth making: fork `parent_id`, import `added`."""
 
     parent_id: str
-    packages: frozenset[str]
+    imports: frozenset[str]
     added: frozenset[str]
     seconds_saved: float
     """Import time that the triggering function would be saved, against the Zygote that serves it now."""
@@ -114,19 +116,19 @@ class NewNode:
 def best_node(
     nodes: Iterable[N], closure: frozenset[str], rng: Random, serves: Callable[[N], bool] = lambda node: True
 ) -> N:
-    """POLICY (SOCK 4.3): the node with the most packages among those with none that `closure` lacks.
+    """POLICY (SOCK 4.3): the node with the most imports among those with none that `closure` lacks.
 
     Args:
-        nodes: ready Zygotes, the root (no packages) among them.
+        nodes: ready Zygotes, the root (no imports) among them.
         closure: distribution keys that the function asked for.
         rng: breaks ties.
-        serves: whether a node with packages may serve the function (`soundness`).
+        serves: whether a node with imports may serve the function (`soundness`).
     Raises: ValueError when no node qualifies, which without a root Zygote is a bug."""
     most, best = -1, []
     for node in nodes:
-        packages = node.packages
-        count = len(packages)
-        if count >= most and packages <= closure and (not count or serves(node)):
+        imports = node.imports
+        count = len(imports)
+        if count >= most and imports <= closure and (not count or serves(node)):
             if count > most:
                 most, best = count, [node]
             else:
@@ -159,19 +161,19 @@ def next_node(
         depths: depth of each node that can be forked now, by id; the root has 0. One that is absent is no parent.
         limits: bounds; making room within `max_nodes` and the memory is `eviction.worth_making`'s and the evictor's
             part.
-        sharing: which packages may be imported for which functions.
+        sharing: which imports may be imported for which functions.
     Cost: some 1 ms for 64 nodes and 64 demands, so it belongs off the critical path."""
     wanted = sharing.closed(_cacheable(closure, costs, refused), closure, closure)
     if not sharing.serves(wanted, closure):  # it was tried: some import sees what was not wanted
         wanted = sharing.closed(closure - frozenset(refused), closure, closure)
     served = _served(nodes, wanted, closure, demands, costs, sharing)
     saved_now = _saved_now(nodes, closure, costs, sharing)[1]
-    existing = {node.packages for node in nodes}
+    existing = {node.imports for node in nodes}
     best: NewNode | None = None
-    for packages in ({wanted} | {demand.shared for demand in served}) - existing - {frozenset()}:
-        if not sharing.serves(packages, closure):
+    for imports in ({wanted} | {demand.shared for demand in served}) - existing - {frozenset()}:
+        if not sharing.serves(imports, closure):
             continue
-        plan = _plan(nodes, packages, saved_now, served, costs, depths, limits, sharing)
+        plan = _plan(nodes, imports, saved_now, served, costs, depths, limits, sharing)
         if plan and (best is None or _rank(plan) > _rank(best)):
             best = plan
     return best
@@ -191,26 +193,26 @@ def sock_next_node(
     """POLICY (SOCK 4.2): a Zygote for exactly what was asked, replicated from the best match, whatever it would save.
 
     Args: as `next_node`; `rng` breaks ties between parents. None when an exact one exists or the bounds forbid it."""
-    packages = sharing.closed(_cacheable(closure, costs, refused), closure, closure)
-    if not packages or any(node.packages == packages for node in nodes) or not sharing.serves(packages, closure):
+    imports = sharing.closed(_cacheable(closure, costs, refused), closure, closure)
+    if not imports or any(node.imports == imports for node in nodes) or not sharing.serves(imports, closure):
         return None
     parents = [
         node
         for node in nodes
-        if depths.get(node.id, limits.max_depth) < limits.max_depth and sharing.serves(node.packages, packages)
+        if depths.get(node.id, limits.max_depth) < limits.max_depth and sharing.serves(node.imports, imports)
     ]
     if not parents:
         return None
-    parent = best_node(parents, packages, rng)
-    added = packages - parent.packages
+    parent = best_node(parents, imports, rng)
+    added = imports - parent.imports
     saved = _seconds(added, costs)
     size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added if key in costs)
-    return NewNode(parent.id, packages, added, saved, 0.0, 0.0, size)
+    return NewNode(parent.id, imports, added, saved, 0.0, 0.0, size)
 
 
 def _rank(plan: NewNode) -> tuple[float, int, list[str]]:
     """Value per byte; ties by the smaller set, then by name, so that the answer does not depend on hash order."""
-    return plan.benefit / plan.bytes, -len(plan.packages), sorted(plan.packages)
+    return plan.benefit / plan.bytes, -len(plan.imports), sorted(plan.imports)
 
 
 def _cacheable(closure: frozenset[str], costs: Mapping[str, PackageCost], refused: Collection[str]) -> frozenset[str]:
@@ -229,8 +231,8 @@ def _saved_now(
     would."""
     most: frozenset[str] = frozenset()
     for node in nodes:
-        if len(node.packages) > len(most) and node.packages <= closure and sharing.serves(node.packages, closure):
-            most = node.packages
+        if len(node.imports) > len(most) and node.imports <= closure and sharing.serves(node.imports, closure):
+            most = node.imports
     return len(most), _seconds(most, costs)
 
 
@@ -241,7 +243,7 @@ class _Served:
     closure: frozenset[str]
     shared: frozenset[str]
     rate: float
-    packages_now: int
+    imports_now: int
     seconds_now: float
 
 
@@ -266,7 +268,7 @@ def _served(
 
 def _plan(
     nodes: Sequence[NodeView],
-    packages: frozenset[str],
+    imports: frozenset[str],
     saved_now: float,
     served: Sequence[_Served],
     costs: Mapping[str, PackageCost],
@@ -274,30 +276,30 @@ def _plan(
     limits: TreeLimits,
     sharing: SharingView,
 ) -> NewNode | None:
-    """What a Zygote of `packages` would bring; None when it is not worth making."""
-    seconds, count = _seconds(packages, costs), len(packages)
+    """What a Zygote of `imports` would bring; None when it is not worth making."""
+    seconds, count = _seconds(imports, costs), len(imports)
     if seconds - saved_now < limits.min_saving_s:
         return None
-    # Selection counts packages, not seconds: a demand moves to the new node only if that one has more of them.
+    # Selection counts imports, not seconds: a demand moves to the new node only if that one has more of them.
     movers = [
         demand
         for demand in served
-        if count > demand.packages_now and packages <= demand.shared and sharing.serves(packages, demand.closure)
+        if count > demand.imports_now and imports <= demand.shared and sharing.serves(imports, demand.closure)
     ]
     benefit = sum(demand.rate * (seconds - demand.seconds_now) for demand in movers)
     parents = [
         node
         for node in nodes
-        if node.packages <= packages
+        if node.imports <= imports
         and depths.get(node.id, limits.max_depth) < limits.max_depth
-        and sharing.serves(node.packages, packages)
+        and sharing.serves(node.imports, imports)
     ]
     if not parents:
         return None
-    parent = max(parents, key=lambda node: (_seconds(node.packages, costs), len(node.packages), node.id))
-    added = packages - parent.packages
+    parent = max(parents, key=lambda node: (_seconds(node.imports, costs), len(node.imports), node.id))
+    added = imports - parent.imports
     if benefit * limits.horizon_s < _seconds(added, costs):
         return None
     size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added if key in costs)
     rate = sum(demand.rate for demand in movers)
-    return NewNode(parent.id, packages, added, seconds - saved_now, rate, benefit, size)
+    return NewNode(parent.id, imports, added, seconds - saved_now, rate, benefit, size)

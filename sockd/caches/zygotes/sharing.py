@@ -1,8 +1,8 @@
-"""POLICY: which set of packages may be imported for which functions, as far as known before the import.
+"""POLICY: which imports may be done ahead for which functions, as far as known before they are done.
 
-`closed` restricts a plan to complete sets: with each distribution those that it requires in the lock of every function that it
-serves. `serves` predicts the result of `soundness` from the observations of earlier Zygotes with the same packages; an unknown
-set is tried. Owns a bounded cache of both."""
+`closed` restricts a plan to imports that load the same modules in both functions, with packages that a Zygote may import. `serves`
+predicts the result of `soundness` from the observations of earlier Zygotes with the same imports; an unknown set is tried. Owns a
+bounded cache of both. A function is known by the set of imports that its top level asks for (`TopLevel.wanted`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from typing import TypeVar
 
 from sockd.caches.packages.distribution import name_of
 from sockd.caches.packages.provided_names import Provided
+from sockd.caches.zygotes import soundness
 from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
+from sockd.caches.zygotes.top_level import TopLevel, path_id
 
 MAX_KNOWN = 256
 MAX_REMEMBERED = 4096
 
+Imports = frozenset[str]
 Keys = frozenset[str]
 T = TypeVar("T")
 
@@ -28,74 +31,98 @@ class Sharing:
         """Args: provided: what an installed distribution offers, by key; refused: distributions that no Zygote may import."""
         self._provided = provided
         self._refused = refused
-        self._known: OrderedDict[Keys, Preimported] = OrderedDict()
-        self._verdicts: dict[tuple[Keys, Keys], bool] = {}
-        self._differing: dict[tuple[Keys, Keys], bool] = {}
-        self._unfit: dict[tuple[Keys, Keys, Keys], Keys] = {}
+        self._tops: OrderedDict[Imports, TopLevel] = OrderedDict()
+        self._known: OrderedDict[Imports, Preimported] = OrderedDict()
+        self._verdicts: dict[tuple[Imports, Imports], bool] = {}
+        self._differing: dict[tuple[Imports, Imports], bool] = {}
+        self._closed: dict[tuple[Imports, Imports, Imports, Keys], Imports] = {}
 
-    def learn(self, shared: Preimported) -> None:
-        """A Zygote has imported these."""
-        self._known[shared.packages] = shared
-        self._known.move_to_end(shared.packages)
+    def know(self, top: TopLevel) -> Imports:
+        """The set of imports that a function is known by from now on."""
+        self._tops[top.wanted] = top
+        self._tops.move_to_end(top.wanted)
+        if len(self._tops) > MAX_REMEMBERED:
+            self._tops.popitem(last=False)
+        return top.wanted
+
+    def learn(self, imports: Imports, shared: Preimported) -> None:
+        """A Zygote has done these."""
+        self._known[imports] = shared
+        self._known.move_to_end(imports)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
         self._verdicts.clear()
 
-    def refuse(self, packages: Keys, closure: Keys) -> None:
-        """A Zygote of these has been found to differ from a start with this closure (`verifier`)."""
-        _remembered(self._differing, (packages, closure), lambda: True)
+    def refuse(self, imports: Imports, wanted: Imports) -> None:
+        """A Zygote of these has been found to differ from a start of a function that wants those (`verifier`)."""
+        _remembered(self._differing, (imports, wanted), lambda: True)
 
     def forget(self) -> None:
         self._differing.clear()
         self._known.clear()
         self._verdicts.clear()
-        self._unfit.clear()
+        self._closed.clear()
 
-    def serves(self, packages: Keys, closure: Keys) -> bool:
-        """Whether a Zygote of these packages may serve functions with this closure, whatever their code and environment."""
-        if not packages <= closure or (packages, closure) in self._differing:
+    def serves(self, imports: Imports, wanted: Imports) -> bool:
+        """Whether a Zygote of these may serve functions that want those, whatever their code and environment."""
+        if not imports <= wanted or (imports, wanted) in self._differing:
             return False
-        return _remembered(self._verdicts, (packages, closure), lambda: self._would_serve(packages, closure))
+        return _remembered(self._verdicts, (imports, wanted), lambda: self._would_serve(imports, wanted))
 
-    def _would_serve(self, packages: Keys, closure: Keys) -> bool:
+    def _would_serve(self, imports: Imports, wanted: Imports) -> bool:
         """If these were never imported: what fewer of them looked for, without finding it in the rest, they look for again."""
-        shared = self._known.get(packages)
-        fewer = [shared] if shared else [known for known in self._known.values() if known.packages < packages]
-        besides = closure - packages
-        return not any(difference(known, self._bare(known, known.packages | besides)) for known in fewer)
+        top = self._tops.get(wanted)
+        if top is None:
+            return True
+        shared = self._known.get(imports)
+        fewer = [shared] if shared else [known for done, known in self._known.items() if done < imports]
+        besides = top.closure - self.path_of(imports, top)
+        return not any(self._observed(known, known.packages | besides) for known in fewer)
 
-    def refusal(self, packages: Keys, view: ImportView) -> str:
+    def refusal(self, imports: Imports, view: ImportView) -> str:
         """Why it may not serve this very function; empty: it may, or it is not known."""
-        shared = self._known.get(packages)
+        shared = self._known.get(imports)
         return difference(shared, view) if shared is not None else ""
 
-    def closed(self, wanted: Keys, ours: Keys, theirs: Keys) -> Keys:
-        """Of the wanted packages those that import alike in both closures, with all that they require; and those with .pth
-        files, which run before all imports: none at all, if these differ."""
-        before_imports = self._with_pth(ours)
-        unfit = _remembered(self._unfit, (ours, theirs, self._refused()), lambda: self._find_unfit(ours, theirs))
-        if before_imports != self._with_pth(theirs) or before_imports & unfit:
-            return frozenset()
-        kept = set((wanted & ours & theirs) - unfit)
-        if not kept:
-            return frozenset()
-        kept |= before_imports
-        pending, names = list(kept), by_name(ours)
-        while pending:
-            added = self._required(pending.pop(), names) - kept
-            kept |= added
-            pending += added
-        return frozenset(kept)
+    def closed(self, wanted: Imports, ours: Imports, theirs: Imports) -> Imports:
+        """Of the wanted imports those that load the same modules for both functions, of packages that a Zygote may import; none, if
+        .pth files, which run before all imports, differ."""
+        key = wanted, ours, theirs, self._refused()
+        return _remembered(self._closed, key, lambda: self._find_closed(wanted & ours & theirs, ours, theirs))
 
-    def _find_unfit(self, ours: Keys, theirs: Keys) -> Keys:
-        """Distributions that are not in both closures, or refused, or require such a one in either."""
-        every = ours | theirs
-        unfit = set(every - (ours & theirs)) | (every & self._refused())
-        our_names, their_names = by_name(ours), by_name(theirs)
-        requirements = {key: self._required(key, our_names) | self._required(key, their_names) for key in every}
-        while more := {key for key in every - unfit if requirements[key] & unfit}:
-            unfit |= more
-        return frozenset(unfit)
+    def _find_closed(self, wanted: Imports, ours: Imports, theirs: Imports) -> Imports:
+        our_top, their_top = self._tops.get(ours), self._tops.get(theirs)
+        if our_top is None or their_top is None:
+            return frozenset()
+        before_imports, refused = self._with_pth(our_top.closure), self._refused()
+        if before_imports != self._with_pth(their_top.closure) or before_imports & refused:
+            return frozenset()
+        whole_path = path_id(our_top.closure)
+        kept = {
+            import_
+            for import_ in wanted - {whole_path}
+            if our_top.modules_of(import_) <= their_top.shareable
+            and not self._needed(our_top.keys_of_id(import_), our_top.closure) & refused
+        }
+        return frozenset(kept | ({whole_path} & wanted if kept else set()))
+
+    def path_of(self, imports: Imports, top: TopLevel) -> Keys:
+        """The distributions that a Zygote of these imports has on sys.path: all of a function's, or those that it imports from, with
+        what they require, and those with .pth files."""
+        if path_id(top.closure) in imports:
+            return top.closure
+        imported = frozenset().union(*(top.keys_of_id(import_) for import_ in imports))
+        return self._needed(imported, top.closure) | self._with_pth(top.closure)
+
+    def _needed(self, keys: Keys, closure: Keys) -> Keys:
+        """Distributions, and all that these require of a closure."""
+        names, needed = by_name(closure), set(keys)
+        pending = list(keys)
+        while pending:
+            added = self._required(pending.pop(), names) - needed
+            needed |= added
+            pending += added
+        return frozenset(needed)
 
     def _required(self, key: str, names: Mapping[str, str]) -> set[str]:
         return {names[name] for name in self._provided(key).requires if name in names}
@@ -103,9 +130,11 @@ class Sharing:
     def _with_pth(self, closure: Keys) -> Keys:
         return frozenset(key for key in closure if self._provided(key).has_pth)
 
-    def _bare(self, shared: Preimported, closure: Keys) -> ImportView:
-        """A function with these packages, without code, and with an environment as the Zygote's."""
-        return ImportView(closure, {key: self._provided(key) for key in closure}, environment=shared.environment)
+    def _observed(self, shared: Preimported, closure: Keys) -> str:
+        """What a Zygote's imports would observe otherwise with these packages, without code, in an environment as its own."""
+        provided = {key: self._provided(key) for key in closure}
+        view = ImportView(closure, provided, environment=shared.environment)
+        return difference(shared, view, soundness.OBSERVATIONS)
 
 
 def by_name(closure: Keys) -> dict[str, str]:

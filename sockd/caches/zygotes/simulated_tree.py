@@ -32,7 +32,7 @@ class SimulatedNode:
 
     id: str
     parent_id: str | None
-    packages: frozenset[str]
+    imports: frozenset[str]
     depth: int
     blocks: list[Block]
     bytes: int
@@ -77,7 +77,7 @@ class SimulatedTree:
         node = SimulatedNode(
             id=f"zygote-{self.made}",
             parent_id=parent.id,
-            packages=plan.packages,
+            imports=plan.imports,
             depth=parent.depth + 1,
             blocks=[*parent.blocks, Block(size)],
             bytes=parent.bytes + size,
@@ -109,10 +109,10 @@ class SimulatedTree:
             NodeStats(
                 id=node.id,
                 parent_id=node.parent_id,
-                packages=node.packages,
+                imports=node.imports,
                 unique_bytes=NODE_OVERHEAD_BYTES + sum(block.bytes for block in node.blocks if block.holders == 1),
                 recent_rate=node.rate.at(now_s),
-                import_seconds_saved=self.seconds_of(node.packages - self._instead(node)),
+                import_seconds_saved=self.seconds_of(node.imports - self._instead(node)),
                 last_used_s=node.last_used_s,
                 created_s=node.created_s,
                 hits=node.hits,
@@ -133,6 +133,6 @@ class SimulatedTree:
         """The packages of the Zygote that would serve if `node` were gone."""
         most: frozenset[str] = frozenset()
         for other in self.nodes.values():
-            if len(other.packages) > len(most) and other.packages < node.packages:
-                most = other.packages
+            if len(other.imports) > len(most) and other.imports < node.imports:
+                most = other.imports
         return most

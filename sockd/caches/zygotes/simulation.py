@@ -211,18 +211,18 @@ class Simulation:
             ready = [node for node in ready if node.ready_s <= now_s]
         node = best_node(ready, closure, self._rng, lambda node: self._serves(node, closure))
         self.tree.count_use(node, now_s)
-        missing = closure - node.packages
+        missing = closure - node.imports
         self._keep_handler(call, HANDLER_BYTES + self.tree.bytes_of(missing))
         self._demand.hit(closure, now_s)
         if missing and len(self._making) < MAKING_AT_ONCE:
             self._grow(closure, now_s)
         latency = FORK_S + FORK_S_PER_BYTE * node.bytes + self.tree.seconds_of(missing)
-        return ("exact" if not missing else "partial" if node.packages else "root"), latency
+        return ("exact" if not missing else "partial" if node.imports else "root"), latency
 
     def _serves(self, node: SimulatedNode, closure: frozenset[str]) -> bool:
         verdict = node.verdicts.get(closure)
         if verdict is None:
-            verdict = node.verdicts[closure] = self._sharing.serves(node.packages, closure)
+            verdict = node.verdicts[closure] = self._sharing.serves(node.imports, closure)
         return verdict
 
     def _keep_handler(self, call: int, size: int) -> None:
@@ -244,7 +244,7 @@ class Simulation:
         if self._make_room(plan, stats, now_s):
             self._making.append(self.tree.start(plan, now_s))
             if self._known is not None:
-                self._known.learn(self.trace.preimported(plan.packages))
+                self._known.learn(self.trace.preimported(plan.imports))
 
     def _plan(self, closure: frozenset[str], now_s: float) -> NewNode | None:
         if self._policy.plan == "none":

@@ -2,8 +2,9 @@
 
 A Zygote records observations of its imports (`Observed`): names that were looked up, found or not, queries to
 `importlib.metadata`, listed directories, files looked for in the working directory, environment variables and the limit of open
-files. A function's own start shows its imports an `ImportView`: its code, packages and environment. The Zygote serves the
-function only if each observation would be the same in that view. Each clause below compares one kind and names the first
+files. A function's own start shows its imports an `ImportView`: its code, packages and environment, and what its top level does
+before each of them (`TopLevel`). The Zygote serves the function only if each observation would be the same in that view, and if it
+has loaded nothing that the function's top level does not load. Each clause below compares one kind and names the first
 difference; SOCK's rule is one of them.
 
 Not observed: reads of `sys.modules` without an import, C code that walks `environ`.
@@ -11,10 +12,12 @@ Not observed: reads of `sys.modules` without an import, C code that walks `envir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sockd.caches.packages.provided_names import NOTHING, Provided
+from sockd.caches.zygotes.top_level import TopLevel, out_of_order
 from sockd.farm.imported import NOTHING_SEEN, Observed
 from sockd.images.program import OWN, Lineage, Network
 from sockd_zygote.forks.observer import EVERY_FILE
@@ -28,10 +31,6 @@ LISTS_DISTRIBUTIONS = "pkg_resources"
 """A module that, when it is imported, notes every distribution that there is."""
 
 
-Pair = tuple[frozenset[str], frozenset[tuple[str, str]], Network]
-"""A closure, the variables that a function has set, and its network."""
-
-
 @dataclass(frozen=True, slots=True)
 class Preimported:
     """What a Zygote has imported for others: with what, and what its imports saw, those of its ancestors included."""
@@ -40,19 +39,15 @@ class Preimported:
     """Keys of the distributions that were on sys.path."""
     environment: Mapping[str, str] = field(default_factory=dict)
     seen: Observed = NOTHING_SEEN
-    before: frozenset[str] = frozenset()
-    """Of these packages those of the Zygote that it was forked from: their modules were imported first, which a function that
-    has all of them need not do."""
     network: Network = "host"
     """What its imports reached: "none", also where the functions that it serves have a private network."""
+    loaded: frozenset[str] = frozenset()
+    """Modules that are there since, with those of its ancestors."""
+    order: tuple[str, ...] = ()
+    """The modules that it was told to import, behind its ancestors'."""
 
-    def was_made_from(self, view: ImportView) -> bool:
-        """Whether its imports ran with this very closure, environment and network, but for what the worker sets, and in a
-        function's order."""
-        return not self.before and view.pair == (self.packages, frozenset(), self.network)
 
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class ImportView:
     """What imports see in a function's own start. Compared by identity: verdicts are remembered for it."""
 
@@ -64,8 +59,6 @@ class ImportView:
     """What the function's own code offers, which is first on sys.path."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """All that its process has."""
-    uses_standard_library: bool = False
-    """Whether its handler imports modules of `standard_library.MODULES`."""
     variables: frozenset[tuple[str, str]] = frozenset()
     """Of its environment what is not the worker's, with the values."""
     network: Network = "host"
@@ -73,16 +66,17 @@ class ImportView:
     files: frozenset[str] = frozenset()
     """Names of files and directories at the top of its code: imports run there, and a Zygote's find nothing."""
     interpreter: str = OWN
-    lineage: Lineage = field(init=False)
-    """Of the Zygotes that may serve its function."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lineage", Lineage(self.network, self.interpreter))
+    zygote: Literal["packages", "stdlib", "none"] = "none"
+    """What may be imported ahead for it."""
+    program: str = ""
+    """A digest of its code and settings: what is known of this version is known of each start with the same."""
+    top: TopLevel | None = None
+    """What its top level does, once that was recorded; it is set once."""
 
     @property
-    def pair(self) -> Pair:
-        """What its imports can see that those of other functions cannot: one verification is for all views with it."""
-        return self.closure, self.variables, self.network
+    def lineage(self) -> Lineage:
+        """Of the Zygotes that may serve its function."""
+        return Lineage(self.network, self.interpreter)
 
     def besides(self, packages: frozenset[str]) -> Iterator[tuple[str, Provided]]:
         """(name for people, what it offers) of all that a Zygote with these packages did not have."""
@@ -94,11 +88,30 @@ class ImportView:
 NO_PACKAGES = ImportView(frozenset())
 
 
-def difference(shared: Preimported, view: ImportView) -> str:
-    """Why a Zygote must not serve a function: the first observation that would be another one. Empty: it may."""
-    if not shared.packages and shared.seen is NOTHING_SEEN:
+Clause = Callable[[Preimported, ImportView], str]
+
+
+def difference(shared: Preimported, view: ImportView, clauses: Sequence[Clause] | None = None) -> str:
+    """Why a Zygote must not serve a function: the first observation that would be another one. Empty: it may.
+
+    Args: clauses: those that are asked; default: all."""
+    if not shared.order:
         return ""  # the root
-    return next(filter(None, (clause(shared, view) for clause in CLAUSES)), "")
+    return next(filter(None, (clause(shared, view) for clause in clauses or CLAUSES)), "")
+
+
+def _modules_loaded(shared: Preimported, view: ImportView) -> str:
+    """What the top level does not load must not be there, and nothing for which its own code has changed something."""
+    if view.top is None:
+        return "the function's top level is not recorded yet"
+    surplus = shared.loaded - view.top.shareable
+    if early := surplus & view.top.loaded:
+        return view.top.change or f"no Zygote may import {min(early)} for the function"
+    return _first("the function's top level does not import {}", surplus)
+
+
+def _order_of_imports(shared: Preimported, view: ImportView) -> str:
+    return out_of_order(shared.order, shared.loaded, view.top) if view.top is not None else ""
 
 
 def _other_packages(shared: Preimported, view: ImportView) -> str:
@@ -175,8 +188,7 @@ def _is_read(seen: Observed, name: str) -> bool:
     )
 
 
-Clause = Callable[[Preimported, ImportView], str]
-CLAUSES: tuple[Clause, ...] = (
+OBSERVATIONS: tuple[Clause, ...] = (
     _other_packages,
     _names_looked_up,
     _directories_listed,
@@ -185,6 +197,9 @@ CLAUSES: tuple[Clause, ...] = (
     _pth_files,
     _variables_read,
 )
+"""What the imports of a Zygote have observed."""
+CLAUSES: tuple[Clause, ...] = (*OBSERVATIONS, _modules_loaded, _order_of_imports)
+"""And what the function's own top level does."""
 
 
 def _offered(offer: Provided, names: frozenset[str]) -> frozenset[str]:

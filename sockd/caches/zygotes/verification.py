@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from sockd.plain.untrusted import read_seconds
 
-MOST_TOLD = 3
+MOST_TOLD = 12
 """Differences in the words for people."""
 MOST_TEXT = 300
 """Characters of one side of a difference."""
@@ -37,6 +38,10 @@ class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pids: list[int]
     """Of the process and its Zygotes; numbers that were not compared."""
     cpu_s: float
+    steps: list[Any] = []
+    """What was recorded (`top_level.read_steps`)."""
+    failure: str = ""
+    """The type of the error that the top level has raised; empty: none."""
 
     def differing(self, other: Fingerprint) -> list[str]:
         """Modules that are not alike, or only in one."""

@@ -1,29 +1,33 @@
-"""Verification: before a Zygote serves a closure or environment that it was not made from, a fork of it is compared with the
-function's own start.
+"""Recording and verification of versions: what their top levels do, and whether a fork of a Zygote becomes what a start of their
+own becomes.
 
-Owns the background tasks (`zygote.verifiers`), their queue, and the refused pairs. A pair is a node, and a closure
-with the variables that a function sets. Its first start is forked from a verified ancestor; after its answer the
-pair is queued. Then two sandboxes of the function, one forked from the node, one from its root Zygote, import the same modules
-and return fingerprints. No request and no learner waits for this.
+Owns the background tasks (`zygote.verifiers`), their queue, and the refused pairs. A pair is a node and a version. The first start of
+a version is forked from the root Zygote; after its answer, its top level is run once more, in a sandbox without a request, and
+recorded (`top_level`). Each node that may serve it then is verified first: a fork of the node runs the top level as well, and both
+return fingerprints. No request and no learner waits for this, and no work is dropped: what fails for want of time or memory is
+tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from sockd.caches.packages.distribution import name_of
+from sockd.caches.zygotes.recordings import Recordings
 from sockd.caches.zygotes.refusals import Refusal, Refusals
-from sockd.caches.zygotes.soundness import ImportView, Pair
+from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.top_level import BadRecording, TopLevel, read_steps
 from sockd.caches.zygotes.verification import (
     BadFingerprint,
     Difference,
@@ -41,13 +45,12 @@ from sockd.plain.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxF
 from sockd_zygote import protocol
 from sockd_zygote.own_functions.checks import last_begun
 
-MOST_WAITING = 256
-"""Pairs that wait; a further one is considered again at its function's next start."""
-MOST_VERIFIED = 1024
-"""Pairs that are known to be alike, those that were verified last."""
-OUTCOMES = ("alike", "different", "late", "postponed")
+MOST_WAITING = 4096
+"""Recordings and verifications that wait; a further one is considered again at its function's next start."""
+OUTCOMES = ("recorded", "alike", "different", "late", "postponed")
 HANDLER = "sockd_zygote.own_functions.trial:answer"
 LOG_BYTES = 1 * MB
+ANSWER_BYTES = 6 * MB
 LONGEST_LEARNING_S = 30.0
 """How long a verification waits for learners: the Zygote that they make may serve the function better, and needs none."""
 LOOK_S = 0.1
@@ -55,9 +58,15 @@ SURE = 4
 """Starts of a function's own that a difference is compared with: what depends on addresses may be equal in two by chance."""
 APART_S = 1.1
 """Between two starts of a function's own that are compared: a clock in seconds shows another time."""
+AGAIN_S = 2.0
+"""How long work waits that found no memory; doubled each time, up to LONGEST_AGAIN_S."""
+LONGEST_AGAIN_S = 300.0
+MOST_OWN = 128
+"""Versions of which the fingerprint of a start of their own is kept, for the next Zygote that may serve them."""
 
 Packages = frozenset[str]
-Key = tuple[ZygoteNode, Pair]
+Key = tuple[str, str]
+"""Names of a node ("" for a recording) and of a version."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,21 +89,26 @@ class TrialFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One verification."""
+    """One recording, or one verification."""
 
-    node: ZygoteNode
+    node: ZygoteNode | None
+    """None: the version's top level is to be recorded."""
     view: ImportView
     program: Program
     function: str
     """The version's id."""
+    tries: int = 0
+
+    @property
+    def key(self) -> Key:
+        return (self.node.identity if self.node is not None else "", self.view.program)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A pair of packages imported ahead, and what a function has, that must not be used; `refusal` says why and until when."""
+    """A Zygote and a version that it must not serve; `refusal` says why and until when."""
 
     packages: Packages
-    pair: Pair
     owner: str
     """The distribution whose module differs; empty: it is not known."""
     refusal: Refusal
@@ -107,75 +121,99 @@ class Verifier:
         self,
         config: ZygoteConfig,
         tree: ZygoteTree,
-        order_of: Callable[[str, Sequence[str]], list[str]],
+        recordings: Recordings,
         *,
+        on_recorded: Callable[[ImportView, TopLevel], None] = lambda view, top: None,
         is_learning: Callable[[], bool] = lambda: False,
         on_refused: Callable[[ZygoteNode, ImportView, bool], None] = lambda node, view, has_served: None,
     ) -> None:
         """Args:
-        order_of: (a version's id, a node's modules in their order) -> the modules in the order of a start of its own;
-        on_refused: told each pair that is refused, and whether it may have served until then."""
+        recordings: has the pairs that were verified, also by an earlier daemon;
+        on_recorded: called with each recording;
+        on_refused: called with each pair that is refused, and whether it may have served until then."""
         self._config = config
         self._tree = tree
-        self._order_of = order_of
+        self._recordings = recordings
+        self._on_recorded = on_recorded
         self._is_learning = is_learning
         self._on_refused = on_refused
-        self._verified: OrderedDict[Key, None] = OrderedDict()
         self._refusals = Refusals()
-        self._refused: dict[str, Refused] = {}
+        self._refused: dict[Key, Refused] = {}
         self._waiting: OrderedDict[Key, Work] = OrderedDict()
         self._under_way: set[Key] = set()
+        self._later: dict[Key, asyncio.TimerHandle] = {}
+        self._versions: WeakKeyDictionary[ImportView, tuple[Program, str]] = WeakKeyDictionary()
+        """Versions that had a cold start."""
+        self._own: OrderedDict[str, Fingerprint] = OrderedDict()
+        """Of starts of versions' own, by `ImportView.program`."""
         self._wake = asyncio.Event()
         self._starts = 0
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self.cpu_s = 0.0
         """What the sandboxes say to have used."""
-        count = config.verifiers if config.verify else 0
+        count = config.verifiers if config.enabled else 0
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(), name="verifier") for _ in range(count)]
 
     @property
     def pending(self) -> int:
-        """Verifications that wait or are under way."""
+        """Recordings and verifications that wait or are under way; those that are tried again later are not counted."""
         return len(self._waiting) + len(self._under_way)
 
     def unverified(self, node: ZygoteNode, view: ImportView) -> str:
         """Why a node does not serve a function whose imports see nothing else than its own have seen; empty: it does."""
-        if not self._config.verify or not node.shared.packages:
+        if not self._config.verify or not node.imports:
             return ""
         refused = self._refused_now(node, view)
         if refused is not None:
             return Unverified(f"a start of its own differs: {refused.refusal.reason}")
-        if node.shared.was_made_from(view) or (node, view.pair) in self._verified:
-            return ""
-        return PENDING
+        return "" if pair_of(node, view) in self._recordings.verified else PENDING
 
     def consider(self, node: ZygoteNode | None, view: ImportView, program: Program, function: str) -> None:
-        """A sandbox of a version was started from `node`: verify what is to be known of its next start. Never waits."""
-        if not self._tasks or not view.closure or node is None:
+        """A sandbox of a version was started from `node`: learn what is to be known of its next start. Never waits."""
+        if not self._tasks or view.zygote == "none" or node is None:
             return
+        self._versions[view] = program, function
+        if view.top is None:
+            self._add(Work(None, view, program, function))
+            return
+        if self._consider_larger(view, program, function) or not node.imports:
+            return
+        self._starts += 1
+        if (
+            self._config.verify
+            and self._config.verify_again_after
+            and self._starts % self._config.verify_again_after == 0
+        ):
+            self._add(Work(node, view, program, function))
+
+    def _consider_larger(self, view: ImportView, program: Program, function: str) -> bool:
         for larger, reason in self._tree.passed_over(view):
             if isinstance(reason, Unverified) and self._refused_now(larger, view) is None:
                 larger.verdicts[view] = PENDING  # a refusal has expired
                 self._add(Work(larger, view, program, function))
-                return
-        if node.shared.packages:
-            self._starts += 1
-            if self._config.verify_again_after and self._starts % self._config.verify_again_after == 0:
-                self._add(Work(node, view, program, function))
+                return True
+        return False
+
+    def consider_node(self, node: ZygoteNode) -> None:
+        """A Zygote was made: verify it for the versions that it would serve better, before their next start."""
+        for view, (program, function) in list(self._versions.items()):
+            if view.top is not None and view.lineage == node.lineage and node.imports <= view.top.wanted:
+                self._consider_larger(view, program, function)
 
     def refused(self) -> list[Refused]:
         """The pairs that are refused now, the oldest first."""
-        return [self._refused[entry.key] for entry in self._refusals.list() if entry.key in self._refused]
+        keys = {"/".join(key): key for key in self._refused}
+        return [self._refused[keys[entry.key]] for entry in self._refusals.list() if entry.key in keys]
 
     def forgive(self, name: str | None) -> list[str]:
         """Forget the refusals of Zygotes that hold a distribution, or of all; the distributions that differed."""
         forgiven = []
         for key, refused in list(self._refused.items()):
             if name is None or any(name in (each, name_of(each)) for each in refused.packages):
-                self._refusals.forgive(key)
+                self._refusals.forgive("/".join(key))
                 del self._refused[key]
-                forgiven.append(refused.owner or min(refused.packages))
+                forgiven.append(refused.owner or min(refused.packages, default=""))
         for node in self._tree.nodes:
             for view, verdict in list(node.verdicts.items()):
                 if isinstance(verdict, Unverified):
@@ -184,6 +222,8 @@ class Verifier:
 
     async def aclose(self) -> None:
         """End what is under way."""
+        for handle in self._later.values():
+            handle.cancel()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -192,10 +232,21 @@ class Verifier:
     # -- the tasks
 
     def _add(self, work: Work) -> None:
-        key = work.node, work.view.pair
+        key = work.key
+        handle = self._later.pop(key, None)
+        if handle is not None:
+            handle.cancel()
         if key not in self._waiting and key not in self._under_way and len(self._waiting) < MOST_WAITING:
             self._waiting[key] = work
+            if work.node is None:
+                self._waiting.move_to_end(key, last=False)  # learners wait for it
             self._wake.set()
+
+    def _add_later(self, work: Work, seconds: float) -> None:
+        """Try again: a busy host delays a verification, and never drops it."""
+        if work.key not in self._later and len(self._later) < MOST_WAITING:
+            again = replace(work, tries=work.tries + 1)
+            self._later[work.key] = asyncio.get_running_loop().call_later(seconds, self._add, again)
 
     async def _work(self) -> None:
         while True:
@@ -207,7 +258,7 @@ class Verifier:
                 key, work = self._waiting.popitem(last=False)
                 self._under_way.add(key)
                 try:
-                    await self._verify(work)
+                    await self._do(work)
                 except Exception:
                     _log.exception("a verification failed")
                 finally:
@@ -215,72 +266,115 @@ class Verifier:
             self._wake.clear()
 
     async def _let_learners_go_first(self) -> None:
+        """Recordings do not wait: learners need them."""
         ends_s = time.monotonic() + LONGEST_LEARNING_S
         while self._is_learning() and time.monotonic() < ends_s:
+            if any(work.node is None for work in self._waiting.values()):
+                return
             await self._until(time.monotonic() + LOOK_S)
 
-    async def _verify(self, work: Work) -> None:
-        """Compare, and note what came of it."""
-        if work.node not in self._tree.nodes or self._is_served_better(work):
-            return
-        began_s, cpu_before_s = time.monotonic(), self.cpu_s
-        found: list[Difference] = []
+    async def _do(self, work: Work) -> None:
+        """Record or compare, and note what came of it."""
+        delay_s = min(AGAIN_S * 2.0**work.tries, LONGEST_AGAIN_S)
         try:
-            found = await self._compare(work)
+            if work.node is None:
+                await self._record(work)
+            else:
+                await self._verify(work, work.node)
         except NoCapacity:
             self.outcomes["postponed"] += 1
-            return
-        except TrialFailed as error:
-            self._refuse(work, str(error), by_deadline=error.is_late)
-            return
+            self._add_later(work, delay_s)
         except (SandboxFailed, OSError, TimeoutError) as error:
             self.outcomes["postponed"] += 1
-            if work.node in self._tree.nodes:
-                _log.warning("%s could not be verified for %s: %s", work.node.id, work.function, error)
+            if work.node is None or work.node in self._tree.nodes:
+                _log.warning("%s could not be verified: %s", work.function, error)
+                self._add_later(work, delay_s)
+
+    async def _record(self, work: Work) -> None:
+        """Raises: as `_try`, but for TrialFailed."""
+        view, began_s = work.view, time.monotonic()
+        if view.top is not None:
+            return
+        program = self._program_of(work)
+        try:
+            own = await self._try(self._tree.root_of(view.lineage), program, self._trial(work, record=True))
+            if own.failure:
+                raise TrialFailed(f"its top level raises {own.failure}", is_late=True)
+            steps = await asyncio.to_thread(read_steps, own.steps, view.closure)
+        except (TrialFailed, BadRecording) as error:
+            self.outcomes["late"] += 1
+            _log.warning("the top level of %s was not recorded: %s", work.function, error)
+            self._add_later(work, min(10.0 * 2.0**work.tries, 3600.0))
+            return
+        finally:
+            program.close()
+        self._keep_own(view, own)
+        self.outcomes["recorded"] += 1
+        top = TopLevel(steps, view.closure, view.zygote == "stdlib")
+        _log.info(
+            "the top level of %s is recorded: %d imports in %.2f s, of which %.2f s CPU; %s",
+            *(work.function, len(steps), time.monotonic() - began_s, own.cpu_s, top.change or "all may be shared"),
+        )
+        self._on_recorded(view, top)
+        self._consider_larger(view, work.program, work.function)
+
+    def _keep_own(self, view: ImportView, own: Fingerprint) -> None:
+        self._own[view.program] = msgspec.structs.replace(own, steps=[])
+        self._own.move_to_end(view.program)
+        if len(self._own) > MOST_OWN:
+            self._own.popitem(last=False)
+
+    async def _verify(self, work: Work, node: ZygoteNode) -> None:
+        """Raises: as `_try`, but for TrialFailed."""
+        if node not in self._tree.nodes or self._is_served_better(node, work.view):
+            return
+        began_s, cpu_before_s = time.monotonic(), self.cpu_s
+        try:
+            found = await self._compare(work, node)
+        except TrialFailed as error:
+            self._refuse(work, node, str(error), by_deadline=error.is_late)
             return
         if found:
-            self._refuse(work, in_words(found), owner=found[0].owner)
+            self._refuse(work, node, in_words(found), owner=found[0].owner)
             return
         self.outcomes["alike"] += 1
-        self._note(work)
+        self._recordings.note_verified(pair_of(node, work.view))
+        self._forget_verdict(node, work.view)
         _log.info(
             "%s is verified for %s: %.2f s, of which %.2f s CPU",
-            *(work.node.id, work.function, time.monotonic() - began_s, self.cpu_s - cpu_before_s),
+            *(node.id, work.function, time.monotonic() - began_s, self.cpu_s - cpu_before_s),
         )
 
-    def _is_served_better(self, work: Work) -> bool:
-        """Whether a node with as many packages serves it by now."""
+    def _is_served_better(self, node: ZygoteNode, view: ImportView) -> bool:
+        """Whether a node with as many imports serves it by now."""
         try:
-            best = self._tree.best(work.view)
+            best = self._tree.best(view)
         except ZygoteGone:
             return False
-        return best is not work.node and work.node.packages <= best.packages
+        return best is not node and node.imports <= best.imports
 
-    async def _compare(self, work: Work) -> list[Difference]:
+    async def _compare(self, work: Work, node: ZygoteNode) -> list[Difference]:
         """The differences that starts of the function's own do not have. Raises: as `_try`."""
         program = self._program_of(work)
         try:
-            trial: dict[str, object] = {
-                "modules": self._order_of(work.function, work.node.order),
-                "expected": None,
-                "names_of": [],
-                "pids": [],
-                "moved": 0,
-                "variables": sorted(name for name, _ in work.view.variables),
-            }
-            fork = await self._try(work.node, program, trial)
+            trial = self._trial(work)
+            root = self._tree.root_of(work.view.lineage)
+            own = self._own.get(work.view.program)
+            if own is None:
+                own = await self._try(root, program, trial)
+                self._keep_own(work.view, own)
             began_s = time.monotonic()
-            trial["pids"] = fork.pids
-            own = await self._try(self._tree.root_of(work.view.lineage), program, {**trial, "expected": fork.digests})
+            fork = await self._try(node, program, trial)
             suspects = await asyncio.to_thread(fork.differing, own)
             if not suspects:
                 return []
-            fork = await self._try(work.node, program, {**trial, "names_of": suspects})
-            await self._until(began_s + APART_S)
-            starts = [own]
-            for number in range(1, SURE):
-                again = {**trial, "names_of": suspects, "moved": number}
-                starts.append(await self._try(self._tree.root_of(work.view.lineage), program, again))
+            trial = {**trial, "names_of": suspects, "pids": sorted({*own.pids, *fork.pids})}
+            fork = await self._try(node, program, trial)
+            starts: list[Fingerprint] = []
+            for number in range(SURE):
+                if number == 1:
+                    await self._until(began_s + APART_S)
+                starts.append(await self._try(root, program, {**trial, "moved": number}))
                 if not all(each.complete for each in (fork, *starts)):
                     raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
                 found = await asyncio.to_thread(differences, fork, starts)
@@ -296,20 +390,36 @@ class Verifier:
             async with asyncio.timeout(max(time_s - time.monotonic(), 0)):
                 await asyncio.get_running_loop().create_future()
 
+    def _trial(self, work: Work, *, record: bool = False) -> dict[str, Any]:
+        """What a trial is asked (`sockd_zygote.own_functions.trial.answer`)."""
+        init = protocol.decode_init(work.program.init)
+        key = init.get("image_key", "")
+        return {
+            "function": {name: init.get(name, "") for name in ("handler", "code", "entry_file", "app")},
+            "roots": [(f"{root}/", key) for root in init["paths"]] if key else [],
+            "record": record,
+            "expected": None,
+            "names_of": [],
+            "pids": [],
+            "moved": 0,
+            "variables": sorted(name for name, _ in work.view.variables),
+        }
+
     def _program_of(self, work: Work) -> Program:
         """A program with a function's closure and environment, that runs a trial."""
         own, deadline_s = work.program, self._config.verify_deadline_s
         name = f"verification of {own.name}"
         handler = {"handler": HANDLER, "entry_file": "", "app": "", "provided": False, "rehearsal": True}
-        init = protocol.change_init(own.init, name=name, **handler, max_answer_bytes=6 * MB)
+        init = protocol.change_init(own.init, name=name, **handler, max_answer_bytes=ANSWER_BYTES)
         limits = replace(own.limits, memory_bytes=self._config.verify_memory_mb * MB)
         program = Program(own.code, init, limits, init_timeout_s=deadline_s, timeout_s=deadline_s, log_bytes=LOG_BYTES)
         program.policy = own.policy
+        program.lineage = own.lineage
         return program
 
-    async def _try(self, node: ZygoteNode, program: Program, trial: dict[str, object]) -> Fingerprint:
+    async def _try(self, node: ZygoteNode, program: Program, trial: dict[str, Any]) -> Fingerprint:
         """What one new sandbox tells. Raises: TrialFailed, SandboxFailed, NoCapacity, OSError."""
-        whose = "a fork" if node.packages else "a start of its own"
+        whose = "a fork" if node.imports else "a start of its own"
         sandbox = await self._tree.fork_apart(node, program)
         try:
             reply = await sandbox.request(uuid.uuid4().bytes, msgspec.json.encode(trial))
@@ -333,44 +443,34 @@ class Verifier:
 
     # -- what is known
 
-    def _note(self, work: Work) -> None:
-        """This pair is alike."""
-        key = work.node, work.view.pair
-        self._verified = OrderedDict((known, None) for known in self._verified if known[0] in self._tree.nodes)
-        self._verified[key] = None
-        self._verified.move_to_end(key)
-        if len(self._verified) > MOST_VERIFIED:
-            self._forget_pair(*self._verified.popitem(last=False)[0])
-        self._forget_pair(*key)
-
-    def _refuse(self, work: Work, reason: str, *, owner: str = "", by_deadline: bool = False) -> None:
+    def _refuse(self, work: Work, node: ZygoteNode, reason: str, *, owner: str = "", by_deadline: bool = False) -> None:
         self.outcomes["late" if by_deadline else "different"] += 1
-        pair = work.node, work.view.pair
-        has_served = pair in self._verified or work.node.shared.was_made_from(work.view)
-        self._verified.pop(pair, None)
-        key = key_of(work.node, work.view)
-        packages = ", ".join(sorted(map(name_of, work.node.packages)))
-        refusal = self._refusals.refuse(key, reason, node=packages, by_deadline=by_deadline)
-        self._refused = {known: each for known, each in self._refused.items() if self._refusals.is_refused(known)}
-        self._refused[key] = Refused(work.node.packages, work.view.pair, owner, refusal)
-        self._forget_pair(*pair)
+        pair = pair_of(node, work.view)
+        has_served = pair in self._recordings.verified
+        self._recordings.verified.pop(pair, None)
+        packages = ", ".join(sorted(map(name_of, node.packages))) or "the standard library"
+        name = "/".join(work.key)
+        refusal = self._refusals.refuse(name, reason, node=packages, by_deadline=by_deadline)
+        self._refused = {key: each for key, each in self._refused.items() if self._refusals.is_refused("/".join(key))}
+        self._refused[work.key] = Refused(node.packages, owner, refusal)
+        self._forget_verdict(node, work.view)
         seconds = refusal.retry_s - refusal.time_s
-        _log.warning("%s (%s) does not serve %s for %.0f s: %s", work.node.id, packages, work.function, seconds, reason)
-        self._on_refused(work.node, work.view, has_served)
+        if by_deadline:
+            self._add_later(work, seconds)
+        _log.warning("%s (%s) does not serve %s for %.0f s: %s", node.id, packages, work.function, seconds, reason)
+        self._on_refused(node, work.view, has_served)
 
-    def _forget_pair(self, node: ZygoteNode, pair: Pair) -> None:
-        """Have the node asked again for each version that has this pair."""
-        for view in list(node.verdicts):
-            if view.pair == pair:
-                del node.verdicts[view]
+    def _forget_verdict(self, node: ZygoteNode, view: ImportView) -> None:
+        """Have the node asked again for each version that is the same program."""
+        for known in list(node.verdicts):
+            if known.program == view.program:
+                del node.verdicts[known]
 
     def _refused_now(self, node: ZygoteNode, view: ImportView) -> Refused | None:
-        refused = self._refused.get(key_of(node, view)) if self._refused else None
+        refused = self._refused.get((node.identity, view.program)) if self._refused else None
         return refused if refused is not None and self._refusals.is_refused(refused.refusal.key) else None
 
 
-def key_of(node: ZygoteNode, view: ImportView) -> str:
-    """A pair's name in the record of refusals: no value of a variable can be read from it."""
-    packages, before = sorted(node.packages), sorted(node.shared.before)
-    parts = packages, before, sorted(view.closure), sorted(view.variables), view.network
-    return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
+def pair_of(node: ZygoteNode, view: ImportView) -> str:
+    """The name of a pair, the same after a restart: no value of a variable can be read from it."""
+    return f"{node.identity}/{view.program}"

@@ -8,27 +8,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from sockd.caches.packages.distribution import SANDBOX_STORE, in_order
+from sockd.caches.packages.distribution import SANDBOX_STORE, in_order, name_of
 from sockd.caches.packages.provided_names import Provided
-from sockd.caches.zygotes import canary, selection, standard_library
-from sockd.caches.zygotes.import_profile import ImportProfile
+from sockd.caches.zygotes import canary, selection
 from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.zygotes.soundness import OPEN_FILES, Preimported
+from sockd.caches.zygotes.top_level import TopLevel
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.farm.control import ZygoteGone
 from sockd.farm.imported import Imported, ImportRequest
 from sockd.farm.zygote import Zygote
 from sockd.images import environment as environments
-from sockd.images.program import OWN, Network
+from sockd.images.program import OWN
 from sockd.kernel import pidfds
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import SandboxFailed
-
-TRIES = 3
-"""How often a Zygote is made anew without the modules that failed in the last."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +40,28 @@ class ImportFailed(SandboxFailed):
         self.module = module
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A Zygote to be made, and the top level whose order of imports it follows."""
+
+    node: selection.NewNode
+    top: TopLevel
+
+    @property
+    def imports(self) -> frozenset[str]:
+        return self.node.imports
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The distributions that are imported from."""
+        return frozenset().union(*(self.top.keys_of_id(import_) for import_ in self.node.imports))
+
+    @property
+    def words(self) -> str:
+        """Names of its packages, for people."""
+        return ", ".join(sorted(map(name_of, self.keys))) or "the standard library"
+
+
 class ZygoteMaker:
     """Of one tree."""
 
@@ -49,93 +69,73 @@ class ZygoteMaker:
         self,
         config: ZygoteConfig,
         tree: ZygoteTree,
-        profile: ImportProfile,
         provided: Callable[[str], Provided],
+        path_of: Callable[[frozenset[str], TopLevel], frozenset[str]],
         *,
         open_files: int,
     ) -> None:
-        """Args: provided: what an installed distribution offers, by key; open_files: the limit that imports find."""
+        """Args: provided: what an installed distribution offers, by key; path_of: the distributions that a Zygote of these imports
+        has on sys.path; open_files: the limit that imports find."""
         self._config = config
         self._tree = tree
-        self._profile = profile
         self._provided = provided
+        self._path_of = path_of
         self._open_files = open_files
 
-    async def make(self, parent: ZygoteNode, plan: selection.NewNode) -> ZygoteNode:
+    async def make(self, parent: ZygoteNode, plan: Plan) -> ZygoteNode:
         """Fork, import, try: a node that may serve. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
-        for _ in range(TRIES):
-            zygote = await self._tree.spawn(parent)
-            try:
-                request = self._request(parent, plan.packages, self._profile.modules_for(plan.packages))
-                imported = await self._import(zygote, request, parent, plan.added)
-                if not imported.failed:
-                    return await self._tried(zygote, parent, plan, request, imported)
-            except BaseException:
-                zygote.close()
-                raise
-            # What functions could import fails here, and may have left half of itself: another Zygote, without these.
-            zygote.close()
-            if parent not in self._tree.nodes:
-                raise ZygoteGone("the Zygote that it was forked from has ended, perhaps for the same reason")
-            self._profile.failed(plan.packages, imported.failed)
-        name = min(imported.failed)
-        raise SandboxFailed(f"{len(imported.failed)} modules fail in a Zygote, {name}: {imported.failed[name]}")
-
-    async def make_standard_library(self, parent: ZygoteNode, plan: selection.NewNode) -> ZygoteNode:
-        """The node of modules of the standard library. Raises: as `make`."""
-        request = ImportRequest(
-            paths=[], modules=standard_library.MODULES, standard_library=True, open_files=self._open_files
-        )
         zygote = await self._tree.spawn(parent)
         try:
-            imported = await self._import(zygote, request, parent, ())
+            request = self._request(parent, plan, plan.top.in_order(plan.imports))
+            imported = await self._import(zygote, request)
             return await self._tried(zygote, parent, plan, request, imported)
         except BaseException:
             zygote.close()
             raise
 
-    async def try_one(self, zygote: Zygote, parent: ZygoteNode, plan: selection.NewNode, key: str) -> None:
-        """Have a Zygote import one distribution of a plan, and try a fork of it. Raises: as `make`, if that harms it."""
-        modules = self._profile.modules_for(frozenset((key,)) | parent.packages)
-        request = self._request(parent, plan.packages, modules)
-        await self._import(zygote, request, parent, (key,))
+    async def try_one(self, zygote: Zygote, parent: ZygoteNode, plan: Plan, import_: str) -> None:
+        """Have a Zygote do one import of a plan, and try a fork of it. Raises: as `make`, if that harms it."""
+        request = self._request(parent, plan, plan.top.in_order(frozenset((import_,))))
+        await self._import(zygote, request)
         await canary.try_out(self._tree, zygote, request, deadline_s=self._config.canary_deadline_s)
 
-    async def _import(
-        self, zygote: Zygote, request: ImportRequest, parent: ZygoteNode, added: Iterable[str]
-    ) -> Imported:
+    async def _import(self, zygote: Zygote, request: ImportRequest) -> Imported:
+        """Raises: SandboxFailed, when forks would not be as after imports of their own."""
         imported = await self._tree.import_modules(zygote, request, deadline_s=self._config.import_deadline_s)
-        self._check(imported, parent, added)
+        if imported.failed:
+            module = min(imported.failed)
+            raise ImportFailed(f"it cannot be imported in a Zygote: {imported.failed[module]}", module)
+        if imported.threads > 1:
+            raise ImportFailed("it starts threads when it is imported, and a fork has only one", imported.threaded)
+        if imported.left:
+            module = imported.left[0].partition(" leaves ")[0]
+            module = module if " " not in module else ""  # it is not known which of them it was
+            raise ImportFailed(f"a fork cannot have it of its own: {imported.left[0]}", module)
         return imported
 
     async def _tried(
-        self,
-        zygote: Zygote,
-        parent: ZygoteNode,
-        plan: selection.NewNode,
-        request: ImportRequest,
-        imported: Imported,
+        self, zygote: Zygote, parent: ZygoteNode, plan: Plan, request: ImportRequest, imported: Imported
     ) -> ZygoteNode:
         """The node of a Zygote that has imported all, after its canary. Raises: as `make`."""
-        seen = parent.shared.seen.followed_by(imported.seen)
-        distributions = plan.packages - {standard_library.KEY}
-        reached: Network = "host" if parent.network == "host" else "none"
-        before = parent.shared.packages
-        environment = {**environments.BASE, **request.env, OPEN_FILES: str(request.open_files)}
-        shared = Preimported(distributions, environment, seen, before, reached)
-        modules = frozenset(request.modules)
-        node = ZygoteNode(zygote, plan.packages, parent, modules, parent.lineage, shared)
-        node.seconds_saved = plan.seconds_saved
-        node.order = tuple(dict.fromkeys((*parent.order, *request.modules)))
-        node.import_seconds = imported.seconds
-        node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.rate, 1 / RATE_TAU_S))
+        above = parent.shared
+        shared = Preimported(
+            self._path_of(plan.imports, plan.top),
+            {**environments.BASE, **request.env, OPEN_FILES: str(request.open_files)},
+            above.seen.followed_by(imported.seen),
+            "host" if parent.network == "host" else "none",
+            above.loaded.union(imported.loaded),
+            tuple(dict.fromkeys((*above.order, *request.modules))),
+        )
+        node = ZygoteNode(zygote, plan.keys, parent, plan.imports, parent.lineage, shared)
+        node.seconds_saved = plan.node.seconds_saved
+        node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.node.rate, 1 / RATE_TAU_S))
         node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)
         await self._try_canary(node, request)
-        _log.info("%s serves %s: %d modules in %.2f s", node.id, sorted(plan.packages), len(modules), imported.seconds)
+        _log.info("%s serves %s: %d modules in %.2f s", node.id, plan.words, len(shared.loaded), imported.seconds)
         return node
 
-    def _request(self, parent: ZygoteNode, packages: frozenset[str], modules: Sequence[str]) -> ImportRequest:
-        """What a Zygote of these packages is told to import. Raises: ZygoteGone."""
+    def _request(self, parent: ZygoteNode, plan: Plan, modules: Sequence[str]) -> ImportRequest:
+        """What a Zygote is told to import. Raises: ZygoteGone."""
         image = self._tree.image_imports(parent.lineage) if parent.lineage.interpreter != OWN else None
         if image is not None:
             return ImportRequest(
@@ -147,7 +147,7 @@ class ZygoteMaker:
                 directory=image.directory,
                 sitecustomize=image.sitecustomize,
             )
-        keys = in_order(packages)
+        keys = in_order(self._path_of(plan.imports, plan.top))
         bins = [f"{SANDBOX_STORE}/{key}/bin" for key in keys if self._provided(key).has_bin]
         return ImportRequest(
             paths=[f"{SANDBOX_STORE}/{key}" for key in keys],
@@ -156,21 +156,6 @@ class ZygoteMaker:
             modules=modules,
             open_files=self._open_files,
         )
-
-    def _check(self, imported: Imported, parent: ZygoteNode, added: Iterable[str]) -> None:
-        """Raises: SandboxFailed when forks would lack threads, or have nothing of one of the added distributions."""
-        if imported.threads > 1:
-            raise ImportFailed("it starts threads when it is imported, and a fork has only one", imported.threaded)
-        if imported.left:
-            module = imported.left[0].partition(" leaves ")[0]
-            module = module if " " not in module else ""  # it is not known which of them it was
-            raise ImportFailed(f"a fork cannot have it of its own: {imported.left[0]}", module)
-        known = set(self._profile.modules_for(parent.packages))
-        for key in sorted(added):
-            own = set(self._profile.modules_for(parent.packages | {key})) - known
-            if own and own <= imported.failed.keys():
-                module = min(own)
-                raise ImportFailed(f"it cannot be imported in a Zygote: {imported.failed[module]}", module)
 
     async def _try_canary(self, node: ZygoteNode, request: ImportRequest) -> None:
         """One fork must do what functions do, in time; then the node gets its first spare. Raises: as `make`."""

@@ -5,10 +5,12 @@ Owns the Zygote and the spares. The policies use its start rate and saved time.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from sockd.caches.zygotes.eviction import NodeStats
@@ -21,15 +23,16 @@ from sockd.sandbox.sandbox import Sandbox
 SPARES_TAU_S = 10.0
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class ZygoteNode:
     """A serving node. `close` ends its Zygote and its spares; sandboxes that were leased from it live on."""
 
     zygote: Zygote
     packages: frozenset[str]
+    """Keys of the distributions that it has imported from."""
     parent: ZygoteNode | None
-    modules: frozenset[str] = frozenset()
-    """Modules that it was told to import; its parent had some of them."""
+    imports: frozenset[str] = frozenset()
+    """What it has imported ahead, as the policies know it; its parent had some of it."""
     lineage: Lineage = HOST_LINEAGE
     """Of the functions that it serves: its Zygote's."""
     shared: Preimported = field(default_factory=Preimported)
@@ -38,12 +41,6 @@ class ZygoteNode:
     """Why it must not serve a function, or "": worked out once for each version."""
     unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
     """Why it must not, though its imports looked at nothing that the function has otherwise (`verifier`)."""
-    order: tuple[str, ...] = ()
-    """The modules in the order in which it was told to import them, behind its ancestors'."""
-    import_seconds: float = 0.0
-    """What importing them took."""
-    late_seconds: float = 0.0
-    """What functions spent since on importing more of its packages, after the fork."""
     unique_bytes: int = 0
     """Memory that was its alone when it began to serve, and what it shared with its parent and others."""
     shared_bytes: int = 0
@@ -63,6 +60,13 @@ class ZygoteNode:
     def id(self) -> str:
         return self.zygote.name
 
+    @cached_property
+    def identity(self) -> str:
+        """What a fork of it has from it, by digest: the same for a Zygote of a later daemon that has imported the same."""
+        shared = self.shared
+        parts = shared.order, sorted(shared.loaded), sorted(shared.packages), self.lineage
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
     @property
     def network(self) -> Network:
         """Of the functions that it serves."""
@@ -80,8 +84,9 @@ class ZygoteNode:
         return verdict
 
     def refusals(self) -> list[str]:
-        """The reasons for which it did not serve functions that have all of its packages."""
-        refused = {str(reason) for view, reason in self.verdicts.items() if reason and self.packages <= view.closure}
+        """The reasons for which it did not serve functions that import all of what it has."""
+        asked = {view: reason for view, reason in self.verdicts.items() if reason and view.top is not None}
+        refused = {str(reason) for view, reason in asked.items() if view.top and self.imports <= view.top.asked_for}
         return sorted(refused)
 
     def hit(self, now_s: float) -> None:
@@ -114,7 +119,7 @@ class ZygoteNode:
         return NodeStats(
             id=self.id,
             parent_id=self.parent.id if self.parent else None,
-            packages=self.packages,
+            imports=self.imports,
             unique_bytes=self.unique_bytes,
             recent_rate=self.rate.at(now_s),
             import_seconds_saved=self.seconds_saved,

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from sockd.caches.zygotes import standard_library
 from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate, DemandMeter
 from sockd.caches.zygotes.selection import best_node
 from sockd.caches.zygotes.soundness import ImportView
@@ -208,38 +207,24 @@ class ZygoteTree:
     def best(self, view: ImportView) -> ZygoteNode:
         """The node that serves a function with this view now. Raises: ZygoteGone."""
         best = self.root_of(view.lineage)  # without it, none qualifies
-        if not self._config.enabled:
+        if not self._config.enabled or view.top is None or not view.top.wanted:
             return best
-        if view.closure:
-            nodes = self.nodes_of(view.lineage)
-            best = best_node(
-                nodes, view.closure, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
-            )
-        if not best.packages and view.uses_standard_library:
-            standard = self.standard_library_of(view.lineage)
-            if standard is not None and standard.zygote.may_fork and not standard.refusal(view):
-                return standard
-        return best
-
-    def standard_library_of(self, lineage: Lineage) -> ZygoteNode | None:
-        """The node that has imported the standard library's modules and no package."""
-        nodes = (node for node in self.nodes if standard_library.KEY in node.packages)
-        return next((node for node in nodes if node.lineage == lineage), None)
+        nodes = self.nodes_of(view.lineage)
+        return best_node(
+            nodes, view.top.wanted, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
+        )
 
     def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:
-        """Nodes with more packages of this function than the one that serves it, which must not; and why. The largest first."""
-        if not (view.closure or view.uses_standard_library) or view.lineage not in self._roots:
+        """Nodes with more imports of this function than the one that serves it, which must not; and why. The largest first."""
+        if view.top is None or view.lineage not in self._roots:
             return []
-        best, standard = self.best(view), self.standard_library_of(view.lineage)
-        fewest = len(best.packages & view.closure)
+        fewest = len(self.best(view).imports)
         larger = [
             node
             for node in self.nodes_of(view.lineage)
-            if len(node.packages) > fewest and node.packages <= view.closure
+            if len(node.imports) > fewest and node.imports <= view.top.asked_for
         ]
-        larger.sort(key=lambda node: -len(node.packages))
-        if view.uses_standard_library and not best.packages and standard is not None:
-            larger.append(standard)
+        larger.sort(key=lambda node: -len(node.imports))
         return [(node, reason) for node in larger if (reason := node.refusal(view))]
 
     def best_now(self, view: ImportView) -> ZygoteNode | None:
@@ -349,7 +334,7 @@ class ZygoteTree:
     def _wanted(self, node: ZygoteNode) -> int:
         """The root keeps its spares while memory is merely short, as it serves every function: a start that waits gets them."""
         now_s = time.monotonic()
-        pressure = self.under_pressure() if node.packages else self._parts.budget.contended
+        pressure = self.under_pressure() if node.imports else self._parts.budget.contended
         return wanted_spares(
             node.lately.at(now_s),
             REFILL_S,
@@ -430,20 +415,11 @@ class ZygoteTree:
             node.close()
             raise ZygoteGone("the image of its interpreter was lost")
         if node.parent not in self.nodes:
-            above = [other for other in self.nodes_of(node.lineage) if other.packages < node.packages]
-            node.parent = max(above, key=lambda other: len(other.packages), default=None)
+            above = [other for other in self.nodes_of(node.lineage) if other.imports < node.imports]
+            node.parent = max(above, key=lambda other: len(other.imports), default=None)
         node.unverified = self.unverified
         self.nodes.append(node)
         self._end_if_unused(node.lineage)  # its last function has gone while the node imported
-
-    def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
-        """A provisioned node with the same packages serves instead of an old one, whose use it goes on counting."""
-        new.hits, new.last_used_s, new.rate, new.lately = old.hits, old.last_used_s, old.rate, old.lately
-        self.add(new)
-        for other in self.nodes:
-            if other.parent is old:
-                other.parent = new
-        self.remove(old)
 
     async def spawn(self, parent: ZygoteNode) -> Zygote:
         """A new child Zygote of a node, not in the tree yet. Raises: SandboxFailed, NoCapacity, OSError."""
@@ -497,10 +473,12 @@ class ZygoteTree:
     def zygote_ended(self, zygote: Zygote) -> None:
         """A node's Zygote died or was given up: the next best serves, and a root is made anew."""
         for node in [node for node in self.nodes if node.zygote is zygote]:
-            packages = ", ".join(sorted(node.packages)) or f"the root Zygote of {in_words(node.lineage)}"
-            _log.warning("%s (%s) ended", node.id, packages)
+            what = ", ".join(sorted(node.packages)) or "the standard library"
+            _log.warning(
+                "%s (%s) ended", node.id, what if node.imports else f"the root Zygote of {in_words(node.lineage)}"
+            )
             self.remove(node)
-            if not node.packages and node.lineage.interpreter == OWN:  # another is made when a function needs it
+            if not node.imports and node.lineage.interpreter == OWN:  # another is made when a function needs it
                 self._expect_root(node.lineage)
 
     def close(self) -> None:

@@ -1,0 +1,111 @@
+"""What code may change in the interpreter and the standard library beside the names of modules: registries, settings, the process.
+
+Read in a trial, before and after imports and in two sandboxes that are compared. It imports nothing: what is not loaded has not
+been changed, and reading must not load it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SIGNALS = range(1, 32)
+MOST_IN_TMP = 1000
+"""Most files of /tmp that are named."""
+
+
+def settings() -> dict[str, object]:
+    """Return the state of this process by name; values are plain data that two processes can compare."""
+    found = {name: read() for name, read in OF_THE_PROCESS.items()}
+    for name, (module, read) in OF_MODULES.items():
+        if module in sys.modules:
+            try:
+                found[name] = read(sys.modules[module])
+            except Exception as error:  # code has replaced the module or its registry
+                found[name] = type(error).__name__
+    return found
+
+
+def files_in_tmp() -> list[str]:
+    """Return the paths below /tmp, as many as are compared."""
+    paths: list[str] = []
+    for directory, _, files in os.walk("/tmp"):
+        paths += [directory, *(f"{directory}/{name}" for name in files)]
+        if len(paths) > MOST_IN_TMP:
+            break
+    return sorted(paths)
+
+
+def type_names(values: Any) -> list[str]:
+    return [type(value).__qualname__ if not isinstance(value, type) else value.__qualname__ for value in values]
+
+
+def signal_handlers(signal: Any) -> dict[str, str]:
+    return {str(number): name_of(signal.getsignal(number)) for number in SIGNALS}
+
+
+def name_of(value: Any) -> str:
+    return str(getattr(value, "__qualname__", value))
+
+
+def loggers(logging: Any) -> dict[str, list[object]]:
+    """Return the settings of the root logger and of each logger that differs from a new one."""
+    known = {"root": logging.root, **logging.root.manager.loggerDict}
+    told = {name: logger_settings(each) for name, each in known.items() if isinstance(each, logging.Logger)}
+    return {name: told for name, told in told.items() if told[1:] != NEW_LOGGER}
+
+
+def logger_settings(logger: Any) -> list[object]:
+    handlers, filters = type_names(logger.handlers), type_names(logger.filters)
+    return [type(logger).__qualname__, logger.level, logger.propagate, logger.disabled, handlers, filters]
+
+
+NEW_LOGGER: list[object] = [0, True, False, [], []]
+
+OF_THE_PROCESS: dict[str, Callable[[], object]] = {
+    "os.environ": lambda: {os.fsdecode(name): os.fsdecode(value) for name, value in os.environb.items()},
+    "working directory": os.getcwd,
+    "umask": lambda: os.umask(os.umask(0o022)),
+    "threads": lambda: len(sys._current_frames()),
+    "files in /tmp": files_in_tmp,
+    "sys.path": lambda: [str(entry) for entry in sys.path],
+    "sys.argv": lambda: [str(argument) for argument in sys.argv],
+    "sys.meta_path": lambda: [type(finder).__qualname__ for finder in sys.meta_path],
+    "sys.path_hooks": lambda: len(sys.path_hooks),
+    "sys.excepthook": lambda: str(getattr(sys.excepthook, "__module__", "")),
+    "sys.displayhook": lambda: str(getattr(sys.displayhook, "__module__", "")),
+    "sys.stdout": lambda: [type(stream).__qualname__ for stream in (sys.stdin, sys.stdout, sys.stderr)],
+    "sys.dont_write_bytecode": lambda: sys.dont_write_bytecode,
+    "sys.getrecursionlimit()": sys.getrecursionlimit,
+    "sys.getswitchinterval()": sys.getswitchinterval,
+    "sys.gettrace()": lambda: [name_of(sys.gettrace()), name_of(sys.getprofile())],
+}
+OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "atexit callbacks": ("atexit", lambda module: module._ncallbacks()),
+    "builtins": ("builtins", lambda module: sorted(vars(module))),
+    "copyreg.dispatch_table": ("copyreg", lambda module: sorted(str(key) for key in module.dispatch_table)),
+    "decimal context": ("decimal", lambda module: str(module.getcontext())),
+    "gc": ("gc", lambda module: [module.isenabled(), *module.get_threshold()]),
+    "json": ("json", lambda module: str(module.JSONEncoder.default.__qualname__)),
+    "locale": ("_locale", lambda module: module.setlocale(module.LC_ALL)),
+    "logging": ("logging", lambda module: [module.root.manager.disable, name_of(module.getLoggerClass())]),
+    "logging levels": ("logging", lambda module: sorted((str(k), str(v)) for k, v in module._levelToName.items())),
+    "loggers": ("logging", loggers),
+    "mimetypes": ("mimetypes", lambda module: [len(table) for table in getattr(module._db, "types_map", ())]),
+    "signal handlers": ("_signal", signal_handlers),
+    "socket": ("_socket", lambda module: str(module.getdefaulttimeout())),
+    "socket.socket": ("socket", lambda module: module.socket.__module__),
+    "ssl": ("ssl", lambda module: module.SSLContext.__module__),
+    "threading.Thread": ("threading", lambda module: module.Thread.__module__),
+    "warnings.filters": (
+        "warnings",
+        lambda module: [" ".join(str(part) for part in (entry[0], *entry[2:])) for entry in module.filters],
+    ),
+    "warnings.showwarning": ("warnings", lambda module: name_of(module.showwarning)),
+}
+"""By name: the module that must be loaded, and how its registry is read."""

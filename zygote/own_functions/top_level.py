@@ -1,0 +1,188 @@
+"""What a function's top level does, in order: the imports that its own code asks for, and whether that code has changed what each
+of them saw.
+
+A recording runs the entry module of a version in a start of its own, from the root Zygote. An import *of the function's code* is
+one that no package's and no standard module's import asked for; modules of the code itself are its code, not imports. Before and
+after each such import the state of the interpreter is compared (`state`): what changed in between is the doing of the function's
+own code, and from there on an import in a Zygote would see something else. The recording then goes on without comparing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from sockd_zygote.own_functions.module_kinds import OWN, RUNTIME, STANDARD, Kinds
+from sockd_zygote.own_functions.state import State, in_words
+
+_bootstrap = sys.modules["_frozen_importlib"]
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_WORDS = 300
+
+
+class Loading:
+    """One import while it runs."""
+
+    __slots__ = ("began", "besides", "by_code", "inner_s", "name", "own_code", "state", "step")
+
+    def __init__(self, name: str, began: float) -> None:
+        self.name = name
+        self.began = began
+        self.inner_s = 0.0
+        self.by_code = False
+        """Whether the function's code asked for it."""
+        self.state: State | None = None
+        """Before it, if `by_code`."""
+        self.own_code = False
+        """Whether a module of the function's code was loaded in it."""
+        self.step: dict[str, Any] | None = None
+        self.besides: list[str] = []
+        """Modules that it has put into `sys.modules` without an import, if `by_code`."""
+
+
+class Recorder:
+    """Between `__enter__` and `__exit__` imports are recorded; `steps` then."""
+
+    def __init__(self, kinds: Kinds, entry: str) -> None:
+        """Args: entry: the name of the entry module, which is not loaded by the import system."""
+        self._kinds = kinds
+        self._known = {entry, *sys.modules}
+        self._stack: list[Loading] = []
+        self._begun: list[tuple[Loading, Loading | None]] = []
+        """Imports and those that asked for them, in the order in which they began."""
+        self._seconds: dict[str, float] = {}
+        self._reference: State | None = None
+        self._effect = ""
+        """What the function's code has changed; nothing is compared any more."""
+        self._pid = os.getpid()
+
+    def __enter__(self) -> Recorder:
+        self._thread = sys.modules["_thread"].get_ident()
+        self._load = _bootstrap._find_and_load_unlocked
+        self._reference = self._state()
+        _bootstrap._find_and_load_unlocked = self._timed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _bootstrap._find_and_load_unlocked = self._load
+        self._reference = None
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Return the imports into each distribution, in the order in which they began.
+
+        A step is what the function's code imports, or what a module of one distribution imports of another: `name`, `key`,
+        `outer` (the number of the step that it is in, or -1), `before` (what own code had changed by then), `writes` (what the
+        import changed outside of the modules that it loaded) and `modules`, each with its own seconds."""
+        steps: list[dict[str, Any]] = []
+        for loading, asked_by in self._ordered():
+            module = sys.modules.get(loading.name)
+            key = self._kinds.key_of(loading.name, module) if module is not None else OWN
+            if key in (OWN, RUNTIME):
+                continue
+            outer = self._step_above(asked_by)
+            if loading.by_code or outer is None or (outer["key"] != key and key != STANDARD):
+                loading.step = step = {
+                    **{"name": loading.name, "key": key, "modules": []},
+                    "outer": -1 if loading.by_code or outer is None else steps.index(outer),
+                    **{"before": "", "writes": [], **(loading.step or {})},
+                }
+                steps.append(step)
+            else:
+                loading.step = step = outer
+            step["modules"].append([key, loading.name, round(self._seconds.get(loading.name, 0.0), 6)])
+            step["modules"] += [[key, name, 0.0] for name in loading.besides]
+        return steps
+
+    def _ordered(self) -> list[tuple[Loading, Loading | None]]:
+        """A package comes before the submodule whose import has begun first, and is asked for by who asks for that."""
+        ordered: list[tuple[Loading, Loading | None]] = []
+        above = {id(loading): asked_by for loading, asked_by in self._begun}
+        for loading, asked_by in self._begun:
+            place = len(ordered)
+            while asked_by is not None and asked_by.name.startswith(f"{loading.name}."):
+                place = next((at for at, (each, _) in enumerate(ordered) if each is asked_by), place)
+                asked_by = above.get(id(asked_by))
+            ordered.insert(place, (loading, asked_by))
+        return ordered
+
+    def _step_above(self, asked_by: Loading | None) -> dict[str, Any] | None:
+        return asked_by.step if asked_by is not None and asked_by.step and "name" in asked_by.step else None
+
+    # -- each import
+
+    def _timed(self, name: str, import_: object) -> object:
+        if sys.modules["_thread"].get_ident() != self._thread or os.getpid() != self._pid:
+            self._effect = self._effect or f"an import of {name} in another thread"
+            return self._load(name, import_)
+        loading = Loading(name, time.perf_counter())
+        self._begin(loading)
+        self._stack.append(loading)
+        started = time.perf_counter()
+        done = False
+        try:
+            module = self._load(name, import_)
+            done = True
+            return module
+        finally:
+            self._seconds[name] = time.perf_counter() - started - loading.inner_s
+            self._stack.pop()
+            (self._end if done else self._fail)(loading)
+            if self._stack:
+                self._stack[-1].inner_s += time.perf_counter() - loading.began
+
+    def _begin(self, loading: Loading) -> None:
+        """Compare what the function's code has left with what the import before has left."""
+        self._begun.append((loading, self._stack[-1] if self._stack else None))
+        loading.by_code = all(self._is_code(each, loading.name) for each in self._stack)
+        if loading.by_code and not self._effect:
+            loading.state = self._state()
+            changes = self._reference.changes(loading.state) if self._reference is not None else []
+            changes += [f"sys.modules[{name!r}]" for name in self._put_in()]
+            self._effect = in_words(changes)[:MOST_WORDS]
+        if loading.by_code:
+            loading.step = {"before": self._effect}
+
+    def _end(self, loading: Loading) -> None:
+        key = self._kinds.key_of(loading.name, sys.modules.get(loading.name))
+        if key == OWN:
+            for each in self._stack:
+                each.own_code = True
+            return
+        if not loading.by_code or loading.step is None or key == RUNTIME:
+            return
+        loading.besides = self._put_in()
+        if loading.own_code:
+            loading.step["before"] = self._effect = self._effect or f"code of the function that {loading.name} imports"
+        elif loading.state is not None and not self._effect:
+            self._reference = self._state()
+            loading.step["writes"] = loading.state.changes(self._reference)[:10]
+        loading.state = None
+
+    def _fail(self, loading: Loading) -> None:
+        """A missing module leaves nothing; one that fails may have left half of what it does."""
+        loaded = [each for each, asked_by in self._begun if asked_by is loading and each.name in sys.modules]
+        if loading.by_code and loaded:
+            self._effect = self._effect or f"a failed import of {loading.name}"
+        loading.state = None
+
+    def _is_code(self, loading: Loading, name: str) -> bool:
+        """Whether an import that runs is one of the function's code, or that of a submodule whose package comes first."""
+        if loading.name.startswith(f"{name}."):
+            return loading.by_code
+        module = sys.modules.get(loading.name)
+        return module is not None and self._kinds.key_of(loading.name, module) in (OWN, RUNTIME)
+
+    def _put_in(self) -> list[str]:
+        """Names that are new in `sys.modules` and were not imported."""
+        imported = {loading.name for loading, _ in self._begun}
+        new = sorted(sys.modules.keys() - self._known)
+        self._known.update(new)
+        runtime = [name for name in new if self._kinds.key_of(name, sys.modules[name]) == RUNTIME]
+        return [name for name in new if name not in imported and name not in runtime]
+
+    def _state(self) -> State:
+        return State(lambda name, module: self._kinds.key_of(name, module) not in (OWN, RUNTIME))
