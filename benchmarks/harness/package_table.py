@@ -210,6 +210,28 @@ LOOKS_FOR: dict[str, tuple[str, ...]] = {
 """Packages of the table whose modules the imports of another look for without requiring them. Measured: names that reached a
 last finder on `sys.meta_path`, or versions that were asked for, when each of POPULAR was imported beside its closure alone."""
 
+_FILTERS = ("warnings.filters",)
+WRITES: dict[str, tuple[str, ...]] = dict.fromkeys(
+    (
+        *(
+            "numpy",
+            "pandas",
+            "scipy",
+            "scikit-learn",
+            "sympy",
+            "matplotlib",
+            "opencv-python",
+            "pyarrow",
+            "polars",
+            "nltk",
+        ),
+        *("requests", "boto3", "stripe", "elasticsearch", "kubernetes", "openpyxl", "six"),
+    ),
+    _FILTERS,
+)
+"""What importing a package changes outside of its own modules, so that another import could see it: filters of warnings, for
+most. Measured by the recorder of top levels (`sockd_zygote.own_functions.top_level`) when each of POPULAR was imported alone."""
+
 MEASURED_MS: dict[str, float] = {
     "numpy": 53,
     "pandas": 185,

@@ -226,14 +226,15 @@ class ZygoteConfig(Slice, frozen=True):
     least_spares: int = 1
     """Of those, what each Zygote keeps however rare starts from it are, 1 to 2 MB each; given up while memory is short."""
     verify: bool = True
-    """Whether a start of a function's own is compared with a fork before a Zygote serves a closure or environment that is not the
-    one it was made from. False: what its imports looked at decides alone."""
+    """Whether a fork of a Zygote is compared with a start of the function's own before it serves a version. False: what the top
+    level was recorded to do and what the imports looked at decide alone."""
     verifiers: int = 1
-    """Verifications at a time."""
-    verify_deadline_s: float = 60.0
-    """How long each sandbox of a verification may import; beyond, the Zygote does not serve, and it is tried again later."""
+    """Recordings and verifications at a time."""
+    verify_deadline_s: float = 120.0
+    """How long each sandbox of a recording or verification may take, with half the CPU weight of a function; beyond, it is tried
+    again later."""
     verify_memory_mb: int = 1024
-    """Memory of each of these sandboxes, at most half of what is free; with less than 128 MB they wait."""
+    """Memory of each of these sandboxes, at most half of what is free; where that is less than 256 MB, they wait for so much."""
     verify_again_after: int = 1000
     """Cold starts from Zygotes with packages after which one that serves is verified again; 0: never."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 ModuleType = type(sys)
-GetSetDescriptor = type(ModuleType.__dict__["__dict__"])
+FunctionType = type(lambda: None)
+GetSetDescriptor = type(vars(FunctionType)["__code__"])
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,8 @@ class Kinds:
         self._roots = roots or []
 
     def key_of(self, name: str, module: Any) -> str:
-        """Return the key of a module's distribution, STANDARD, OWN or RUNTIME. What is of unknown origin is the function's own."""
+        """Return the key of a module's distribution, STANDARD, OWN or RUNTIME. What is of unknown origin is the function's
+        own."""
         if name.partition(".")[0] == RUNTIME_PACKAGE or name == "__main__":
             return RUNTIME
         if not is_a(module, ModuleType):

@@ -2,7 +2,8 @@
 
 A recording (`top_level`) compares a snapshot before an import with the one after the import before it: whatever differs has been
 changed by the function's own code. Compared are the names of modules, attributes of their classes, items of containers and
-attributes of objects to a depth of `DEPTH`, and `interpreter.settings`. Caches that change without an effect are left out by name.
+attributes of objects to a depth of `DEPTH`, and `interpreter.settings`. Caches that change without an effect are left out by
+name.
 """
 
 from __future__ import annotations
@@ -110,13 +111,18 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def changed_keys(module: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Yield names with other values; a submodule that an import binds to its package is none."""
+    """Yield names with other values; but for a submodule that an import binds to its package, and a name of `__all__` that a
+    package makes when it is first asked for (PEP 562)."""
+    promised = before.get("__all__")
     for key in before.keys() | after.keys():
         value = after.get(key, MISSING)
         if key in IGNORED or f"{module}.{key}" in CACHES or is_same(before.get(key, MISSING), value):
             continue
-        if key not in before and is_a(value, ModuleType) and sys.modules.get(f"{module}.{key}") is value:
-            continue
+        if key not in before:
+            if is_a(value, ModuleType) and sys.modules.get(f"{module}.{key}") is value:
+                continue
+            if isinstance(promised, (list, tuple)) and key in promised:
+                continue
         yield key
 
 
@@ -129,7 +135,7 @@ def contents_of(module: str, names: Mapping[str, Any]) -> dict[str, list[Any]]:
             continue
         inside: list[Any] = []
         if issubclass(kind, type):
-            attributes = vars(type)["__dict__"].__get__(value)
+            attributes = vars(type)["__dict__"].__get__(value) or {}  # None: a class in C that was never made ready
             if attributes.get("__module__") == module:
                 flatten(dict(attributes), 1, inside)
         else:

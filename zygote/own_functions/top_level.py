@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_WORDS = 300
+"""Characters of what the function's code has changed."""
+MOST_WRITES = 100
+"""Changes of one import that are named."""
 
 
 class Loading:
@@ -64,11 +67,11 @@ class Recorder:
         self._thread = sys.modules["_thread"].get_ident()
         self._load = _bootstrap._find_and_load_unlocked
         self._reference = self._state()
-        _bootstrap._find_and_load_unlocked = self._timed
+        _bootstrap._find_and_load_unlocked = self._timed  # type: ignore[attr-defined]
         return self
 
     def __exit__(self, *_: object) -> None:
-        _bootstrap._find_and_load_unlocked = self._load
+        _bootstrap._find_and_load_unlocked = self._load  # type: ignore[attr-defined]
         self._reference = None
 
     def steps(self) -> list[dict[str, Any]]:
@@ -86,9 +89,13 @@ class Recorder:
             outer = self._step_above(asked_by)
             if loading.by_code or outer is None or (outer["key"] != key and key != STANDARD):
                 loading.step = step = {
-                    **{"name": loading.name, "key": key, "modules": []},
+                    "name": loading.name,
+                    "key": key,
+                    "modules": [],
                     "outer": -1 if loading.by_code or outer is None else steps.index(outer),
-                    **{"before": "", "writes": [], **(loading.step or {})},
+                    "before": "",
+                    "writes": [],
+                    **(loading.step or {}),
                 }
                 steps.append(step)
             else:
@@ -159,7 +166,7 @@ class Recorder:
             loading.step["before"] = self._effect = self._effect or f"code of the function that {loading.name} imports"
         elif loading.state is not None and not self._effect:
             self._reference = self._state()
-            loading.step["writes"] = loading.state.changes(self._reference)[:10]
+            loading.step["writes"] = sorted(set(loading.state.changes(self._reference)))[:MOST_WRITES]
         loading.state = None
 
     def _fail(self, loading: Loading) -> None:

@@ -28,7 +28,7 @@ from sockd.caches.zygotes.top_level import STANDARD_LIBRARY, Module, TopLevel, k
 from sockd.caches.zygotes.zygote_maker import Plan, ZygoteMaker
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
-from sockd.farm.control import ZygoteGone, ZygoteLate
+from sockd.farm.control import ZygoteLate
 from sockd.farm.zygote import Zygote
 from sockd.images.program import Lineage
 from sockd.plain.config import ZygoteConfig

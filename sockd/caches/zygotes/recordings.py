@@ -139,8 +139,8 @@ def save_learned(path: Path, recordings: Recordings, refused: Refusals) -> None:
 def load_learned(path: Path, recordings: Recordings) -> tuple[Refusals, str]:
     """Read what an earlier daemon learned.
 
-    Args: path: `state/learned.json`; missing is not an error. recordings: has the imports that failed and the verified pairs then.
-    Returns: the refused packages; and why the file could not be read, if so."""
+    Args: path: `state/learned.json`; missing is not an error. recordings: has the imports that failed and the verified pairs
+    then. Returns: the refused packages; and why the file could not be read, if so."""
     refused = Refusals()
     try:
         data = json.loads(path.read_text())

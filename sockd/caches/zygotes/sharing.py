@@ -1,14 +1,14 @@
 """POLICY: which imports may be done ahead for which functions, as far as known before they are done.
 
-`closed` restricts a plan to imports that load the same modules in both functions, with packages that a Zygote may import. `serves`
-predicts the result of `soundness` from the observations of earlier Zygotes with the same imports; an unknown set is tried. Owns a
-bounded cache of both. A function is known by the set of imports that its top level asks for (`TopLevel.wanted`)."""
+`closed` restricts a plan to imports that load the same modules in both functions, with packages that a Zygote may import.
+`serves` predicts the result of `soundness` from the observations of earlier Zygotes with the same imports; an unknown set is
+tried. Owns a bounded cache of both. A function is known by the set of imports that its top level asks for (`TopLevel.wanted`)."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sockd.caches.packages.distribution import name_of
 from sockd.caches.packages.provided_names import Provided
@@ -35,6 +35,8 @@ class Sharing:
         self._known: OrderedDict[Imports, Preimported] = OrderedDict()
         self._verdicts: dict[tuple[Imports, Imports], bool] = {}
         self._differing: dict[tuple[Imports, Imports], bool] = {}
+        self._names: dict[Keys, dict[str, str]] = {}
+        """Of closures: keys by distribution name."""
         self._closed: dict[tuple[Imports, Imports, Imports, Keys], Imports] = {}
 
     def know(self, top: TopLevel) -> Imports:
@@ -85,8 +87,8 @@ class Sharing:
         return difference(shared, view) if shared is not None else ""
 
     def closed(self, wanted: Imports, ours: Imports, theirs: Imports) -> Imports:
-        """Of the wanted imports those that load the same modules for both functions, of packages that a Zygote may import; none, if
-        .pth files, which run before all imports, differ."""
+        """Of the wanted imports those that load the same modules for both functions, of packages that a Zygote may import; none,
+        if .pth files, which run before all imports, differ."""
         key = wanted, ours, theirs, self._refused()
         return _remembered(self._closed, key, lambda: self._find_closed(wanted & ours & theirs, ours, theirs))
 
@@ -107,8 +109,8 @@ class Sharing:
         return frozenset(kept | ({whole_path} & wanted if kept else set()))
 
     def path_of(self, imports: Imports, top: TopLevel) -> Keys:
-        """The distributions that a Zygote of these imports has on sys.path: all of a function's, or those that it imports from, with
-        what they require, and those with .pth files."""
+        """The distributions that a Zygote of these imports has on sys.path: all of a function's, or those that it imports from,
+        with what they require, and those with .pth files."""
         if path_id(top.closure) in imports:
             return top.closure
         imported = frozenset().union(*(top.keys_of_id(import_) for import_ in imports))
@@ -116,7 +118,7 @@ class Sharing:
 
     def _needed(self, keys: Keys, closure: Keys) -> Keys:
         """Distributions, and all that these require of a closure."""
-        names, needed = by_name(closure), set(keys)
+        names, needed = _remembered(self._names, closure, lambda: by_name(closure)), set(keys)
         pending = list(keys)
         while pending:
             added = self._required(pending.pop(), names) - needed
@@ -141,9 +143,9 @@ def by_name(closure: Keys) -> dict[str, str]:
     return {name_of(key): key for key in closure}
 
 
-def _remembered(memory: dict, key: object, work_out: Callable[[], T]) -> T:  # type: ignore[type-arg]
+def _remembered(memory: dict[Any, T], key: Any, work_out: Callable[[], T]) -> T:
     if key not in memory:
         if len(memory) >= MAX_REMEMBERED:
             memory.clear()
         memory[key] = work_out()
-    return memory[key]  # type: ignore[no-any-return]
+    return memory[key]

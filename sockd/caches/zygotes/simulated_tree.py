@@ -122,12 +122,12 @@ class SimulatedTree:
         ]
 
     def seconds_of(self, keys: Iterable[str]) -> float:
-        """Import time of distributions; the same whatever their order."""
-        return fsum(self._costs[key].seconds for key in keys)
+        """Import time of these; the same whatever their order. A place on sys.path costs nothing."""
+        return fsum(self._costs[key].seconds for key in keys if key in self._costs)
 
     def bytes_of(self, keys: Iterable[str]) -> int:
-        """Memory of distributions."""
-        return sum(self._costs[key].bytes for key in keys)
+        """Memory of what these import."""
+        return sum(self._costs[key].bytes for key in keys if key in self._costs)
 
     def _instead(self, node: SimulatedNode) -> frozenset[str]:
         """The packages of the Zygote that would serve if `node` were gone."""

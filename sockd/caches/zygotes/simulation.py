@@ -25,6 +25,8 @@ from math import fsum
 from random import Random
 from typing import Any
 
+import msgspec
+
 from sockd.caches.packages.distribution import name_of
 from sockd.caches.packages.provided_names import Provided
 from sockd.caches.zygotes.eviction import (
@@ -51,6 +53,7 @@ from sockd.caches.zygotes.selection import (
 from sockd.caches.zygotes.sharing import Sharing
 from sockd.caches.zygotes.simulated_tree import SimulatedNode, SimulatedTree
 from sockd.caches.zygotes.soundness import Preimported
+from sockd.caches.zygotes.top_level import Module, Step, TopLevel, key_of_import, out_of_order
 from sockd.farm.imported import Observed
 
 MB = 1 << 20
@@ -95,23 +98,34 @@ class Trace:
     """A trace, parsed."""
 
     costs: dict[str, PackageCost]
+    """By import id."""
     provided: dict[str, Provided]
     """What each package offers: a module of its name."""
     looks_for: dict[str, frozenset[str]]
     """Modules, by the name of their package, that the imports of each package look for and go on without."""
-    functions: list[frozenset[str]]
+    functions: list[TopLevel]
+    imports: list[frozenset[str]]
+    """What each function imports, by import id."""
     times: list[float]
     calls: list[int]
 
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Trace:
-        """From the JSON that the benchmark writes: packages as [key, seconds, bytes], functions as package indices,
-        times in s and calls as function indices; by key, where there are any, the names that packages require and look
-        for. Raises: KeyError, ValueError, IndexError or TypeError when it is not that."""
+        """From the JSON that the benchmark writes: packages as [key, seconds, bytes]; functions as lists, one for each import of
+        the function's code, of package indices: the package and what it imports in turn; times in s and calls as function
+        indices; by key, where there are any, the names that packages require and look for, and what their imports change outside
+        of them (`top_level.Step.writes`). Raises: KeyError, ValueError, IndexError or TypeError when it is not that."""
         keys = [key for key, _, _ in data["packages"]]
-        requires, looks_for = data.get("requires", {}), data.get("looks_for", {})
+        requires, looks_for, writes = data.get("requires", {}), data.get("looks_for", {}), data.get("writes", {})
         costs = {key: PackageCost(float(seconds), int(size)) for key, seconds, size in data["packages"]}
-        functions = [frozenset(keys[index] for index in function) for function in data["functions"]]
+        steps = {
+            key: Step(name_of(key), key, -1, "", tuple(writes.get(key, ())), (Module(key, name_of(key), cost.seconds),))
+            for key, cost in costs.items()
+        }
+        functions = [
+            top_level([[steps[keys[index]] for index in import_] for import_ in function])
+            for function in data["functions"]
+        ]
         if len(data["times"]) != len(data["calls"]) or max(data["calls"], default=0) >= len(functions):
             raise ValueError("a trace has one time for each call, and calls only functions that it has")
         provided = {
@@ -121,14 +135,36 @@ class Trace:
             )
             for key in keys
         }
-        looked_for = {key: frozenset(looks_for.get(key, ())) for key in keys}
-        return cls(costs, provided, looked_for, functions, list(data["times"]), list(data["calls"]))
+        return cls(
+            {steps[key].id: cost for key, cost in costs.items()},
+            provided,
+            {key: frozenset(looks_for.get(key, ())) for key in keys},
+            functions,
+            [frozenset(step.id for step in function.steps) for function in functions],
+            list(data["times"]),
+            list(data["calls"]),
+        )
 
-    def preimported(self, packages: frozenset[str]) -> Preimported:
-        """What a Zygote of these packages has seen."""
-        found = frozenset(name_of(key) for key in packages)
-        missed = frozenset().union(*(self.looks_for[key] for key in packages)) - found
-        return Preimported(packages, seen=Observed(found=found, missed=missed))
+    def preimported(
+        self, parent: Preimported, imports: frozenset[str], path: frozenset[str], top: TopLevel
+    ) -> Preimported:
+        """What a Zygote has seen that was forked from another and made for a function. Args: path: the packages on sys.path."""
+        loaded = frozenset().union(*(top.modules_of(import_) for import_ in imports))
+        missed = frozenset().union(*(self.looks_for[key_of_import(import_)] for import_ in imports if "@" in import_))
+        order = tuple(dict.fromkeys((*parent.order, *top.in_order(imports))))
+        return Preimported(path, seen=Observed(found=loaded, missed=missed - loaded), loaded=loaded, order=order)
+
+
+def top_level(imports: Sequence[Sequence[Step]]) -> TopLevel:
+    """The recording of a function that imports packages, each with what it imports in turn, unless it is there already."""
+    steps: dict[str, Step] = {}
+    for asked, *within in imports:
+        if asked.id not in steps:
+            number = len(steps)
+            steps[asked.id] = asked
+            for step in within:
+                steps.setdefault(step.id, msgspec.structs.replace(step, outer=number, writes=()))
+    return TopLevel(tuple(steps.values()), frozenset(step.key for step in steps.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +208,11 @@ class Simulation:
     tree: SimulatedTree = field(init=False)
     _policy: Policy = field(init=False)
     _sharing: SharingView = field(init=False)
+    _wanted: list[frozenset[str]] = field(init=False)
+    """The set of imports that each function is known by."""
     _known: Sharing | None = field(init=False)
+    _shared: dict[str, Preimported] = field(default_factory=dict)
+    """Of each Zygote, by its id."""
     _rng: Random = field(init=False)
     _making: list[SimulatedNode] = field(default_factory=list)
     _demand: DemandMeter = field(default_factory=lambda: DemandMeter(RATE_TAU_S))
@@ -185,6 +225,8 @@ class Simulation:
         self._policy = POLICIES[self.policy_name]
         self._known = Sharing(self.trace.provided.__getitem__, frozenset) if self._policy.is_sound else None
         self._sharing = self._known or BY_SUBSET
+        tops = self.trace.functions
+        self._wanted = [self._known.know(top) for top in tops] if self._known is not None else self.trace.imports
         self._rng = Random(self.seed)
         self.tree = SimulatedTree(self.trace.costs)
 
@@ -205,24 +247,27 @@ class Simulation:
             self._handlers.move_to_end(call)
             return "warm", WARM_S
         self._making = [node for node in self._making if node.ready_s > now_s]
-        closure = self.trace.functions[call]
+        wanted, imports = self._wanted[call], self.trace.imports[call]
         ready: Iterable[SimulatedNode] = self.tree.nodes.values()
         if self._making:
             ready = [node for node in ready if node.ready_s <= now_s]
-        node = best_node(ready, closure, self._rng, lambda node: self._serves(node, closure))
+        node = best_node(ready, wanted, self._rng, lambda node: self._serves(node, wanted, call))
         self.tree.count_use(node, now_s)
-        missing = closure - node.imports
+        missing = imports - node.imports
         self._keep_handler(call, HANDLER_BYTES + self.tree.bytes_of(missing))
-        self._demand.hit(closure, now_s)
+        self._demand.hit(wanted, now_s)
         if missing and len(self._making) < MAKING_AT_ONCE:
-            self._grow(closure, now_s)
+            self._grow(wanted, call, now_s)
         latency = FORK_S + FORK_S_PER_BYTE * node.bytes + self.tree.seconds_of(missing)
         return ("exact" if not missing else "partial" if node.imports else "root"), latency
 
-    def _serves(self, node: SimulatedNode, closure: frozenset[str]) -> bool:
-        verdict = node.verdicts.get(closure)
+    def _serves(self, node: SimulatedNode, wanted: frozenset[str], call: int) -> bool:
+        verdict = node.verdicts.get(wanted)
         if verdict is None:
-            verdict = node.verdicts[closure] = self._sharing.serves(node.imports, closure)
+            shared = self._shared.get(node.id)
+            verdict = node.verdicts[wanted] = self._sharing.serves(node.imports, wanted) and (
+                shared is None or not out_of_order(shared.order, shared.loaded, self.trace.functions[call])
+            )
         return verdict
 
     def _keep_handler(self, call: int, size: int) -> None:
@@ -231,9 +276,9 @@ class Simulation:
         while self._handlers_bytes > self.handler_bytes and self._handlers:
             self._handlers_bytes -= self._handlers.popitem(last=False)[1]
 
-    def _grow(self, closure: frozenset[str], now_s: float) -> None:
+    def _grow(self, wanted: frozenset[str], call: int, now_s: float) -> None:
         """Asks the policy for a new Zygote and, if it wants one and room can be made, starts it."""
-        plan = self._plan(closure, now_s)
+        plan = self._plan(wanted, now_s)
         if plan is None:
             return
         # The parent must live until it is forked.
@@ -242,11 +287,15 @@ class Simulation:
         if self._policy.plan != "exact" and not worth_making(plan, stats, free, self.limits):
             return
         if self._make_room(plan, stats, now_s):
-            self._making.append(self.tree.start(plan, now_s))
+            node = self.tree.start(plan, now_s)
+            self._making.append(node)
             if self._known is not None:
-                self._known.learn(self.trace.preimported(plan.imports))
+                parent, top = self._shared.get(plan.parent_id, Preimported()), self.trace.functions[call]
+                path = self._known.path_of(plan.imports, top)
+                shared = self._shared[node.id] = self.trace.preimported(parent, plan.imports, path, top)
+                self._known.learn(plan.imports, shared)
 
-    def _plan(self, closure: frozenset[str], now_s: float) -> NewNode | None:
+    def _plan(self, wanted: frozenset[str], now_s: float) -> NewNode | None:
         if self._policy.plan == "none":
             return None
         nodes, costs = list(self.tree.nodes.values()), self.trace.costs
@@ -255,7 +304,7 @@ class Simulation:
         if self._policy.plan == "exact":
             return sock_next_node(
                 nodes,
-                closure,
+                wanted,
                 costs=costs,
                 depths=depths,
                 limits=self.limits,
@@ -265,11 +314,11 @@ class Simulation:
         if now_s - self._demands_at_s >= REFRESH_S:
             self._demands, self._demands_at_s = self._demand.top(DEMANDS, now_s), now_s
         demands: Sequence[Demand] = self._demands
-        if not any(demand.closure == closure for demand in demands):
-            demands = [*demands, Demand(closure, self._demand.rate(closure, now_s))]
+        if not any(demand.closure == wanted for demand in demands):
+            demands = [*demands, Demand(wanted, self._demand.rate(wanted, now_s))]
         if self._policy.plan == "own":
-            demands = [demand for demand in demands if closure <= demand.closure]
-        return next_node(nodes, closure, demands, costs=costs, depths=depths, limits=self.limits, sharing=self._sharing)
+            demands = [demand for demand in demands if wanted <= demand.closure]
+        return next_node(nodes, wanted, demands, costs=costs, depths=depths, limits=self.limits, sharing=self._sharing)
 
     def _make_room(self, plan: NewNode, stats: Sequence[NodeStats], now_s: float) -> bool:
         """Evicts for `plan`; False when that cannot be enough, and then nothing is evicted."""

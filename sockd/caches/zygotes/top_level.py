@@ -1,8 +1,8 @@
 """What the top level of one version does, as recorded in a start of its own: which imports its code asks for, in which order, and
 from where on it has changed what they see. Pure; owns nothing.
 
-A recording (`sockd_zygote.own_functions.top_level`) is a list of *steps*: the imports that the function's code asks for, and within
-them what a module of one distribution imports of another. The steps before the first change by the function's own code are
+A recording (`sockd_zygote.own_functions.top_level`) is a list of *steps*: the imports that the function's code asks for, and
+within them what a module of one distribution imports of another. The steps before the first change by the function's own code are
 *unchanged*: an import of the same modules in a Zygote, in the same order, sees the same state. Everything later is the function's
 own to import. What a recording says is a claim of the version's own sandbox, and decides about that version alone.
 """
@@ -23,6 +23,19 @@ MAX_STEPS = 5000
 MAX_MODULES = 20_000
 STANDARD_LIBRARY = ""
 """The key of modules of the standard library, which no distribution has."""
+COMMUTING = frozenset(
+    {
+        *(
+            "atexit callbacks",
+            "copyreg.dispatch_table",
+            "loggers",
+            "pickle.dispatch_table",
+            "platform._sys_version_cache",
+        ),
+        *("threading._threading_atexits", "time.tzname", "typing._overload_registry", "weakref.finalize"),
+    }
+)
+"""Registries that imports add to under names of their own: the order in which they do changes nothing."""
 WHOLE_PATH = "sys.path"
 """The name of the import that stands for a sys.path with all distributions of a closure, and those alone."""
 
@@ -50,6 +63,11 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What it changed outside of the modules that it loaded, as far as the function's code asked for it."""
     modules: tuple[Module, ...]
     """What it loaded, without the modules of the steps that are a part of it."""
+
+    @property
+    def conflicts(self) -> list[str]:
+        """What another import could see of it, if that came before instead of after it."""
+        return [name for name in self.writes if name.partition("[")[0] not in COMMUTING]
 
     @property
     def id(self) -> str:
@@ -117,7 +135,8 @@ class TopLevel:
     @cached_property
     def places(self) -> dict[str, int]:
         """Of each module the number of the import of the function's code that loads it."""
-        outer, found = 0, {}
+        outer = 0
+        found: dict[str, int] = {}
         for number, step in enumerate(self.steps):
             outer = number if step.outer < 0 else outer
             found.update((module.name, outer) for module in step.modules)
@@ -170,13 +189,11 @@ def out_of_order(order: Sequence[str], loaded: frozenset[str], top: TopLevel) ->
     places = [top.places[name] for name in order if name in top.places]
     skipped, writer = places != sorted(places), ""
     for step, modules in top.outer_steps():
-        if modules & loaded:
-            writer = writer or (f"{step.name}, which changes {step.writes[0]}" if step.writes else "")
-            if skipped and writer:
-                return f"the function imports in another order, among others {writer}"
-        if not modules <= loaded:
-            skipped = True
-            writer = writer or (f"{step.name}, which changes {step.writes[0]}" if step.writes else "")
+        if not writer and step.conflicts:
+            writer = f"{step.name}, which changes {step.conflicts[0]}"
+        if skipped and writer and modules & loaded:
+            return f"the function imports in another order, among others {writer}"
+        skipped = skipped or not modules <= loaded
     return ""
 
 

@@ -1,11 +1,11 @@
 """Recording and verification of versions: what their top levels do, and whether a fork of a Zygote becomes what a start of their
 own becomes.
 
-Owns the background tasks (`zygote.verifiers`), their queue, and the refused pairs. A pair is a node and a version. The first start of
-a version is forked from the root Zygote; after its answer, its top level is run once more, in a sandbox without a request, and
-recorded (`top_level`). Each node that may serve it then is verified first: a fork of the node runs the top level as well, and both
-return fingerprints. No request and no learner waits for this, and no work is dropped: what fails for want of time or memory is
-tried again.
+Owns the background tasks (`zygote.verifiers`), their queue, and the refused pairs. A pair is a node and a version. The first
+start of a version is forked from the root Zygote; after its answer, its top level is run once more, in a sandbox without a
+request, and recorded (`top_level`). Each node that may serve it then is verified first: a fork of the node runs the top level as
+well, and both return fingerprints. No request and no learner waits for this, and no work is dropped: what fails for want of time
+or memory is tried again.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ SURE = 4
 """Starts of a function's own that a difference is compared with: what depends on addresses may be equal in two by chance."""
 APART_S = 1.1
 """Between two starts of a function's own that are compared: a clock in seconds shows another time."""
+MEMORY_DEADLINE_S = 30.0
+"""How long a trial waits for memory, in the queue in which requests wait."""
 AGAIN_S = 2.0
 """How long work waits that found no memory; doubled each time, up to LONGEST_AGAIN_S."""
 LONGEST_AGAIN_S = 300.0
@@ -420,7 +422,7 @@ class Verifier:
     async def _try(self, node: ZygoteNode, program: Program, trial: dict[str, Any]) -> Fingerprint:
         """What one new sandbox tells. Raises: TrialFailed, SandboxFailed, NoCapacity, OSError."""
         whose = "a fork" if node.imports else "a start of its own"
-        sandbox = await self._tree.fork_apart(node, program)
+        sandbox = await self._tree.fork_apart(node, program, deadline_s=MEMORY_DEADLINE_S)
         try:
             reply = await sandbox.request(uuid.uuid4().bytes, msgspec.json.encode(trial))
         finally:

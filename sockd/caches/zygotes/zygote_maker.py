@@ -74,8 +74,8 @@ class ZygoteMaker:
         *,
         open_files: int,
     ) -> None:
-        """Args: provided: what an installed distribution offers, by key; path_of: the distributions that a Zygote of these imports
-        has on sys.path; open_files: the limit that imports find."""
+        """Args: provided: what an installed distribution offers, by key; path_of: the distributions that a Zygote of these
+        imports has on sys.path; open_files: the limit that imports find."""
         self._config = config
         self._tree = tree
         self._provided = provided

@@ -35,6 +35,7 @@ from sockd.images.image_python import SCHEME
 from sockd.images.interpreter import ImageImports
 from sockd.images.program import HOST_LINEAGE, OWN, Limits, Lineage, Network, Program
 from sockd.kernel import pidfds
+from sockd.kernel.cgroups.controllers import Weight
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import ChunkStoreFailed, Draining, NoCapacity, SockdError
 from sockd.plain.uids import ROOT_UIDS
@@ -47,7 +48,7 @@ FARM_BYTES = 3 << 20
 """Memory of a farm's launcher and init."""
 SPARE_MEMORY_BYTES = 16 << 20
 """What a spare reserves until it becomes a function."""
-LEAST_APART_BYTES = 128 << 20
+LEAST_APART_BYTES = 256 << 20
 """With less no sandbox is made for nobody's request: it would end for want of memory."""
 REVIVALS = 3
 """How often a request waits for a new root Zygote, when one after the other ends."""
@@ -369,14 +370,19 @@ class ZygoteTree:
         limits = replace(self._spare_limits, network=zygote.network)
         return await self._fork(zygote, limits, reservation, None)
 
-    async def fork_apart(self, node: ZygoteNode, program: Program) -> Sandbox:
-        """A child of a node that becomes a program for nobody's request. Raises: SandboxFailed, NoCapacity, OSError."""
-        most_bytes = min(program.limits.memory_bytes, self._parts.budget.free // 2)  # requests shall not wait for it
-        reservation = self._parts.budget.reserve_nowait(most_bytes) if most_bytes >= LEAST_APART_BYTES else None
+    async def fork_apart(self, node: ZygoteNode, program: Program, *, deadline_s: float = 0.0) -> Sandbox:
+        """A child of a node that becomes a program for nobody's request, with half the CPU weight of one for a request.
+
+        Args: deadline_s: how long it waits, as requests do, for the least memory that it can use, where little is free.
+        Raises: SandboxFailed, NoCapacity, OSError."""
+        budget = self._parts.budget
+        most_bytes = min(program.limits.memory_bytes, budget.free // 2)  # requests shall not wait for it
+        reservation = budget.reserve_nowait(most_bytes) if most_bytes >= LEAST_APART_BYTES else None
         if reservation is None:
-            raise NoCapacity("no memory for a verification")
+            most_bytes = min(program.limits.memory_bytes, LEAST_APART_BYTES)
+            reservation = await budget.reserve(most_bytes, deadline_s=deadline_s)
         limits = replace(program.limits, memory_bytes=most_bytes)
-        return await self._become_apart(node, limits, reservation, program)
+        return await self._become_apart(node, limits, reservation, program, weight="half")
 
     async def start_apart(self, program: Program, *, deadline_s: float) -> Sandbox:
         """A child of a root Zygote that becomes a program for nobody's request, with all of the memory that it is to have.
@@ -394,11 +400,11 @@ class ZygoteTree:
         return await self._become_apart(node, limits, reservation, program)
 
     async def _become_apart(
-        self, node: ZygoteNode, limits: Limits, reservation: Reservation, program: Program
+        self, node: ZygoteNode, limits: Limits, reservation: Reservation, program: Program, *, weight: Weight = "least"
     ) -> Sandbox:
         sandbox = await self._fork(node.zygote, limits, reservation, program)
         try:
-            sandbox.process.cgroup.lower_weight()
+            sandbox.process.cgroup.lower_weight(weight)
             sandbox.become(program)
         except BaseException:
             sandbox.destroy()

@@ -29,6 +29,7 @@ def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
     packages: list[dict[str, Any]] = shown["packages"]
     if not packages:
         echo(f"{name} has no packages")
+        echo(shown["sharing"])
         return
     rows = []
     for package in packages:
@@ -53,9 +54,10 @@ def words(shown: dict[str, Any]) -> list[str]:
     """The sums of the table."""
     spared = sum(package["ms"] for package in shown["packages"] if package["in_zygote"])
     paid = sum(package["ms"] for package in shown["packages"] if not package["in_zygote"])
-    lines = [f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote"]
-    if not shown["seen"]:
-        lines.append("no sandbox of this version has reported its imports yet; the first cold start does")
+    lines = [
+        f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote",
+        shown["sharing"],
+    ]
     for larger in shown["passed_over"]:
         lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")
     if not shown["zygotes_allowed"]:

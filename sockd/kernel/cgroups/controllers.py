@@ -7,11 +7,17 @@ one. The file names are the kernel's (admin-guide/cgroup-v1/memory, scheduler/sc
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Literal, Protocol
 
 from sockd.kernel.cgroups.files import CgroupFiles
 
 CPU_PERIOD_US = 100_000
+Weight = Literal["usual", "half", "least"]
+"""A cgroup's part of the CPU time that its siblings compete for."""
+_WEIGHTS: dict[int, dict[Weight, str]] = {
+    1: {"usual": "1024", "half": "512", "least": "2"},
+    2: {"usual": "100", "half": "50", "least": "1"},
+}
 _LEAST_QUOTA_US = 1_000  # The kernel refuses less.
 LEFTOVER_BYTES = 1 << 20
 """A cgroup that still has this much charged without a process in it is not fit for another sandbox."""
@@ -163,7 +169,7 @@ class Cpu:
     def __init__(self, files: CgroupFiles, version: int) -> None:
         self._files = files
         self._file, self._unlimited = ("cpu.cfs_quota_us", "-1") if version == 1 else ("cpu.max", "max")
-        self._weight_file, self._weights = ("cpu.shares", (1024, 2)) if version == 1 else ("cpu.weight", (100, 1))
+        self._weight_file, self._weights = "cpu.shares" if version == 1 else "cpu.weight", _WEIGHTS[version]
         if version == 1:
             files.write("cpu.cfs_period_us", str(CPU_PERIOD_US))
 
@@ -177,9 +183,9 @@ class Cpu:
         quota = self._unlimited if cpus is None else str(max(_LEAST_QUOTA_US, round(cpus * CPU_PERIOD_US)))
         self._files.write(self._file, quota if self._file == "cpu.cfs_quota_us" else f"{quota} {CPU_PERIOD_US}")
 
-    def set_weight(self, *, least: bool) -> None:
-        """The least weight that there is, or the usual one."""
-        self._files.write(self._weight_file, str(self._weights[least]))
+    def set_weight(self, weight: Weight) -> None:
+        """Set its part of the time that its siblings compete for."""
+        self._files.write(self._weight_file, self._weights[weight])
 
 
 class Pids:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sockd.kernel.bpf.address_guard import Endpoint, Network, deny_networks
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION, NO_LIMIT, UNCOUNTED, SocketCounts
-from sockd.kernel.cgroups.controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV1, MemoryV2, Pids
+from sockd.kernel.cgroups.controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV1, MemoryV2, Pids, Weight
 from sockd.kernel.cgroups.files import CgroupFiles
 from sockd.kernel.cgroups.hierarchies import Controller, Hierarchies
 from sockd.kernel.cgroups.population import Population, PopulationV1, PopulationV2
@@ -52,7 +52,7 @@ class Cgroup:
         self._memory_bytes: int | None = None
         self._tasks: int | None = None
         self._cpus: float | None = None
-        self._has_least_weight = False
+        self._has_usual_weight = True
         self._is_guarded = False
 
     @classmethod
@@ -148,10 +148,12 @@ class Cgroup:
             self._cpu.set_limit(cpus)
             self._cpus = cpus
 
-    def lower_weight(self) -> None:
-        """Give it CPU time that no other cgroup wants, nearly; until it is scrubbed. Raises OSError."""
-        self._has_least_weight = True
-        self._cpu.set_weight(least=True)
+    def lower_weight(self, weight: Weight = "least") -> None:
+        """Give it less CPU time than its siblings get, until it is scrubbed; with "least" hardly any that they want.
+
+        Raises OSError."""
+        self._has_usual_weight = False
+        self._cpu.set_weight(weight)
 
     def limit_sockets(self, most: int = NO_LIMIT, function: int = NO_FUNCTION) -> None:
         """Limit the IP sockets that it has open; without a system call. A new cgroup has no limit, and is not counted: what
@@ -246,9 +248,9 @@ class Cgroup:
         if self.open_sockets():  # another sandbox was given one, and must not make the next function here pay for it
             return False
         self.limit_sockets()
-        if self._has_least_weight:
-            self._cpu.set_weight(least=False)
-            self._has_least_weight = False
+        if not self._has_usual_weight:
+            self._cpu.set_weight("usual")
+            self._has_usual_weight = True
         if self.has_leftover:
             if self._memory.cache_bytes() > LEFTOVER_BYTES:
                 return False
