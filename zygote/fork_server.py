@@ -125,7 +125,6 @@ def imported(request: dict, file: int) -> dict:
             package_path.replace(request["sys_path"], request["pth"], request["sitecustomize"])
         else:
             package_path.share(request["paths"], request["pth"])
-        path = [*sys.path]
         for begun, name in enumerate(request["modules"], 1):
             os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)
             try:
@@ -140,11 +139,10 @@ def imported(request: dict, file: int) -> dict:
     seconds = time.monotonic() - started
     complaints = left.find()
     gc.disable()
-    if sys.path[: len(path)] != path:
-        complaints.append("an import changes the order of sys.path")
+    complaints += package_path.keep()
     if not _native.settle_atfork():
         complaints.append("imports register more handlers with pthread_atfork(3) than can be run")
-    hygiene.with_code[:] = [kept.restore_tmp] if kept.in_tmp else []
+    hygiene.with_code[:] = [*package_path.with_code(), *([kept.restore_tmp] if kept.in_tmp else [])]
     hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")
