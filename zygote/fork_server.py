@@ -103,7 +103,7 @@ def imported(request: dict, file: int) -> dict:
 
     Which modules is what functions said to have imported, and a function may say anything: what the packages do not bring,
     a test suite of the standard library for one, is not imported for all others."""
-    from sockd_zygote.forks import kept, randomness
+    from sockd_zygote.forks import clocks, kept, randomness
     from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
     from sockd_zygote.handlers import package_path
 
@@ -142,7 +142,8 @@ def imported(request: dict, file: int) -> dict:
     complaints += package_path.keep()
     if not _native.settle_atfork():
         complaints.append("imports register more handlers with pthread_atfork(3) than can be run")
-    hygiene.with_code[:] = [*package_path.with_code(), *([kept.restore_tmp] if kept.in_tmp else [])]
+    tmp = [kept.restore_tmp] if kept.in_tmp else []
+    hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code()]
     hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -241,6 +242,26 @@ def test_directories_that_imports_append_to_sys_path_are_in_learned_starts(
         house.deploy(f"paths-{name}", handler, requirements=["p-paths-two"])
         assert house.call(f"paths-{name}") == own
         house.daemon.when(lambda: any("p-paths-two==1.0" in node["packages"] for node in house.daemon.nodes()))
+
+
+@case(
+    "P46",
+    "import a package that imports logging, and ask a record how long ago logging was imported (`relativeCreated`)",
+    expect="from a Zygote it counts from the start of the function, as in a start of its own",
+)
+def test_the_clock_of_logging_begins_with_the_function(house: PrivateWorker, happened: Happened) -> None:
+    code = (
+        "import logging\ndef f(event):\n    record = logging.makeLogRecord({})\n"
+        "    return [record.created - record.relativeCreated / 1000, record.created]\n"
+    )
+    wheels = [wheel("p-clock", "1.0", {"p_clock.py": SLOW + "import logging\n"})]
+    for name in ("clock-own", "clock-0", "clock-1"):
+        began = time.time()
+        house.deploy(name, f"import p_clock\n{code}", requirements=["p-clock"], wheels=wheels)
+        zero, now = house.call(name)
+        happened(f"{name}: {now - zero:.3f} s ago")
+        assert began <= zero <= now
+        house.daemon.when(lambda: house.daemon.node("p-clock==1.0"))
 
 
 @pytest.fixture(scope="module")
