@@ -28,7 +28,7 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = {
-    "forks": ("kept", "listed_variables", "observer", "randomness", "surroundings", "taken_names"),
+    "forks": ("clocks", "kept", "listed_variables", "observer", "randomness", "surroundings", "taken_names"),
     "handlers": ("app_kinds", "apps", "asgi", "debugging", "image_program", "package_path", "web_server", "wsgi"),
     "messages": ("decimals", "log_layout"),
     "own_functions": ("building", "checks", "fingerprint", "trial"),

@@ -101,16 +101,16 @@ def report_imports(file: int, count: int) -> int:
 def imported(request: dict, file: int) -> dict:
     """The report on an import. Args: file: notes which module is being imported, in case that the import ends this process.
 
-    Which modules is what functions said to have imported, and a function may say anything: what neither the packages nor the
-    standard library bring is not imported."""
-    standard = set(sys.modules)
-    from sockd_zygote.forks import kept, randomness
+    from sockd_zygote.forks import clocks, kept, randomness
+    from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
+    from sockd_zygote.handlers import package_path
+    from sockd_zygote.own_functions.module_kinds import RUNTIME, Kinds
+
     from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
     from sockd_zygote.handlers import package_path
     from sockd_zygote.own_functions.module_kinds import RUNTIME, Kinds
 
     forget_modules(sys.modules.keys() - standard)
-    before = set(sys.modules)
     kept.restore_tmp()
     offered = {
         entry.partition(".")[0] for path in request["paths"] if os.path.isdir(path) for entry in os.listdir(path)
@@ -129,11 +129,11 @@ def imported(request: dict, file: int) -> dict:
             package_path.replace(request["sys_path"], request["pth"], request["sitecustomize"])
         else:
             package_path.share(request["paths"], request["pth"])
-        path = [*sys.path]
+        before = set(sys.modules)  # a function's .pth files are run before its top level, too
         for begun, name in enumerate(request["modules"], 1):
             os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)
             try:
-                if name.partition(".")[0] not in offered and not request["ours"]:
+                if name.partition(".")[0] not in offered and name not in sys.modules and not request["ours"]:
                     raise ModuleNotFoundError(f"{name} is not in these packages")
                 __import__(name)
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
@@ -144,11 +144,11 @@ def imported(request: dict, file: int) -> dict:
     seconds = time.monotonic() - started
     complaints = left.find()
     gc.disable()
-    if sys.path[: len(path)] != path:
-        complaints.append("an import changes the order of sys.path")
+    complaints += package_path.keep()
     if not _native.settle_atfork():
         complaints.append("imports register more handlers with pthread_atfork(3) than can be run")
-    hygiene.with_code[:] = [kept.restore_tmp] if kept.in_tmp else []
+    tmp = [kept.restore_tmp] if kept.in_tmp else []
+    hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code()]
     hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -206,6 +207,63 @@ def test_mapped_files_have_the_paths_of_the_sandbox(house: PrivateWorker, happen
     assert own[0].startswith("/packages/p-maps-1.0-") and learned == [own, own]
 
 
+APPENDS = """
+import os, sys
+sys.path.append(os.path.join(os.path.dirname(__file__), "p_paths_vendor"))
+sys.path.append("/opt/outside")
+"""
+"""As setuptools, which carries distributions in a directory of its own."""
+
+
+@case(
+    "P45",
+    "import a package that appends directories to sys.path, as setuptools does, and another one that does so, too",
+    expect="sys.path, and the distributions that `importlib.metadata` finds there, are those of a start of the function's own",
+)
+def test_directories_that_imports_append_to_sys_path_are_in_learned_starts(
+    house: PrivateWorker, happened: Happened
+) -> None:
+    inner = "p_paths_vendor/inner-3.0.dist-info/METADATA"
+    first = {"p_paths.py": SLOW + APPENDS, "p_paths_vendor/inner.py": "X = 7\n", inner: "Name: inner\nVersion: 3.0\n"}
+    second = {"p_paths_two.py": SLOW + "import p_paths, inner, sys\nsys.path.append('/opt/second')\n"}
+    wheels = [wheel("p-paths", "1.0", first), wheel("p-paths-two", "1.0", second, requires=("p-paths",))]
+    handler = (
+        "import p_paths_two, inner, sys\nfrom importlib.metadata import distributions\n"
+        "def f(event): return [sys.path, inner.X, sorted(each.name for each in distributions())]\n"
+    )
+    house.deploy("paths-parent", "import p_paths\ndef f(event): return 1\n", requirements=["p-paths"], wheels=wheels)
+    house.call("paths-parent")
+    house.daemon.when(lambda: house.daemon.node("p-paths==1.0"))
+    house.deploy("paths-own", handler, requirements=["p-paths-two"], zygote="none")
+    own = house.call("paths-own")
+    happened(f"own: {own}")
+    assert own[0][-1] == "/opt/second" and own[1:] == [7, ["inner", "p-paths", "p-paths-two"]]
+    for name in ("first", "second", "third"):
+        house.deploy(f"paths-{name}", handler, requirements=["p-paths-two"])
+        assert house.call(f"paths-{name}") == own
+        house.daemon.when(lambda: any("p-paths-two==1.0" in node["packages"] for node in house.daemon.nodes()))
+
+
+@case(
+    "P46",
+    "import a package that imports logging, and ask a record how long ago logging was imported (`relativeCreated`)",
+    expect="from a Zygote it counts from the start of the function, as in a start of its own",
+)
+def test_the_clock_of_logging_begins_with_the_function(house: PrivateWorker, happened: Happened) -> None:
+    code = (
+        "import logging\ndef f(event):\n    record = logging.makeLogRecord({})\n"
+        "    return [record.created - record.relativeCreated / 1000, record.created]\n"
+    )
+    wheels = [wheel("p-clock", "1.0", {"p_clock.py": SLOW + "import logging\n"})]
+    for name in ("clock-own", "clock-0", "clock-1"):
+        began = time.time()
+        house.deploy(name, f"import p_clock\n{code}", requirements=["p-clock"], wheels=wheels)
+        zero, now = house.call(name)
+        happened(f"{name}: {now - zero:.3f} s ago")
+        assert began <= zero <= now
+        house.daemon.when(lambda: house.daemon.node("p-clock==1.0"))
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A worker with uv's own index."""
@@ -244,6 +302,10 @@ REAL = {
         "    return [h.mp is not None, work(joblib.delayed(abs)(number) for number in (-1, -2))]\n"
     ),
     "nltk": "import nltk\ndef f(event): return nltk.data.path\n",
+    "setuptools": (
+        "import setuptools, sys, jaraco.text\nfrom importlib.metadata import distributions\n"
+        "def f(event): return [sys.path, sorted(each.name for each in distributions())]\n"
+    ),
     "rich": "import rich, rich.console, rich.table, rich.markdown\ndef f(event): return rich._IMPORT_CWD\n",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -211,6 +212,27 @@ def test_threading_knows_its_main_thread(house: House) -> None:
     zygote, _ = spawn(house, THREADING)
     child, _ = spawn(house, "x = 1\n", zygote, name="q")
     assert [house.answer(NATIVE_ID, zygote=each) for each in (zygote, child)] == [True, True]
+
+
+CLOCK = """
+import logging
+def handler(event):
+    record = logging.makeLogRecord({})
+    return [record.created - record.relativeCreated / 1000, record.relativeCreated]
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spare"])
+def test_the_clock_of_logging_begins_with_the_function(house: House, start: str) -> None:
+    zygote, _ = spawn(house, "import logging\n")
+    child, _ = spawn(house, "x = 1\n", zygote, name="q")
+    for each in (zygote, child):
+        fork_began = time.time()
+        running = house.start(CLOCK, zygote=each, spare=start == "spare")
+        began = time.time() if start == "spare" else fork_began  # a spare may have waited for long
+        started, age_ms = running.answer()
+        ended = time.time()
+        assert began <= started <= ended and 0 <= age_ms <= (ended - began) * 1000
 
 
 GENERATORS = """

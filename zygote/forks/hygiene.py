@@ -71,7 +71,7 @@ pids: set[int] = set()
 is_forked = False
 """Whether the function of this sandbox has forked this process, with `os.fork`."""
 with_code: list[Callable[[], object]] = []
-"""What a sandbox does as soon as it has its code (`kept.restore_tmp`)."""
+"""What a sandbox does as soon as it has its code (`package_path`, `kept`, `clocks`)."""
 
 
 def settle() -> None:

@@ -150,8 +150,8 @@ def set_environment(env: dict[bytes, bytes]) -> None:
 
 
 def extend_path(function: dict) -> None:
-    """sys.path as the function sees it: its code, its packages, the standard library; then the packages' .pth files. And what
-    the imports of its Zygote have left in /tmp. In an image, INIT names all of it."""
+    """sys.path as the function sees it: its code, its packages, the standard library; then the packages' .pth files, and what the
+    imports of its Zygote have appended. And what they have left in /tmp. In an image, INIT names all but what was appended."""
     path = function.get("sys_path")
     if not path:
         code = function["code"]
