@@ -101,11 +101,10 @@ def report_imports(file: int, count: int) -> int:
 def imported(request: dict, file: int) -> dict:
     """The report on an import. Args: file: notes which module is being imported, in case that the import ends this process.
 
+    Which modules is what functions said to have imported, and a function may say anything: what neither the packages nor the
+    standard library bring is not imported."""
+    standard = set(sys.modules)
     from sockd_zygote.forks import clocks, kept, randomness
-    from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
-    from sockd_zygote.handlers import package_path
-    from sockd_zygote.own_functions.module_kinds import RUNTIME, Kinds
-
     from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
     from sockd_zygote.handlers import package_path
     from sockd_zygote.own_functions.module_kinds import RUNTIME, Kinds
