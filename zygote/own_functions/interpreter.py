@@ -22,14 +22,45 @@ MOST_IN_TMP = 1000
 
 def settings() -> dict[str, object]:
     """Return the state of this process by name; values are plain data that two processes can compare."""
-    found = {name: read() for name, read in OF_THE_PROCESS.items()}
-    for name, (module, read) in OF_MODULES.items():
+    return {**{name: read() for name, read in OF_THE_PROCESS.items()}, **read_modules(OF_MODULES)}
+
+
+def random_states() -> dict[str, object]:
+    """Return the states of the global generators of random numbers, which differ from process to process unless they are seeded."""
+    return read_modules(RANDOM)
+
+
+def read_modules(readers: dict[str, tuple[str, Callable[[Any], object]]]) -> dict[str, object]:
+    """Return what is read of the modules that are loaded, by name."""
+    found: dict[str, object] = {}
+    for name, (module, read) in readers.items():
         if module in sys.modules:
             try:
                 found[name] = read(sys.modules[module])
             except Exception as error:  # code has replaced the module or its registry
                 found[name] = type(error).__name__
     return found
+
+
+def libraries() -> list[str]:
+    """Return the paths of the shared libraries that are mapped."""
+    with open("/proc/self/maps") as maps:
+        return sorted({line[line.index("/") : -1] for line in maps if ".so" in line and "/" in line})
+
+
+def streams() -> list[list[object]]:
+    """Return type and settings of the standard streams."""
+    names = ("encoding", "errors", "line_buffering", "write_through")
+    return [
+        [type(stream).__qualname__, *(getattr(stream, name, None) for name in names)]
+        for stream in (sys.stdin, sys.stdout, sys.stderr)
+    ]
+
+
+def limits(resource: Any) -> list[object]:
+    """Return the soft limits; hard ones are not changed without them."""
+    names = sorted(name for name in vars(resource) if name.startswith("RLIMIT_"))
+    return [[name, resource.getrlimit(getattr(resource, name))[0]] for name in names]
 
 
 def files_in_tmp() -> list[str]:
@@ -80,7 +111,11 @@ OF_THE_PROCESS: dict[str, Callable[[], object]] = {
     "sys.path_hooks": lambda: len(sys.path_hooks),
     "sys.excepthook": lambda: str(getattr(sys.excepthook, "__module__", "")),
     "sys.displayhook": lambda: str(getattr(sys.displayhook, "__module__", "")),
-    "sys.stdout": lambda: [type(stream).__qualname__ for stream in (sys.stdin, sys.stdout, sys.stderr)],
+    "standard streams": streams,
+    "shared libraries": libraries,
+    "CPU affinity": lambda: sorted(os.sched_getaffinity(0)),
+    "sys.getdlopenflags()": sys.getdlopenflags,
+    "sys.get_int_max_str_digits()": lambda: getattr(sys, "get_int_max_str_digits", int)(),
     "sys.dont_write_bytecode": lambda: sys.dont_write_bytecode,
     "sys.getrecursionlimit()": sys.getrecursionlimit,
     "sys.getswitchinterval()": sys.getswitchinterval,
@@ -91,6 +126,7 @@ OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "builtins": ("builtins", lambda module: sorted(vars(module))),
     "copyreg.dispatch_table": ("copyreg", lambda module: sorted(str(key) for key in module.dispatch_table)),
     "decimal context": ("decimal", lambda module: str(module.getcontext())),
+    "faulthandler": ("faulthandler", lambda module: module.is_enabled()),
     "gc": ("gc", lambda module: [module.isenabled(), *module.get_threshold()]),
     "json": ("json", lambda module: str(module.JSONEncoder.default.__qualname__)),
     "locale": ("_locale", lambda module: module.setlocale(module.LC_ALL)),
@@ -98,11 +134,13 @@ OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "logging levels": ("logging", lambda module: sorted((str(k), str(v)) for k, v in module._levelToName.items())),
     "loggers": ("logging", loggers),
     "mimetypes": ("mimetypes", lambda module: [len(table) for table in getattr(module._db, "types_map", ())]),
+    "resource limits": ("resource", limits),
     "signal handlers": ("_signal", signal_handlers),
     "socket": ("_socket", lambda module: str(module.getdefaulttimeout())),
     "socket.socket": ("socket", lambda module: module.socket.__module__),
     "ssl": ("ssl", lambda module: module.SSLContext.__module__),
     "threading.Thread": ("threading", lambda module: module.Thread.__module__),
+    "tracemalloc": ("_tracemalloc", lambda module: module.is_tracing()),
     "warnings.filters": (
         "warnings",
         lambda module: [" ".join(str(part) for part in (entry[0], *entry[2:])) for entry in module.filters],
@@ -110,3 +148,7 @@ OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "warnings.showwarning": ("warnings", lambda module: name_of(module.showwarning)),
 }
 """By name: the module that must be loaded, and how its registry is read."""
+RANDOM: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "random state": ("random", lambda module: hash(module.getstate())),
+    "numpy.random state": ("numpy.random", lambda module: module.get_state(legacy=False)["state"]["key"].tobytes()),
+}

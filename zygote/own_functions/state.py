@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-DEPTH = 2
+DEPTH = 3
 MOST_ITEMS = 2000
 """Items of one container that are compared; beside them its length."""
 MOST_TOLD = 3
@@ -56,7 +56,7 @@ class State:
                 self._names[name] = names = dict(namespace(module))
                 self._inside[name] = contents_of(name, names)
         self._modules = {name: None for name, module in list(sys.modules.items()) if module is None}
-        self.settings = interpreter.settings()
+        self.settings = {**interpreter.settings(), **interpreter.random_states()}
 
     def changes(self, later: State) -> list[str]:
         """Return what `later` has otherwise, in words; modules that it has besides are no change."""
