@@ -72,8 +72,9 @@ def prepare_interpreter(variables: dict[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.register_at_fork(after_in_child=hygiene.note_fork)
     limit_cores()
+    own = {} if os.environ.get("PYTHONIOENCODING") else {"encoding": "utf-8", "errors": "backslashreplace"}
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+        stream.reconfigure(**own, line_buffering=True)  # type: ignore[union-attr]
     site.setquit()
     import_hooks.watch_logging()
     for name in ("LD_BIND_NOW", "LD_PRELOAD"):
