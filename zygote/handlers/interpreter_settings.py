@@ -12,7 +12,6 @@ import sys
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 
 def apply(settings: dict[str, str]) -> None:
@@ -22,9 +21,13 @@ def apply(settings: dict[str, str]) -> None:
 
 
 def unbuffer(value: str) -> None:
-    """Write standard output and error at once, as with -u."""
+    """Write standard output and error at once, as with -u. The streams stay the same objects, which packages may hold."""
     for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
-        open_again(fd, stream, stream.encoding, stream.errors, is_buffered=False)
+        stream.flush()
+        raw = io.FileIO(fd, "wb", closefd=False)
+        raw.name = stream.name
+        encoding, errors = stream.encoding, stream.errors
+        stream.__init__(raw, encoding, errors, newline="\n", write_through=True)  # type: ignore[misc]
 
 
 def encode(value: str) -> None:
@@ -33,22 +36,9 @@ def encode(value: str) -> None:
 
     name, _, errors = value.partition(":")
     encoding = codecs.lookup(name or "utf-8").name
-    for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
-        chosen = stream.errors if fd == 2 else errors or "strict"
-        open_again(fd, stream, encoding, chosen, is_buffered=isinstance(stream.buffer, io.BufferedWriter))
-    sys.stdin.reconfigure(encoding=encoding, errors=errors or "strict")  # type: ignore[union-attr]
-
-
-def open_again(fd: int, stream: Any, encoding: str, errors: str | None, *, is_buffered: bool) -> None:
-    """Make a stream anew, in the same object: packages of a Zygote may hold it.
-
-    `reconfigure` would seek: the descriptor was another file when the interpreter started."""
-    stream.flush()
-    raw = io.FileIO(fd, "wb", closefd=False)
-    raw.name = stream.name
-    buffer = io.BufferedWriter(raw) if is_buffered else raw
-    lines = {"line_buffering": is_buffered, "write_through": not is_buffered}
-    stream.__init__(buffer, encoding, errors, newline="\n", **lines)
+    for stream in (sys.stdin, sys.stdout):
+        stream.reconfigure(encoding=encoding, errors=errors or "strict")  # type: ignore[union-attr]
+    sys.stderr.reconfigure(encoding=encoding, errors=sys.stderr.errors)  # type: ignore[union-attr]
 
 
 def filter_warnings(value: str) -> None:
