@@ -24,6 +24,7 @@ from sockd.code.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig
 from sockd.console.output import EXIT_CODES
 from sockd.http.aws.routes import TABLE
 from sockd.http.wire import refusals
+from sockd.images.python_variables import VARIABLES, Handling, PythonVariable
 from sockd.plain.config import Config
 from sockd.plain.errors import FunctionFailed, InvalidEvent, SockdError
 from sockd_zygote.handlers.apps import NotHttp
@@ -42,6 +43,7 @@ _MADE = "<!-- Made by `make docs` from the code. -->\n"
 def pages() -> dict[str, str]:
     """Each page's file name and text."""
     made = {"cli.md": cli(), "configuration.md": configuration(), "function.md": function(), "errors.md": errors()}
+    made["python-variables.md"] = python_variables()
     return {name: _MADE + text for name, text in {**made, "lambda-api.md": lambda_api()}.items()}
 
 
@@ -173,6 +175,30 @@ def _of_refusals() -> Iterator[tuple[str, int, str]]:
     for each in vars(refusals).values():
         if isinstance(each, refusals.Refusal):
             yield f"`{each.error_type}`", each.status, f"Refused early, without a request id: {each.message}."
+
+
+ABOUT_VARIABLES = """
+    Each variable of CPython 3.11 to 3.14, and what becomes of it in a function that is forked from a Zygote. Programs (`runtime =
+    "provided"`, programs of images, interpreters that a function starts) get all variables, and obey them as everywhere."""
+
+
+def python_variables() -> str:
+    """What becomes of the interpreter's own variables."""
+    text = f"# Python's environment variables\n\n{inspect.cleandoc(ABOUT_VARIABLES)}\n"
+    for handling in Handling:
+        title, _, why = handling.value.partition(": ")
+        text += (
+            f"\n## {title}\n\n" + (f"{why[:1].upper()}{why[1:]}.\n\n" if why else "") + "| variable | |\n|---|---|\n"
+        )
+        text += "".join(_variable_row(each) for each in VARIABLES if each.handling is handling)
+    return text
+
+
+def _variable_row(each: PythonVariable) -> str:
+    since = f", from 3.{each.since} on" if each.since > 11 else ""
+    images = "; handlers in images are refused another value than their image's" if each.is_refused_in_images else ""
+    instead = f". Instead: {each.instead}" if each.instead else ""
+    return f"| `{each.name}` | {each.effect}{since}{images}{instead} |\n"
 
 
 def lambda_api() -> str:

@@ -72,14 +72,36 @@ def prepare_interpreter(variables: dict[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.register_at_fork(after_in_child=hygiene.note_fork)
     limit_cores()
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    open_streams()
     site.setquit()
     import_hooks.watch_logging()
     for name in ("LD_BIND_NOW", "LD_PRELOAD"):
         os.environ.pop(name, None)
     os.environ.update(variables)
     time.tzset()
+
+
+def open_streams() -> None:
+    """Open standard output and error once more, as pipes: a sandbox's are, and those of the exec may be /dev/null, which can
+    seek. A stream looks only when it is opened, and `reconfigure` of one that takes a pipe for such a file fails."""
+    import io
+
+    is_own = bool(os.environ.get("PYTHONIOENCODING"))
+    reader, writer = os.pipe()
+    for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
+        encoding, errors = (stream.encoding, stream.errors) if is_own else ("utf-8", "backslashreplace")
+        is_unbuffered = isinstance(stream.buffer, io.FileIO)
+        kept = os.dup(fd)
+        os.dup2(writer, fd)
+        raw = io.FileIO(fd, "wb", closefd=False)
+        raw.name = stream.name
+        buffer = raw if is_unbuffered else io.BufferedWriter(raw)
+        options = {"line_buffering": True, "write_through": is_unbuffered}
+        stream.__init__(buffer, encoding, errors, newline="\n", **options)  # type: ignore[misc]
+        os.dup2(kept, fd)
+        os.close(kept)
+    os.close(reader)
+    os.close(writer)
 
 
 def limit_cores() -> None:

@@ -23,8 +23,10 @@ from sockd.image_functions import image_programs
 from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
+from sockd.images import interpreter_settings
 from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import Interpreter
+from sockd.images.interpreter_settings import Started
 from sockd.images.writable_root import why_no_writable_roots
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
@@ -105,6 +107,8 @@ class Deployments:
         if config.image is not None:
             return await self._with_image(code, config, config.image, progress)
         python = await self._packages.interpreter(config.python)
+        if not provided(code.path, config.runtime):
+            interpreter_settings.check(config.environment, Started.of_host(config.python))
         await in_thread(self._code.compile_for, code.digest, python)
         handler = entry_point(code.path, config.handler, config.runtime)
         if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
@@ -150,6 +154,8 @@ class Deployments:
         image_programs.command(config, record.config)
         if self._image_pythons is not None:
             python = await self._image_pythons.find(record, config, progress)
+            if not python.reason:
+                interpreter_settings.check(config.environment, Started.of_image(python))
             progress(f"runs as a program: {python.reason}" if python.reason else served_words(python))
             if python.reason and config.app_port is None and (ports := record.config.exposed_ports):
                 port = ports[0].partition("/")[0]

@@ -22,7 +22,7 @@ from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
-from sockd.code.entrypoint import entry_point
+from sockd.code.entrypoint import entry_point, provided
 from sockd.code.function_config import FunctionConfig, InitscriptConfig, recorded_network
 from sockd.code.setting_checks import check_name
 from sockd.functions.allowance import Allowance
@@ -39,7 +39,9 @@ from sockd.functions.version import Version
 from sockd.functions.version_program import UsedImage
 from sockd.image_functions import image_programs
 from sockd.image_store.image_record import ImageRecord
+from sockd.images import interpreter_settings
 from sockd.images.image_python import SCHEME, ImagePython
+from sockd.images.interpreter_settings import Started
 from sockd.plain import spelling, uids
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import Config, RunRule
@@ -240,6 +242,7 @@ class Functions:
         try:
             current = self.current(name)
             config = current.config.changed(changes)
+            self._check_variables(current, config)
             await check_writable_root(config)
             if "egress" in changes and not self.has_private(name):
                 config.check_egress()
@@ -382,6 +385,25 @@ class Functions:
         for line in replaced:
             progress(line)
         return version
+
+    def _check_variables(self, current: Version, config: FunctionConfig) -> None:
+        """Refuse variables that the interpreter would ignore, but for those that the function has already.
+
+        Raises: BadFunctionConfig."""
+        started = self._started(current.record, config)
+        if started is not None:
+            is_same = self._started(current.record, current.config) == started
+            interpreter_settings.check(config.environment, started, current.config.environment if is_same else {})
+
+    def _started(self, record: FunctionRecord, config: FunctionConfig) -> Started | None:
+        """The interpreter that recorded code is forked from with these settings; None: it is a program."""
+        if not record.image:
+            is_program = provided(self._code.path(record.digest), config.runtime)
+            return None if is_program else Started.of_host(config.python)
+        if self._images is None:
+            return None
+        python = self._python_of(self._images.get(record.image), config)
+        return None if python.reason else Started.of_image(python)
 
     def _check_reserve(self, name: str, config: FunctionConfig) -> None:
         """Refuse a deploy that `switch` could not reserve memory for, before it is recorded."""

@@ -22,9 +22,11 @@ from sockd.code.function_config import FunctionConfig
 from sockd.image_functions import image_programs
 from sockd.image_store.image_record import ImageRecord
 from sockd.images import environment as environments
+from sockd.images import interpreter_settings
 from sockd.images.host_pythons import SCHEME
 from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import OWN_PYTHON
+from sockd.images.interpreter_settings import SEARCH_PATH, Started
 from sockd.images.program import OWN, ImageInUse, Limits, Program
 from sockd.registry.function_record import FunctionRecord
 from sockd_zygote import protocol
@@ -53,17 +55,20 @@ class UsedImage(NamedTuple):
 def program_of_code(about: About, closure: Closure, packages: InstallCache, code: Path) -> tuple[Program, ImportView]:
     """Of a version whose code is published and whose packages are installed."""
     record, config = about.record, about.config
-    kind = app_kind(record.handler, config)
+    kind, is_provided = app_kind(record.handler, config), provided(code, config.runtime)
     message = {
         "code": SANDBOX_PATH,
         "entry_file": entry_file(code, record.handler),
-        "provided": provided(code, config.runtime),
+        "provided": is_provided,
         "paths": packages.paths(closure),
         "pth": packages.pth_paths(closure),
         "env": environment(about, closure, packages),
         "storage": config.storage,
         "app": kind,
     }
+    if not is_provided:  # a program starts an interpreter of its own, which reads them
+        message["paths"] = [*own_search_path(config), *packages.paths(closure)]
+        message |= settings_part(config, Started.of_host(config.python))
     program = _program(about, message, code=code, is_app=IS_APP[kind], interpreter=interpreter_id(config))
     return program, import_view(about, closure, packages, code)
 
@@ -100,6 +105,7 @@ def _handler_in_image(about: About, image: UsedImage) -> tuple[Program, ImportVi
         "sitecustomize": imports.sitecustomize,
         "image_key": imports.key,
         "env": variables,
+        **settings_part(config, Started.of_image(image.python)),
     }
     # Its code and packages are in the image, and so in each of its Zygotes.
     view = ImportView(
@@ -160,7 +166,7 @@ def import_view(about: About, closure: Closure, packages: InstallCache, code: Pa
         closure.keys,
         {key: packages.provided(key) for key in closure.keys},
         with_storage(provided_by(code)) if config.storage == "sockd" else provided_by(code),
-        environments.BASE | variables | {OPEN_FILES: str(config.open_files)},
+        environments.BASE | variables | unnamed_variables(config),
         frozenset(config.environment.items()),
         config.network,
         frozenset(path.name for path in code.iterdir()),
@@ -177,6 +183,23 @@ def program_digest(about: About, variables: dict[str, str], keys: frozenset[str]
     settings = record.handler, config.storage, config.app, config.network, config.zygote, config.open_files
     parts = code, settings, interpreter_id(config), sorted(variables.items()), sorted(keys)
     return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+def unnamed_variables(config: FunctionConfig) -> dict[str, str]:
+    """What imports see besides variables, by the names that `soundness` compares it with."""
+    path = ":".join(own_search_path(config))
+    return {OPEN_FILES: str(config.open_files), **({SEARCH_PATH: path} if path else {})}
+
+
+def own_search_path(config: FunctionConfig) -> list[str]:
+    """The directories of a function's own PYTHONPATH."""
+    return interpreter_settings.search_path(config.environment, SANDBOX_PATH)
+
+
+def settings_part(config: FunctionConfig, started: Started) -> dict[str, dict[str, str]]:
+    """INIT's `settings`, if the function has any: looked for here, so that no start of another function pays for them."""
+    settings = interpreter_settings.obeyed(config.environment, started)
+    return {"settings": settings} if settings else {}
 
 
 def interpreter_id(config: FunctionConfig) -> str:

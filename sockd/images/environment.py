@@ -33,8 +33,7 @@ def path_variable(bin_paths: Sequence[str]) -> dict[str, str]:
 
 
 def python_path(own: str, code: str, paths: Sequence[str]) -> dict[str, str]:
-    """PYTHONPATH, if there are packages: for the interpreters that a function starts, which look where the function looks. The
-    function's own interpreter does not read it.
+    """PYTHONPATH, if there are packages: for the interpreters that a function starts, which look where the function looks.
 
     Args: own: the function's own value, which comes first."""
     return {"PYTHONPATH": ":".join([*filter(None, [own]), code, *paths])} if paths else {}

@@ -117,6 +117,21 @@ def test_the_environment_is_aws_s_and_the_function_s_own_and_nothing_of_the_host
     assert not {"SUDO_USER", "PYTHONPATH", "PWD_OLD", "PYTEST_CURRENT_TEST"} & set(env)
 
 
+def test_standard_streams_are_pipes_whose_encoding_a_handler_may_change(daemon: RunningDaemon) -> None:
+    code = """
+import sys
+def f(event):
+    print("é", end="")
+    sys.stdout.reconfigure(encoding=event)
+    print("é", end="", flush=True)
+    return [sys.stdout.seekable(), sys.stderr.seekable()]
+"""
+    daemon.deploy("streams", code)
+    answer = daemon.run("streams", "latin-1")
+    assert (answer.status, answer.json) == (200, [False, False])
+    assert daemon.log_of("streams", answer) == r"é\xe9", "the log is UTF-8, and this byte alone is not"
+
+
 def test_one_function_s_environment_is_in_no_other(daemon: RunningDaemon) -> None:
     read = "import os\ndef f(event): return os.environ.get('SECRET')"
     daemon.deploy("keeps", read, env={"SECRET": "hush"})

@@ -55,7 +55,7 @@ def unhurried(tmp_path: Path) -> Iterator[PrivateWorker]:
     expect="each finds the function's packages and code, in a first and a learned start; sys.path is as it was",
 )
 def test_interpreters_that_a_function_starts_find_its_packages(house: PrivateWorker, happened: Happened) -> None:
-    settings = {"reuse_sandbox": False, "memory_mb": 256, "timeout_s": 20, "env": {"PYTHONPATH": "/own"}}
+    settings = {"reuse_sandbox": False, "memory_mb": 256, "timeout_s": 20}
     deploy(house, "children", "has-children", CHILDREN, package("has-children"), **settings)
     first = house.call("children")
     house.daemon.when(lambda: house.daemon.node("has-children==1.0"), deadline_s=house.patience_s)
@@ -66,7 +66,7 @@ def test_interpreters_that_a_function_starts_find_its_packages(house: PrivateWor
     assert where.startswith("/packages/has-children-1.0-") and where.endswith("/has_children.py")
     assert answers[1:] == [[where, 9]] * 3 and status == 0
     directory = where.rpartition("/")[0]
-    assert variable == f"/own:/var/task:{directory}" and path[:2] == ["/var/task", directory] and "/own" not in path
+    assert variable == f"/var/task:{directory}" and path[:2] == ["/var/task", directory]
     assert learned == first
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from sockd.caches.packages.install_cache import InstallCache
@@ -25,6 +26,7 @@ from sockd.plain.config import CodeConfig, Config, PackageConfig
 from sockd.plain.errors import BadFunctionConfig, BadRequest, InstallFailed, NoCapacity, NoSuchFunction, ResolveFailed
 from sockd.registry.registry import Registry
 from sockd.sandbox.memory_budget import MemoryBudget
+from sockd_zygote import protocol
 from tests.support.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.anyio
@@ -240,3 +242,23 @@ async def test_settings_change_without_the_code(tmp_path: Path, index: PackageIn
         assert house.functions.current("one") is second
     async with opened(tmp_path, index) as house:
         assert house.functions.current("one").config == second.config
+
+
+async def test_a_variable_that_is_refused_now_stays_where_it_was_deployed(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        version = await house.deploy("one", HELLO, env={"A": "1"})
+        old = msgspec.structs.replace(version.config, env={"PYTHONHASHSEED": "0", "PYTHONIOENCODING": "none"})
+        house.registry.amend(version.record, old.to_json())
+    async with opened(tmp_path, index) as house:
+        (again,) = house.functions.all()
+        assert again.config.env == old.env and "settings" not in protocol.decode_init(again.program.init)
+        changed = await house.functions.configure("one", {"timeout_s": 9, "env": {**old.env, "B": "2"}})
+        assert changed.config.env["PYTHONHASHSEED"] == "0"
+        for wrong in ({"env": {**old.env, "PYTHONHASHSEED": "1"}}, {"secrets": {"PYTHONUTF8": "1"}}):
+            with pytest.raises(BadFunctionConfig, match="PYTHON"):
+                await house.functions.configure("one", wrong)
+        with pytest.raises(BadFunctionConfig, match="PYTHONHASHSEED"):
+            await house.deploy("one", HELLO, env=old.env)
+        assert house.functions.current("one") is changed
+        restored = await house.functions.restore(again.record)
+        assert restored.config.env == old.env

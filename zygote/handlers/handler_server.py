@@ -100,6 +100,10 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
     try:
         _native.limit_open_files(function["open_files"])
         set_environment(function["env"])
+        if "settings" in function:
+            from sockd_zygote.handlers import interpreter_settings
+
+            interpreter_settings.apply(function["settings"])
         _native.set_title(f"sockd: {function['name']}", function["name"])
         if link is not None and "debug" not in function:
             initscript_link.offer(link)

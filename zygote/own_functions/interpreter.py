@@ -26,7 +26,8 @@ def settings() -> dict[str, object]:
 
 
 def random_states() -> dict[str, object]:
-    """Return the states of the global generators of random numbers, which differ from process to process unless they are seeded."""
+    """Return the states of the global generators of random numbers, which differ from process to process unless they are
+    seeded."""
     return read_modules(RANDOM)
 
 

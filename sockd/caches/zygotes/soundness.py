@@ -19,14 +19,15 @@ from typing import Literal
 from sockd.caches.packages.provided_names import NOTHING, Provided
 from sockd.caches.zygotes.top_level import TopLevel, out_of_order
 from sockd.farm.imported import NOTHING_SEEN, Observed
+from sockd.images import interpreter_settings
 from sockd.images.program import OWN, Lineage, Network
 from sockd_zygote.forks.observer import EVERY_FILE
 
 OPEN_FILES = "RLIMIT_NOFILE"
 """The limit of open files: compared as a variable of this name, which an import that asks for the limit has read."""
-UNOBSERVED_VARIABLES = frozenset({"TZ", "LANG", "LANGUAGE"})
+UNOBSERVED_VARIABLES = frozenset({"TZ", "LANG", "LANGUAGE"}) | interpreter_settings.READ_BY_IMPORTS
 UNOBSERVED_PREFIX = "LC_"
-"""Variables that the C library reads inside itself, unseen: taken to be read by every import."""
+"""Variables that the C library or the interpreter reads inside itself, unseen: taken to be read by every import."""
 LISTS_DISTRIBUTIONS = "pkg_resources"
 """A module that, when it is imported, notes every distribution that there is."""
 
