@@ -28,12 +28,21 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = {
-    "forks": ("clocks", "kept", "listed_variables", "observer", "randomness", "surroundings", "taken_names"),
+    "forks": (
+        "clocks",
+        "kept",
+        "listed_variables",
+        "module_kinds",
+        "observer",
+        "randomness",
+        "surroundings",
+        "taken_names",
+    ),
     "handlers": tuple(
         "app_kinds apps asgi debugging image_program interpreter_settings package_path web_server wsgi".split()
     ),
     "messages": ("decimals", "log_layout"),
-    "own_functions": ("building", "checks", "fingerprint", "trial"),
+    "own_functions": ("building", "checks", "fingerprint", "interpreter", "state", "top_level", "trial"),
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names

@@ -105,9 +105,9 @@ def imported(request: dict, file: int) -> dict:
     standard library bring is not imported."""
     standard = set(sys.modules)
     from sockd_zygote.forks import clocks, kept, randomness
+    from sockd_zygote.forks.module_kinds import RUNTIME, Kinds
     from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
     from sockd_zygote.handlers import package_path
-    from sockd_zygote.own_functions.module_kinds import RUNTIME, Kinds
 
     forget_modules(sys.modules.keys() - standard)
     kept.restore_tmp()

@@ -14,7 +14,7 @@ import re
 import sys
 import types
 
-from sockd_zygote.own_functions.module_kinds import MACHINERY, RUNTIME, Kinds, instance_dict, is_a, namespace
+from sockd_zygote.forks.module_kinds import MACHINERY, RUNTIME, Kinds, instance_dict, is_a, namespace
 from sockd_zygote.own_functions.state import CACHES
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name

@@ -11,8 +11,8 @@ from __future__ import annotations
 import operator
 import sys
 
+from sockd_zygote.forks.module_kinds import MACHINERY, instance_dict, is_a, namespace
 from sockd_zygote.own_functions import interpreter
-from sockd_zygote.own_functions.module_kinds import MACHINERY, instance_dict, is_a, namespace
 
 ModuleType = type(sys)
 FunctionType = type(instance_dict)

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-from sockd_zygote.own_functions.module_kinds import OWN, RUNTIME, STANDARD, Kinds
+from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
 from sockd_zygote.own_functions.state import State, in_words
 
 _bootstrap = sys.modules["_frozen_importlib"]

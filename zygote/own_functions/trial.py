@@ -15,11 +15,11 @@ import sys
 import time
 
 from sockd_zygote.forks import hygiene
+from sockd_zygote.forks.module_kinds import OWN, Kinds
 from sockd_zygote.handlers import entry, import_hooks
 from sockd_zygote.handlers.handler import signature
 from sockd_zygote.own_functions.checks import CHECKED, begin, try_out
 from sockd_zygote.own_functions.interpreter import settings
-from sockd_zygote.own_functions.module_kinds import OWN, Kinds
 from sockd_zygote.own_functions.top_level import Recorder
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
