@@ -361,6 +361,7 @@ async def serve(config: Config) -> int:
         worker.functions.failed_inits.note = observations.note_failed_init
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
+        await worker.rebuild_zygotes()
         servers = await _open_doors(daemon, access, viewers, managers, config, state, stack, worker.ports)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)

@@ -254,6 +254,11 @@ class Worker:
         except PackagesFailed as error:
             _log.warning("packages.preload: %s", error.message)
 
+    async def rebuild_zygotes(self) -> None:
+        """Make the Zygotes that an earlier worker had, as many as `zygote.rebuild_s` allows."""
+        views = [version.view for version in self.functions.all()]
+        await self.learner.rebuild(views, deadline_s=self.config.zygote.rebuild_s)
+
     def _uses_images(self) -> bool:
         config = self.config.images
         return bool(config.store or self.images.store.all()) if config.ready is None else config.ready

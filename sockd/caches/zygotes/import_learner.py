@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from sockd.caches.packages.distribution import name_of
 from sockd.caches.packages.provided_names import Provided
 from sockd.caches.zygotes import eviction, selection
 from sockd.caches.zygotes.import_hits import ImportHits
-from sockd.caches.zygotes.recordings import Recordings, load_learned, save_learned
+from sockd.caches.zygotes.recordings import Recordings, SavedNode, load_learned, save_learned
 from sockd.caches.zygotes.sharing import Sharing
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.top_level import STANDARD_LIBRARY, Module, TopLevel, key_of_import
@@ -99,6 +99,7 @@ class ImportLearner:
         self._searching = 0
         self._under_way: list[UnderWay] = []
         self._wake = asyncio.Event()
+        self._rebuilding: asyncio.Task[None] | None = None
         self._random = random.Random()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._grow(), name="learner") for _ in range(config.learners)]
@@ -131,6 +132,54 @@ class ImportLearner:
         if (wanted, lineage) in self._waiting or len(self._waiting) < MAX_WAITING:
             self._waiting[wanted, lineage] = view
             self._wake.set()
+
+    async def rebuild(self, views: Iterable[ImportView], *, deadline_s: float) -> None:
+        """Make the Zygotes of an earlier daemon again, in the same order of imports, so that what was verified holds for them.
+
+        Args: views: of the versions that there are; deadline_s: how long to wait; the rest is made in the background."""
+        saved, self.recordings.nodes = self.recordings.nodes, []
+        known = {view.program: view for view in views if view.top is not None}
+        wanted = sorted((node for node in saved if node.program in known), key=lambda node: -node.rate)
+        if wanted and self._config.enabled:
+            self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild(wanted, known))
+            await asyncio.wait([self._rebuilding], timeout=deadline_s)
+
+    async def _rebuild(self, wanted: Sequence[SavedNode], known: Mapping[str, ImportView]) -> None:
+        """As many at a time as there are learners; a child when its parent is there."""
+        made: dict[tuple[str, ...], asyncio.Event] = {node.order: asyncio.Event() for node in wanted}
+        slots = asyncio.Semaphore(self._config.learners)
+
+        async def make(node: SavedNode) -> None:
+            above = [order for order in made if len(order) < len(node.order) and order == node.order[: len(order)]]
+            try:
+                if above:
+                    await made[max(above, key=len)].wait()
+                async with slots:
+                    await self._make_again(node, known[node.program])
+            finally:
+                made[node.order].set()
+
+        await asyncio.gather(*map(make, wanted))
+
+    async def _make_again(self, saved: SavedNode, view: ImportView) -> None:
+        imports, top, lineage = frozenset(saved.imports), view.top, view.lineage
+        nodes = [node for node in self._tree.nodes_of(lineage) if node.zygote.may_spawn]
+        if top is None or not nodes or not imports <= top.wanted or any(node.imports == imports for node in nodes):
+            return
+        self._sharing.know(top)
+        above = [node for node in nodes if node.shared.order == saved.order[: len(node.shared.order)]]
+        parent = max(above, key=lambda node: len(node.shared.order))
+        costs, added = self._import_costs(), imports - parent.imports
+        found = selection.new_node(parent, imports, costs, rate=saved.rate)
+        if not added or not self._make_room(found):
+            return
+        entry = self._begin(parent, found)
+        try:
+            await self._make(parent, Plan(found, view.program, top, saved.order))
+        except (SockdError, OSError, TimeoutError) as error:
+            _log.warning("a Zygote of the last daemon was not made again: %s", said(error))
+        finally:
+            self._under_way.remove(entry)
 
     def observe(
         self,
@@ -190,13 +239,21 @@ class ImportLearner:
 
     async def aclose(self) -> None:
         """Stop growing and save what was learned."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._rebuilding] if self._rebuilding is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(self._tasks)
+        await asyncio.wait(tasks)
         self.save()
 
     def save(self) -> None:
         """Publish what was learned for the next daemon."""
+        now_s = time.monotonic()
+        nodes = [node for node in self._tree.nodes if node.imports and node.program]
+        if nodes or self._rebuilding is None or self._rebuilding.done():
+            self.recordings.nodes = [
+                SavedNode(node.program, tuple(sorted(node.imports)), node.shared.order, node.rate.at(now_s))
+                for node in nodes
+            ]
         try:
             save_learned(self._learned, self.recordings, self.refused)
         except OSError as error:
@@ -225,7 +282,7 @@ class ImportLearner:
         found = self._plan(view)
         if found is None or view.top is None or self._sharing.refusal(found.imports, view):
             return
-        plan = Plan(found, view.top)
+        plan = Plan(found, view.program, view.top)
         parent = next(node for node in self._tree.nodes if node.id == found.parent_id)
         if not self._make_room(found):
             return

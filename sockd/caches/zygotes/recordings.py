@@ -32,6 +32,18 @@ MAX_FAILED = 4096
 MAX_VERIFIED = 16_384
 
 
+class SavedNode(msgspec.Struct, frozen=True):
+    """A Zygote of an earlier daemon, as far as it takes to make it again."""
+
+    program: str
+    """The version whose top level it followed."""
+    imports: tuple[str, ...]
+    order: tuple[str, ...]
+    """The modules that it was told to import, with its ancestors'."""
+    rate: float
+    """Starts per second that it served."""
+
+
 class Recordings:
     """Every recording by its version's `ImportView.program`."""
 
@@ -44,6 +56,8 @@ class Recordings:
         """Imports that failed in a Zygote, by id, and the error."""
         self.verified: OrderedDict[str, None] = OrderedDict()
         """Names of pairs that are alike (`verifier.pair_of`)."""
+        self.nodes: list[SavedNode] = []
+        """The Zygotes that there were when `learned.json` was written, parents before children."""
 
     def keep(self, program: str, top: TopLevel) -> None:
         """Remember a recording. Raises: OSError, if it cannot be written; it is known all the same."""
@@ -131,6 +145,7 @@ def save_learned(path: Path, recordings: Recordings, refused: Refusals) -> None:
         "worker": WORKER,
         "failed": dict(recordings.failed),
         "verified": list(recordings.verified),
+        "nodes": msgspec.to_builtins(recordings.nodes),
         "refused": refused.to_json(),
     }
     publish(path, json.dumps(data, separators=(",", ":")).encode())
@@ -147,6 +162,7 @@ def load_learned(path: Path, recordings: Recordings) -> tuple[Refusals, str]:
         if data["format"] != FORMAT or data["worker"] != WORKER:
             return refused, ""  # another worker's: its packages may behave otherwise here
         failed, verified = read_pairs(data["failed"]), list(map(text, data["verified"]))
+        nodes = msgspec.convert(data["nodes"], list[SavedNode])
         refused.update_from_json(data["refused"])
     except FileNotFoundError:
         return refused, ""
@@ -156,6 +172,7 @@ def load_learned(path: Path, recordings: Recordings) -> tuple[Refusals, str]:
         recordings.note_failed(import_, error_text)
     for pair in verified:
         recordings.note_verified(pair)
+    recordings.nodes = nodes
     return refused, ""
 
 

@@ -204,10 +204,17 @@ def sock_next_node(
     if not parents:
         return None
     parent = best_node(parents, imports, rng)
+    return new_node(parent, imports, costs)
+
+
+def new_node(
+    parent: NodeView, imports: frozenset[str], costs: Mapping[str, PackageCost], *, rate: float = 0.0
+) -> NewNode:
+    """A Zygote that is to be made whatever it would save. Args: rate: starts per second that it is expected to serve."""
     added = imports - parent.imports
     saved = _seconds(added, costs)
     size = NODE_OVERHEAD_BYTES + sum(costs[key].bytes for key in added if key in costs)
-    return NewNode(parent.id, imports, added, saved, 0.0, 0.0, size)
+    return NewNode(parent.id, imports, added, saved, rate, rate * saved, size)
 
 
 def _rank(plan: NewNode) -> tuple[float, int, list[str]]:

@@ -45,7 +45,16 @@ class Plan:
     """A Zygote to be made, and the top level whose order of imports it follows."""
 
     node: selection.NewNode
+    program: str
+    """The version that it is made for (`ImportView.program`)."""
     top: TopLevel
+    order: tuple[str, ...] = ()
+    """The order of imports, if it is not the top level's."""
+
+    @property
+    def modules(self) -> Sequence[str]:
+        """What it imports, in order."""
+        return self.order or self.top.in_order(self.imports)
 
     @property
     def imports(self) -> frozenset[str]:
@@ -86,7 +95,7 @@ class ZygoteMaker:
         """Fork, import, try: a node that may serve. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
         zygote = await self._tree.spawn(parent)
         try:
-            request = self._request(parent, plan, plan.top.in_order(plan.imports))
+            request = self._request(parent, plan, plan.modules)
             imported = await self._import(zygote, request)
             return await self._tried(zygote, parent, plan, request, imported)
         except BaseException:
@@ -127,6 +136,7 @@ class ZygoteMaker:
             tuple(dict.fromkeys((*above.order, *request.modules))),
         )
         node = ZygoteNode(zygote, plan.keys, parent, plan.imports, parent.lineage, shared)
+        node.program = plan.program
         node.seconds_saved = plan.node.seconds_saved
         node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.node.rate, 1 / RATE_TAU_S))
         node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)

@@ -41,6 +41,8 @@ class ZygoteNode:
     """Why it must not serve a function, or "": worked out once for each version."""
     unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
     """Why it must not, though its imports looked at nothing that the function has otherwise (`verifier`)."""
+    program: str = ""
+    """The version that it was made for (`ImportView.program`)."""
     unique_bytes: int = 0
     """Memory that was its alone when it began to serve, and what it shared with its parent and others."""
     shared_bytes: int = 0
