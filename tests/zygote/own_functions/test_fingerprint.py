@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sockd_zygote.forks.module_kinds import Kinds
 from sockd_zygote.own_functions.fingerprint import DEPTH, MOST_ITEMS, Fingerprint, constant_text, digest_of, shown
-from sockd_zygote.own_functions.module_kinds import Kinds
 
 CONSTANTS = st.one_of(
     st.none(), st.booleans(), st.integers(-1000, 1000), st.floats(), st.text(max_size=20), st.binary(max_size=20)

@@ -103,7 +103,7 @@ MORE: dict[str, tuple[str, str]] = {
         "import logging\nclass L(logging.Logger): pass\nlogging.setLoggerClass(L)",
     ),
     "a tracer": ("sys.gettrace()", "sys.settrace(lambda *_: None)"),
-    "standard output": ("sys.stdout", "class Out:\n  write = flush = len\nsys.stdout = Out()"),
+    "standard output": ("standard streams", "class Out:\n  write = flush = len\nsys.stdout = Out()"),
     "a variable that is set in C": ("os.environ", "import os; os.environb[b'A'] = b'\\xff'"),
 }
 

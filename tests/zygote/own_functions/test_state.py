@@ -239,7 +239,7 @@ USED = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import ctypes, collections, encodings, functools, json, linecache, logging, os, re, struct, threading, typing, urllib.parse
-from sockd_zygote.own_functions.module_kinds import RUNTIME, Kinds
+from sockd_zygote.forks.module_kinds import RUNTIME, Kinds
 from sockd_zygote.own_functions.state import State
 kinds = Kinds()
 def state(): return State(lambda name, module: kinds.key_of(name, module) == "" and name != "__main__")

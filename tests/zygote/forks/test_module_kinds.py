@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sockd_zygote.own_functions.module_kinds import (
+from sockd_zygote.forks.module_kinds import (
     OWN,
     RUNTIME,
     STANDARD,
@@ -143,7 +143,7 @@ def test_attributes_of_an_object_are_its_own_dict() -> None:
 def test_the_key_is_told_without_an_import() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); before = set(sys.modules)\n"
-        "from sockd_zygote.own_functions.module_kinds import Kinds\n"
+        "from sockd_zygote.forks.module_kinds import Kinds\n"
         "kinds = Kinds()\n"
         "[kinds.key_of(name, module) for name, module in list(sys.modules.items())]\n"
         "print({name for name in set(sys.modules) - before if not name.startswith(('sockd_zygote', '__future__'))})\n"
