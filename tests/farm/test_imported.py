@@ -13,7 +13,13 @@ from sockd.farm.control import ZygoteGone, ZygoteRefused
 from sockd.farm.imported import Imported, ImportFile, ImportRequest, Observed
 from sockd_zygote import protocol
 
-GOOD = {"seconds": 0.5, "threads": 1, "failed": {}, "seen": {"missed": ["socks"], "every_variable": True}}
+GOOD = {
+    "seconds": 0.5,
+    "threads": 1,
+    "failed": {},
+    "seen": {"missed": ["socks"], "every_variable": True},
+    "loaded": ["p", "p.part", "json"],
+}
 
 
 @pytest.fixture
@@ -40,10 +46,19 @@ def test_a_zygote_reads_the_request_and_the_daemon_its_report(file: ImportFile) 
         "open_files": 1024,
         "sys_path": [],
         "directory": "",
-        "standard_library": False,
+        "ours": False,
     }
     report = answered(file, GOOD)
     assert report.seconds == 0.5 and report.seen == Observed(missed=frozenset({"socks"}), every_variable=True)
+    assert report.loaded == {"p", "p.part", "json"}
+
+
+def test_sockds_own_modules_are_asked_for_by_name() -> None:
+    file = ImportFile(ImportRequest(paths=[], modules=["sockd_zygote.program_imports"], ours=True))
+    try:
+        assert json.loads(os.pread(file.fd, file.request_bytes, 0))["ours"] is True
+    finally:
+        file.close()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +74,9 @@ def test_a_zygote_reads_the_request_and_the_daemon_its_report(file: ImportFile) 
         {"seen": {"missed": [1]}},
         {"seen": {"every_variable": 1}},
         {"seen": {"more": []}},
+        {"loaded": "p"},
+        {"loaded": ["p", None]},
+        {"loaded": {"p": 1}},
         {"more": 1},
     ],
 )

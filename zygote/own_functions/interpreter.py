@@ -74,6 +74,13 @@ def files_in_tmp() -> list[str]:
     return sorted(paths)
 
 
+def umask() -> int:
+    """Return the umask, which umask(2) tells only by setting another."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
 def type_names(values: Any) -> list[str]:
     return [type(value).__qualname__ if not isinstance(value, type) else value.__qualname__ for value in values]
 
@@ -103,7 +110,7 @@ NEW_LOGGER: list[object] = [0, True, False, [], []]
 OF_THE_PROCESS: dict[str, Callable[[], object]] = {
     "os.environ": lambda: {os.fsdecode(name): os.fsdecode(value) for name, value in os.environb.items()},
     "working directory": os.getcwd,
-    "umask": lambda: os.umask(os.umask(0o022)),
+    "umask": umask,
     "threads": lambda: len(sys._current_frames()),
     "files in /tmp": files_in_tmp,
     "sys.path": lambda: [str(entry) for entry in sys.path],

@@ -94,8 +94,9 @@ def changed_setting(name: str, before: object, after: object) -> str:
 
 def in_words(changes: list[str]) -> str:
     """Return the first changes; empty if there are none."""
-    told = ", ".join(sorted(changes)[:MOST_TOLD])
-    return f"{told} and {len(changes) - MOST_TOLD} more" if len(changes) > MOST_TOLD else told
+    names = sorted(set(changes))
+    told = ", ".join(names[:MOST_TOLD])
+    return f"{told} and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else told
 
 
 def are_same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

@@ -30,11 +30,13 @@ MOST_WRITES = 100
 class Loading:
     """One import while it runs."""
 
-    __slots__ = ("began", "besides", "by_code", "inner_s", "name", "own_code", "state", "step")
+    __slots__ = ("asked_by", "began", "besides", "by_code", "inner_s", "name", "own_code", "state", "step")
 
-    def __init__(self, name: str, began: float) -> None:
+    def __init__(self, name: str, began: float, asked_by: Loading | None) -> None:
         self.name = name
         self.began = began
+        self.asked_by = asked_by
+        """The import that it is a part of."""
         self.inner_s = 0.0
         self.by_code = False
         """Whether the function's code asked for it."""
@@ -101,23 +103,32 @@ class Recorder:
             else:
                 loading.step = step = outer
             step["modules"].append([key, loading.name, round(self._seconds.get(loading.name, 0.0), 6)])
-            step["modules"] += [[key, name, 0.0] for name in loading.besides]
+            step["modules"] += [[self._key_besides(name, key), name, 0.0] for name in loading.besides]
         return steps
 
     def _ordered(self) -> list[tuple[Loading, Loading | None]]:
         """A package comes before the submodule whose import has begun first, and is asked for by who asks for that."""
         ordered: list[tuple[Loading, Loading | None]] = []
-        above = {id(loading): asked_by for loading, asked_by in self._begun}
         for loading, asked_by in self._begun:
             place = len(ordered)
             while asked_by is not None and asked_by.name.startswith(f"{loading.name}."):
                 place = next((at for at, (each, _) in enumerate(ordered) if each is asked_by), place)
-                asked_by = above.get(id(asked_by))
+                asked_by = asked_by.asked_by
             ordered.insert(place, (loading, asked_by))
         return ordered
 
     def _step_above(self, asked_by: Loading | None) -> dict[str, Any] | None:
-        return asked_by.step if asked_by is not None and asked_by.step and "name" in asked_by.step else None
+        """The innermost import that has a step; one that failed, and one of the function's code, have none."""
+        while asked_by is not None:
+            if asked_by.step and "name" in asked_by.step:
+                return asked_by.step
+            asked_by = asked_by.asked_by
+        return None
+
+    def _key_besides(self, name: str, key: str) -> str:
+        """The key of a module that an import of the distribution `key` has put into `sys.modules`, perhaps made of nothing."""
+        own = self._kinds.key_of(name, sys.modules.get(name))
+        return key if own in (OWN, RUNTIME) else own
 
     # -- each import
 
@@ -125,7 +136,7 @@ class Recorder:
         if sys.modules["_thread"].get_ident() != self._thread or os.getpid() != self._pid:
             self._effect = self._effect or f"an import of {name} in another thread"
             return self._load(name, import_)
-        loading = Loading(name, time.perf_counter())
+        loading = Loading(name, time.perf_counter(), self._stack[-1] if self._stack else None)
         self._begin(loading)
         self._stack.append(loading)
         started = time.perf_counter()
@@ -143,7 +154,7 @@ class Recorder:
 
     def _begin(self, loading: Loading) -> None:
         """Compare what the function's code has left with what the import before has left."""
-        self._begun.append((loading, self._stack[-1] if self._stack else None))
+        self._begun.append((loading, loading.asked_by))
         loading.by_code = all(self._is_code(each, loading.name) for each in self._stack)
         if loading.by_code and not self._effect:
             loading.state = self._state()
@@ -170,10 +181,14 @@ class Recorder:
         loading.state = None
 
     def _fail(self, loading: Loading) -> None:
-        """A missing module leaves nothing; one that fails may have left half of what it does."""
-        loaded = [each for each, asked_by in self._begun if asked_by is loading and each.name in sys.modules]
+        """A missing module leaves nothing but its packages; one that fails may have left half of what it does, also before
+        its own imports."""
+        inner = [each for each, asked_by in self._begun if asked_by is loading and each.name in sys.modules]
+        loaded = [each for each in inner if not loading.name.startswith(f"{each.name}.")]
         if loading.by_code and loaded:
             self._effect = self._effect or f"a failed import of {loading.name}"
+            for each in loaded:
+                each.step = {"before": self._effect}
         loading.state = None
 
     def _is_code(self, loading: Loading, name: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -11,16 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd_zygote.own_functions.fingerprint import (
-    DEPTH,
-    MOST_ITEMS,
-    Fingerprint,
-    constant_text,
-    digest_of,
-    namespace,
-    owner,
-    shown,
-)
+from sockd_zygote.forks.module_kinds import Kinds
+from sockd_zygote.own_functions.fingerprint import DEPTH, MOST_ITEMS, Fingerprint, constant_text, digest_of, shown
 
 CONSTANTS = st.one_of(
     st.none(), st.booleans(), st.integers(-1000, 1000), st.floats(), st.text(max_size=20), st.binary(max_size=20)
@@ -46,34 +40,34 @@ def module(code: str, name: str = "p") -> types.ModuleType:
 
 
 def digest(code: str) -> str:
-    return digest_of(Fingerprint().names_of("p", module(code)))
+    return digest_of(Fingerprint(Kinds()).names_of("p", module(code)))
 
 
 @given(VALUES)
 def test_equal_values_look_alike(value: Any) -> None:
     copied = eval(repr(value), {"nan": float("nan"), "inf": float("inf")})
-    assert Fingerprint().looks(value) == Fingerprint().looks(copied)
-    assert isinstance(shown(Fingerprint().looks(value)), str)
+    assert Fingerprint(Kinds()).looks(value) == Fingerprint(Kinds()).looks(copied)
+    assert isinstance(shown(Fingerprint(Kinds()).looks(value)), str)
 
 
 @given(CONSTANTS, CONSTANTS)
 def test_constants_that_differ_look_different(one: Any, other: Any) -> None:
     same = type(one) is type(other) and repr(one) == repr(other)
-    assert (Fingerprint().looks(one) == Fingerprint().looks(other)) == same
+    assert (Fingerprint(Kinds()).looks(one) == Fingerprint(Kinds()).looks(other)) == same
 
 
 @given(st.dictionaries(st.text(max_size=5), CONSTANTS, min_size=2, max_size=8), st.randoms())
 def test_order_of_dicts_and_sets_does_not_count(items: dict[str, Any], random: Any) -> None:
     mixed = list(items.items())
     random.shuffle(mixed)
-    assert Fingerprint().looks(items) == Fingerprint().looks(dict(mixed))
-    assert Fingerprint().looks(set(items)) == Fingerprint().looks({key for key, _ in mixed})
+    assert Fingerprint(Kinds()).looks(items) == Fingerprint(Kinds()).looks(dict(mixed))
+    assert Fingerprint(Kinds()).looks(set(items)) == Fingerprint(Kinds()).looks({key for key, _ in mixed})
 
 
 @given(st.lists(CONSTANTS, min_size=2, max_size=6))
 def test_order_of_lists_counts(items: list[Any]) -> None:
     turned = items[::-1]
-    assert (Fingerprint().looks(items) == Fingerprint().looks(turned)) == (
+    assert (Fingerprint(Kinds()).looks(items) == Fingerprint(Kinds()).looks(turned)) == (
         list(map(repr, items)) == list(map(repr, turned))
     )
 
@@ -136,7 +130,7 @@ def test_what_does_not_differ(which: str) -> None:
 
 
 def test_process_ids_are_taken_for_each_other() -> None:
-    look = Fingerprint([1, 34])
+    look = Fingerprint(Kinds(), [1, 34])
     assert look.looks([1, "a"]) == look.looks([34, "a"])
     assert look.looks(1) != look.looks(2) != look.looks(34)
     assert look.looks(True) != look.looks(1)
@@ -145,16 +139,16 @@ def test_process_ids_are_taken_for_each_other() -> None:
 def test_depth_is_bounded() -> None:
     deep: list[Any] = [1]
     deep.append(deep)
-    assert Fingerprint().looks(deep)
+    assert Fingerprint(Kinds()).looks(deep)
     value: Any = 1
     for _ in range(DEPTH + 1):
         value = [value]
-    assert Fingerprint().looks(value) == Fingerprint().looks(eval(repr(value).replace("1", "2")))
+    assert Fingerprint(Kinds()).looks(value) == Fingerprint(Kinds()).looks(eval(repr(value).replace("1", "2")))
 
 
 def test_a_default_that_holds_every_function_of_its_module_is_looked_at_once() -> None:
     every = "\n".join(f"def f{number}(all=globals()): return {number}" for number in range(200))
-    assert len(repr(Fingerprint().looks(vars(module(every))["f7"]))) < 200 * 200
+    assert len(repr(Fingerprint(Kinds()).looks(vars(module(every))["f7"]))) < 200 * 200
 
 
 HOSTILE = """
@@ -182,18 +176,9 @@ a, s, l, d, own, every = Proxy(), S('x'), L([1]), D(x=1), Own(), {Proxy()}
 
 
 def test_no_code_of_a_package_is_run() -> None:
-    names = Fingerprint().names_of("p", module(HOSTILE))
+    names = Fingerprint(Kinds()).names_of("p", module(HOSTILE))
     assert {"A", "a", "s", "l", "d", "own", "every"} <= names.keys()
     assert all(isinstance(shown(look), str) for look in names.values())
-
-
-def test_a_lazy_module_stays_so() -> None:
-    class Lazy(types.ModuleType):
-        def __getattribute__(self, name: str) -> Any:
-            raise AssertionError("it was loaded")
-
-    lazy = Lazy("lazy")
-    assert namespace(lazy)["__name__"] == "lazy" and owner(lazy) == ""
 
 
 @pytest.fixture
@@ -206,12 +191,24 @@ def with_a_part() -> Iterator[types.ModuleType]:
 
 
 def test_a_submodule_that_is_bound_does_not_count(with_a_part: types.ModuleType) -> None:
-    assert Fingerprint().names_of("p", with_a_part).keys() == {"x", "again"}
+    assert Fingerprint(Kinds()).names_of("p", with_a_part).keys() == {"x", "again"}
 
 
-def test_a_module_is_of_the_distribution_below_the_store() -> None:
-    assert owner(module("")) == "p-1.0-aaaaaaaaaaaa"
-    assert owner(sys) == owner(pytest) == owner(1) == ""
+def test_runtime_and_interpreter_are_not_compared() -> None:
+    loaded = {"sys": sys, "__main__": module("", "__main__"), "sockd_zygote.protocol": module("", "x"), "p": module("")}
+    standard, own = {"json": json}, {"f": types.ModuleType("f"), "put in": object()}
+    found = Fingerprint(Kinds()).modules({**loaded, **standard, **own})
+    assert found.keys() == {"p", "json", "f", "put in"}
+
+
+def test_what_stands_for_a_module_is_compared_as_a_value() -> None:
+    look = Fingerprint(Kinds()).names_of
+    assert digest_of(look("p", None)) != digest_of(look("p", 1)) == digest_of(look("p", 1))
+
+
+def test_caches_of_the_standard_library_are_not_compared() -> None:
+    names = Fingerprint(Kinds()).names_of("re", re)
+    assert "_cache" not in names and "compile" in names
 
 
 WORDS = {
@@ -237,9 +234,9 @@ SECRETS = {
 @pytest.mark.parametrize("expression", SECRETS)
 def test_words_hold_no_secret(expression: str) -> None:
     known = {constant_text("the secret", repr): "$KEY"}
-    assert shown(Fingerprint().looks(eval(expression)), known) == SECRETS[expression]
+    assert shown(Fingerprint(Kinds()).looks(eval(expression)), known) == SECRETS[expression]
 
 
 @pytest.mark.parametrize("expression", WORDS)
 def test_words_for_people(expression: str) -> None:
-    assert shown(Fingerprint().looks(eval(expression))) == WORDS[expression]
+    assert shown(Fingerprint(Kinds()).looks(eval(expression))) == WORDS[expression]

@@ -1,0 +1,138 @@
+"""What code changes in the interpreter and the standard library, each change in an interpreter of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sockd_zygote.own_functions import interpreter
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from sockd_zygote.own_functions import interpreter
+loaded = set(sys.modules)
+for name in sys.argv[2].split():
+    __import__(name)
+def settings():  # without /tmp, where other tests write meanwhile
+    return {name: value for name, value in interpreter.settings().items() if name != "files in /tmp"}
+before, again = settings(), settings()
+exec(sys.argv[3])
+after = settings()
+sys.stdout = sys.__stdout__
+imported = set(sys.modules) - loaded - set(sys.argv[2].split())
+import json
+changed = {name: [before[name], after[name]] for name in before if before[name] != after[name]}
+print(json.dumps({"stable": before == again, "changed": changed, "names": sorted(after), "imported": sorted(imported)}))
+"""
+
+
+def run(change: str, *modules: str) -> dict[str, Any]:
+    """What a change has done to the settings of an interpreter that has imported some modules."""
+    command = [sys.executable, "-I", "-S", "-c", PROGRAM, str(REPOSITORY), " ".join(modules), change]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert told["stable"], "two looks at the same process differ"
+    return told
+
+
+CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "os.environ": ("import os; os.environ['A'] = '1'", ()),
+    "working directory": ("import os; os.chdir('/usr')", ()),
+    "umask": ("import os; os.umask(os.umask(0) ^ 0o111)", ()),
+    "threads": (
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        ("threading",),
+    ),
+    "sys.path": ("sys.path.append('/nowhere')", ()),
+    "sys.argv": ("sys.argv = sys.argv + ['x']", ()),
+    "sys.meta_path": ("class F: find_spec = None\nsys.meta_path.append(F())\nsys.meta_path = sys.meta_path[:]", ()),
+    "sys.path_hooks": ("sys.path_hooks.append(len)", ()),
+    "sys.excepthook": ("def hook(*_): pass\nsys.excepthook = hook", ()),
+    "sys.displayhook": ("def hook(*_): pass\nsys.displayhook = hook", ()),
+    "sys.dont_write_bytecode": ("sys.dont_write_bytecode = not sys.dont_write_bytecode", ()),
+    "sys.getrecursionlimit()": ("sys.setrecursionlimit(1234)", ()),
+    "sys.getswitchinterval()": ("sys.setswitchinterval(0.5)", ()),
+    "sys.gettrace()": ("sys.setprofile(lambda *_: None)", ()),
+    "atexit callbacks": ("atexit = sys.modules['atexit']; atexit.register(int)", ("atexit",)),
+    "builtins": ("import builtins; builtins._ = len", ()),
+    "copyreg.dispatch_table": ("import copyreg; copyreg.pickle(type(sys), len)", ("copyreg",)),
+    "decimal context": ("import decimal; decimal.getcontext().prec = 7", ("decimal",)),
+    "gc": ("import gc; gc.set_threshold(5)", ("gc",)),
+    "json": ("import json; json.JSONEncoder.default = lambda self, o: 1", ("json",)),
+    "locale": ("import locale; locale.setlocale(locale.LC_ALL, 'C.UTF-8')", ("locale",)),
+    "logging": ("import logging; logging.disable(30)", ("logging",)),
+    "logging levels": ("import logging; logging.addLevelName(5, 'TRACE')", ("logging",)),
+    "loggers": ("import logging; logging.getLogger('x').setLevel(10)", ("logging",)),
+    "mimetypes": ("import mimetypes; mimetypes.add_type('x/y', '.xy')", ("mimetypes",)),
+    "signal handlers": ("import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)", ("signal",)),
+    "socket": ("import socket; socket.setdefaulttimeout(3)", ("socket",)),
+    "socket.socket": ("import socket\nclass socket_(socket.socket): pass\nsocket.socket = socket_", ("socket",)),
+    "ssl": ("import ssl\nclass Context(ssl.SSLContext): pass\nssl.SSLContext = Context", ("ssl",)),
+    "threading.Thread": (
+        "import threading\nclass Thread(threading.Thread): pass\nthreading.Thread = Thread",
+        ("threading",),
+    ),
+    "warnings.filters": ("import warnings; warnings.simplefilter('error')", ("warnings",)),
+    "warnings.showwarning": ("import warnings\ndef show(*_): pass\nwarnings.showwarning = show", ("warnings",)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_seen_where_it_is(name: str) -> None:
+    change, modules = CHANGES[name]
+    told = run(change, *modules)
+    assert told["changed"].keys() == {name}
+    assert told["changed"][name][0] != told["changed"][name][1]
+
+
+MORE: dict[str, tuple[str, str]] = {
+    "a handler of the root logger": ("loggers", "import logging; logging.basicConfig()"),
+    "a filter of a logger": ("loggers", "import logging; logging.getLogger('x').addFilter(len)"),
+    "a logger that passes nothing on": ("loggers", "import logging; logging.getLogger('x').propagate = False"),
+    "the class of loggers": (
+        "logging",
+        "import logging\nclass L(logging.Logger): pass\nlogging.setLoggerClass(L)",
+    ),
+    "a tracer": ("sys.gettrace()", "sys.settrace(lambda *_: None)"),
+    "standard output": ("standard streams", "class Out:\n  write = flush = len\nsys.stdout = Out()"),
+    "a variable that is set in C": ("os.environ", "import os; os.environb[b'A'] = b'\\xff'"),
+}
+
+
+@pytest.mark.parametrize("which", MORE)
+def test_more_that_is_seen(which: str) -> None:
+    name, change = MORE[which]
+    assert run(change, "logging")["changed"].keys() == {name}
+
+
+def test_a_new_logger_and_a_used_filter_are_no_change() -> None:
+    assert not run("import logging; logging.getLogger('new')", "logging")["changed"]
+    assert not run("import warnings; warnings.warn('x')", "warnings")["changed"]
+
+
+def test_reading_imports_nothing() -> None:
+    told = run("pass")
+    assert told["imported"] == []
+    assert "decimal context" not in told["names"] and "socket" not in told["names"]
+
+
+def test_files_in_tmp_are_named() -> None:
+    with tempfile.NamedTemporaryFile(dir="/tmp") as file:
+        found = interpreter.files_in_tmp()
+        assert found == sorted(found) and "/tmp" in found
+        assert file.name in found or len(found) > interpreter.MOST_IN_TMP
+
+
+def test_a_registry_that_was_replaced_is_told_by_its_error() -> None:
+    told = run("import warnings; warnings.filters = 7; del warnings.showwarning", "warnings")
+    assert told["changed"]["warnings.filters"][1] == "TypeError"
+    assert told["changed"]["warnings.showwarning"][1] == "AttributeError"
