@@ -40,9 +40,11 @@ def test_a_zygote_reads_the_request_and_the_daemon_its_report(file: ImportFile) 
         "open_files": 1024,
         "sys_path": [],
         "directory": "",
-        "standard_library": False,
+        "ours": False,
     }
-    report = answered(file, GOOD)
+    assert answered(file, GOOD).loaded == frozenset()
+    report = answered(file, {**GOOD, "loaded": ["p", "p.a"]})
+    assert report.loaded == {"p", "p.a"}
     assert report.seconds == 0.5 and report.seen == Observed(missed=frozenset({"socks"}), every_variable=True)
 
 
@@ -59,6 +61,8 @@ def test_a_zygote_reads_the_request_and_the_daemon_its_report(file: ImportFile) 
         {"seen": {"missed": [1]}},
         {"seen": {"every_variable": 1}},
         {"seen": {"more": []}},
+        {"loaded": "p"},
+        {"loaded": [1]},
         {"more": 1},
     ],
 )
