@@ -38,7 +38,7 @@ def worker(*nodes: ZygoteNode) -> Any:
     refused.refuse(GONE, "it was there")
     again = refused.refuse("pair", "a.x: 1 instead of 2", node="a, b")
     refused.forgive("pair")
-    differing = [Refused(frozenset({A, B}), (frozenset({A, B}), frozenset(), "host"), A, again)]
+    differing = [Refused(frozenset({A, B}), A, again), Refused(frozenset(), "", again)]
     return SimpleNamespace(
         tree=SimpleNamespace(nodes=list(nodes)),
         learner=SimpleNamespace(refused=refused),

@@ -14,10 +14,11 @@ from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.starts import Starts
 from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView
+from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.allowance import Allowance
-from sockd.functions.function import Caches, Function
-from sockd.functions.leased import Outcome
+from sockd.functions.function import WORTH_RECORDING_NS, Caches, Function
+from sockd.functions.leased import Leased, Outcome
 from sockd.functions.serving import Serving
 from sockd.functions.version import Version
 from sockd.functions.version_program import limits_of
@@ -51,6 +52,27 @@ class FakeTree:
     async def living_best(self, view: ImportView) -> None:
         raise NoCapacity("no memory left")
 
+    def refill(self, node: ZygoteNode) -> None:
+        """No spares are kept."""
+
+
+class Learning:
+    """A learner and a verifier that note what they are asked to consider."""
+
+    def __init__(self) -> None:
+        self.adopted: list[ImportView] = []
+        self.verified: list[ZygoteNode] = []
+
+    def adopt(self, view: ImportView) -> None:
+        self.adopted.append(view)
+
+    def observe(self, *args: object, **options: object) -> None:
+        """What was imported is noted for people."""
+
+    def consider(self, *args: Any) -> None:
+        if len(args) > 1:  # as a verifier
+            self.verified.append(args[0])
+
 
 class House:
     """A function with two idle sandboxes, and what it is served from."""
@@ -59,12 +81,21 @@ class House:
         config = FunctionConfig(**settings)
         program = Program(Path("/code"), b"", limits_of(config), init_timeout_s=1, timeout_s=1, log_bytes=0)
         record = FunctionRecord("f", 1, "0" * 64, 0, "f:f", config.to_json(), "", "", 0, 0)
-        version = Version(record, config, Closure(), program, NO_PACKAGES, "$LATEST")
+        self.version = version = Version(record, config, Closure(), program, NO_PACKAGES, "$LATEST")
         budget = MemoryBudget(1 << 40)
         self.handlers = HandlerCache(SandboxConfig(pause_after_s=60), budget)
         tree = FakeTree()
         starts = Starts(self.handlers, tree)  # type: ignore[arg-type]
-        caches = SimpleNamespace(handlers=self.handlers, tree=tree, starts=starts, initscripts=None, latency=Latency())
+        self.learning = Learning()
+        caches = SimpleNamespace(
+            handlers=self.handlers,
+            tree=tree,
+            starts=starts,
+            learner=self.learning,
+            verifier=self.learning,
+            initscripts=None,
+            latency=Latency(),
+        )
         self.function = Function(version, cast(Caches, caches), Allowance("f", config, budget))
         self.sandboxes = [FakeSandbox(program), FakeSandbox(program)]
         for sandbox in self.sandboxes:
@@ -191,3 +222,42 @@ async def test_a_function_that_is_closed_before_a_sandbox_is_put_back_ends_it_an
     assert f.function.running == 1
     await asyncio.wait_for(f.function.drain(), 10)
     assert sandbox.state is State.DEAD and await f.settled()
+
+
+A = "a-1-aaaaaaaaaaaa"
+NODE, ROOT = (
+    ZygoteNode(cast(Any, None), frozenset(), None, imports) for imports in (frozenset({f"a@{A}"}), frozenset())
+)
+
+
+@pytest.mark.parametrize(
+    ("node", "imports", "init_ns", "is_verified"),
+    [
+        (ROOT, [], WORTH_RECORDING_NS - 1, False),
+        (ROOT, [], WORTH_RECORDING_NS, True),
+        (ROOT, None, WORTH_RECORDING_NS - 1, False),
+        (ROOT, [(A, "a", 0.1)], 0, True),
+        (NODE, [], 0, True),
+    ],
+)
+async def test_the_top_level_of_a_quick_function_without_packages_is_not_recorded(
+    house: Callable[..., House], node: ZygoteNode, imports: Any, init_ns: int, is_verified: bool
+) -> None:
+    f = house()
+    assert f.learning.adopted == [f.version.view]
+    sandbox: Any = f.sandboxes[0]
+    sandbox.imports, sandbox.init_ns = imports, init_ns
+    leased = Leased(sandbox, "zygote", node=node)
+    assert f.function.admission.try_enter()
+    f.function.running += 1
+    f.function.put_back_soon(leased, f.version)
+    assert await f.settled()
+    assert f.learning.verified == [node] * is_verified
+
+
+async def test_the_view_of_each_version_is_known_to_the_learner(house: Callable[..., House]) -> None:
+    f = house()
+    old, view = f.version, ImportView(frozenset({A}))
+    later = Version(old.record, old.config, old.closure, old.program, view, old.number)
+    f.function.switch(later)
+    assert f.learning.adopted == [old.view, view]

@@ -60,7 +60,8 @@ class House:
         code.recover()
         self.registry = Registry.open(state / "registry.sqlite", keep_versions=2)
         tree: Any = SimpleNamespace(expect=lambda lineage, at_once: None, release=lambda lineage: None)
-        caches = Caches(self.handlers, tree, starts=None, learner=None, budget=self.budget, networks=networks)  # type: ignore[arg-type]
+        learner: Any = SimpleNamespace(adopt=lambda view: None)
+        caches = Caches(self.handlers, tree, starts=None, learner=learner, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), self.registry, code, self.packages, caches)
 
     async def deploy(self, name: str, files: dict[str, str], **overrides: Any) -> Any:

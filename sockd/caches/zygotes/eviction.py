@@ -139,14 +139,6 @@ def worth_making(plan: NewNode, nodes: Sequence[NodeStats], free_bytes: int, lim
     return plan.benefit > limits.min_gain * sum(_benefit(victim) for victim in victims)
 
 
-def worth_refreshing(late_seconds: float, import_seconds: float) -> bool:
-    """POLICY: should a Zygote be made anew because functions keep importing more of its packages after the fork?
-
-    Once they have spent a tenth of what making it took: a wrong guess then costs ten times what was lost on waiting for it,
-    once and off the critical path, a right one ends a loss at every start."""
-    return late_seconds > 0.1 * import_seconds
-
-
 def room_needed(plan: NewNode, node_count: int, free_bytes: int, limits: TreeLimits) -> int:
     """Bytes that must be evicted before `plan` may be made; at least one when the tree has all the nodes it may
     have."""

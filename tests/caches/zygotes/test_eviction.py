@@ -25,8 +25,8 @@ RULES: tuple[Evict, ...] = (sock_heuristic, released_heuristic, measured_benefit
 every_rule = pytest.mark.parametrize("rule", RULES)
 
 
-def zygote(packages: str, *, mb: int = 10, rate: float = 0.1, saved: float = 0.1, parent: str = "root") -> NodeStats:
-    return NodeStats(packages, parent, frozenset(packages.split()), mb * MB, rate, saved, hits=int(rate * 1000))
+def zygote(imports: str, *, mb: int = 10, rate: float = 0.1, saved: float = 0.1, parent: str = "root") -> NodeStats:
+    return NodeStats(imports, parent, frozenset(imports.split()), mb * MB, rate, saved, hits=int(rate * 1000))
 
 
 def new_node(mb: int, benefit: float) -> NewNode:
@@ -72,7 +72,7 @@ def test_the_least_recently_used_of_two_equals_goes_first(rule: Evict) -> None:
     assert rule(nodes, 1, 9.0) == ["b"]
 
 
-def test_sock_counts_packages_that_the_next_best_lacks() -> None:
+def test_sock_counts_imports_that_the_next_best_lacks() -> None:
     nodes = [ROOT, zygote("a"), zygote("a b c", parent="a"), zygote("d e")]
     assert sock_heuristic(nodes, 1, 0.0) == ["a"]
     assert sock_heuristic([ROOT, zygote("a b"), zygote("a b c"), zygote("d e")], 1, 0.0) == ["a b c"]
@@ -138,7 +138,7 @@ stats = st.builds(
     NodeStats,
     id=st.text("abcdefgh", min_size=1),
     parent_id=st.sampled_from(["root", "a"]),
-    packages=st.frozensets(st.sampled_from("pqrst")),
+    imports=st.frozensets(st.sampled_from("pqrst")),
     unique_bytes=st.integers(0, 100 * MB),
     recent_rate=st.floats(0, 100),
     import_seconds_saved=st.floats(0, 10),

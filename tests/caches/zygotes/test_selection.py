@@ -28,7 +28,7 @@ MB = 1 << 20
 @dataclass(frozen=True)
 class Node:
     id: str
-    packages: frozenset[str]
+    imports: frozenset[str]
 
 
 def keys(names: str) -> frozenset[str]:
@@ -54,19 +54,19 @@ def plan(
     """next_node with one demand for what is wanted, all nodes at depth 1."""
     arguments: dict[str, object] = {
         "costs": COSTS,
-        "depths": {each.id: bool(each.packages) for each in (ROOT, *nodes)},
+        "depths": {each.id: bool(each.imports) for each in (ROOT, *nodes)},
         "limits": TreeLimits(),
     }
     demands = [Demand(keys(wants), rate), *others]
     return next_node([ROOT, *nodes], keys(wants), demands, **(arguments | changes))  # type: ignore[arg-type]
 
 
-def test_the_node_with_most_matching_packages_serves() -> None:
+def test_the_node_with_most_matching_imports_serves() -> None:
     nodes = [ROOT, node("numpy"), node("numpy pandas"), node("flask")]
     assert best_node(nodes, keys("numpy pandas flask"), Random(1)).id == "numpy pandas"
 
 
-def test_a_node_with_a_package_that_was_not_asked_for_never_serves() -> None:
+def test_a_node_with_an_import_that_was_not_asked_for_never_serves() -> None:
     assert best_node([ROOT, node("numpy pandas")], keys("numpy"), Random(1)) is ROOT
 
 
@@ -83,10 +83,10 @@ def test_a_missing_root_is_an_error() -> None:
 
 @given(st.lists(st.frozensets(st.sampled_from("abcdef"))), st.frozensets(st.sampled_from("abcdef")), st.integers())
 def test_the_chosen_node_is_a_largest_subset(sets: list[frozenset[str]], closure: frozenset[str], seed: int) -> None:
-    nodes = [ROOT, *(Node(str(index), packages) for index, packages in enumerate(sets))]
+    nodes = [ROOT, *(Node(str(index), imports) for index, imports in enumerate(sets))]
     chosen = best_node(nodes, closure, Random(seed))
-    assert chosen.packages <= closure
-    assert len(chosen.packages) == max(len(each.packages) for each in nodes if each.packages <= closure)
+    assert chosen.imports <= closure
+    assert len(chosen.imports) == max(len(each.imports) for each in nodes if each.imports <= closure)
 
 
 def test_choosing_among_64_nodes_takes_microseconds() -> None:
@@ -102,7 +102,7 @@ def test_choosing_among_64_nodes_takes_microseconds() -> None:
 def test_a_new_node_imports_what_its_parent_lacks() -> None:
     made = plan(node("numpy"), wants="numpy pandas")
     assert made is not None
-    assert (made.parent_id, made.packages, made.added) == ("numpy", keys("numpy pandas"), keys("pandas"))
+    assert (made.parent_id, made.imports, made.added) == ("numpy", keys("numpy pandas"), keys("pandas"))
     assert made.seconds_saved == pytest.approx(0.12)
     assert made.bytes == NODE_OVERHEAD_BYTES + 40 * MB
     assert made.rate == pytest.approx(0.1)
@@ -113,16 +113,16 @@ def test_nothing_is_planned_for_an_exact_match() -> None:
     assert plan(node("numpy"), wants="numpy") is None
 
 
-def test_packages_that_nobody_imported_are_left_out() -> None:
+def test_imports_that_nobody_did_are_left_out() -> None:
     made = plan(wants="numpy never-imported")
     assert made is not None
-    assert made.packages == keys("numpy")
+    assert made.imports == keys("numpy")
 
 
-def test_refused_packages_are_left_out() -> None:
+def test_refused_imports_are_left_out() -> None:
     made = plan(wants="numpy pandas", refused=keys("pandas"))
     assert made is not None
-    assert made.packages == keys("numpy")
+    assert made.imports == keys("numpy")
     assert plan(wants="pandas", refused=keys("pandas")) is None
 
 
@@ -160,14 +160,14 @@ def test_the_part_shared_with_others_is_made_where_it_is_worth_more_per_byte() -
     others = tuple(Demand(keys(f"numpy other-{index}"), 1.0) for index in range(5))
     made = plan(wants="numpy pandas", others=others)
     assert made is not None
-    assert made.packages == keys("numpy")
+    assert made.imports == keys("numpy")
     assert made.rate == pytest.approx(5.1)
 
 
 def test_a_plan_holds_only_what_the_function_asked_for() -> None:
     made = plan(wants="numpy", others=(Demand(keys("numpy pandas"), 100.0),))
     assert made is not None
-    assert made.packages == keys("numpy")
+    assert made.imports == keys("numpy")
 
 
 def test_sock_replicates_exactly_what_was_asked_for_whatever_it_saves() -> None:

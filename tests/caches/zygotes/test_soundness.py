@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from sockd.caches.packages.provided_names import NOTHING, Provided
 from sockd.caches.zygotes import soundness
 from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
+from sockd.caches.zygotes.top_level import Module, Step, TopLevel
 from sockd.farm.imported import Observed
 
 A, B = "a-1-aaaaaaaaaaaa", "b-1-bbbbbbbbbbbb"
@@ -26,17 +28,41 @@ def seen(**observed: Any) -> Preimported:
     fields: dict[str, Any] = {
         name: value if isinstance(value, bool) else names(*value) for name, value in observed.items()
     }
-    return Preimported(names(A), {"HOME": "/tmp"}, Observed(**fields))
+    return Preimported(names(A), {"HOME": "/tmp"}, Observed(**fields), loaded=names("a"), order=("a",))
+
+
+def step(name: str, *parts: str, key: str = A, before: str = "", writes: str = "") -> Step:
+    """What the function's code asks for; the parts are modules of the same distribution that it loads."""
+    modules = tuple(Module(key, each, 0.01) for each in (name, *parts))
+    return Step(name, key, -1, before, tuple(writes.split()), modules)
+
+
+def top_of(*steps: Step, **options: Any) -> TopLevel:
+    return TopLevel(steps or (step("a"),), names(A, B), **options)
+
+
+TOP = top_of()
+"""A top level that imports a, and nothing else."""
 
 
 def beside(offer: Provided = NOTHING, code: Provided = NOTHING, **env: str) -> ImportView:
     """A function with A, and B that offers this."""
-    return ImportView(names(A, B), {A: NOTHING, B: offer}, code, {"HOME": "/tmp", **env})
+    return ImportView(names(A, B), {A: NOTHING, B: offer}, code, {"HOME": "/tmp", **env}, top=TOP)
+
+
+def doing(*steps: Step, **options: Any) -> ImportView:
+    """A function with A and B, and a top level that does these."""
+    return ImportView(names(A, B), environment={"HOME": "/tmp"}, top=top_of(*steps, **options))
 
 
 def with_files(*each: str) -> ImportView:
     """A function with A, and these files."""
-    return ImportView(names(A), {A: NOTHING}, environment={"HOME": "/tmp"}, files=names(*each))
+    return ImportView(names(A), {A: NOTHING}, environment={"HOME": "/tmp"}, files=names(*each), top=TOP)
+
+
+def having(*loaded: str) -> Preimported:
+    """A Zygote of A that was told to import these, and has loaded no more."""
+    return Preimported(names(A), {"HOME": "/tmp"}, loaded=names(*loaded), order=loaded)
 
 
 def modules(*each: str) -> Provided:
@@ -51,7 +77,7 @@ REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
     "a package that was not asked for": (
         "_other_packages",
         seen(),
-        ImportView(names(B), {}, NOTHING, {"HOME": "/tmp"}),
+        ImportView(names(B), {}, NOTHING, {"HOME": "/tmp"}, top=TOP),
     ),
     "a missed module": ("_names_looked_up", seen(missed=["socks"]), beside(modules("socks"))),
     "a missed directory": ("_names_looked_up", seen(missed=["google"]), beside(spaces("google"))),
@@ -77,6 +103,36 @@ REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
     "the limit of open files": ("_variables_read", seen(variables=["RLIMIT_NOFILE"]), beside(RLIMIT_NOFILE="77")),
     "the time zone": ("_variables_read", seen(), beside(TZ="Asia/Tokyo")),
     "the locale": ("_variables_read", seen(), beside(LC_CTYPE="C")),
+    "no recording": ("_modules_loaded", seen(), ImportView(names(A), environment={"HOME": "/tmp"})),
+    "a module that is not imported": ("_modules_loaded", seen(), doing(step("b", key=B))),
+    "a submodule that is not imported": ("_modules_loaded", having("a", "a.late"), doing(step("a"))),
+    "own code before an import": ("_modules_loaded", seen(), doing(step("a", before="os.environ['X']"))),
+    "own code before an earlier import": (
+        "_modules_loaded",
+        seen(),
+        doing(step("b", key=B, before="sys.path"), step("a", before="sys.path")),
+    ),
+    "a package, where none may be imported ahead": ("_modules_loaded", seen(), doing(step("a"), standard_only=True)),
+    "an import that was left out, and changes something": (
+        "_order_of_imports",
+        seen(),
+        doing(step("b", key=B, writes="json.dumps"), step("a")),
+    ),
+    "an import behind one that was left out, and changes something": (
+        "_order_of_imports",
+        seen(),
+        doing(step("b", key=B), step("a", writes="warnings.filters")),
+    ),
+    "an import of which a part was left out, before one that changes something": (
+        "_order_of_imports",
+        having("a", "c"),
+        doing(step("a", "a.late"), step("c", writes="json.dumps")),
+    ),
+    "another order of imports, one of which changes something": (
+        "_order_of_imports",
+        having("a", "c"),
+        doing(step("c"), step("a", writes="json.dumps")),
+    ),
 }
 ALLOWED = {
     "another prefix": (seen(prefixes=["X_"]), beside(X="1")),
@@ -92,6 +148,21 @@ ALLOWED = {
     "the same variable": (seen(variables=["HOME"]), beside()),
     "a .pth file in the code, which none runs": (seen(), beside(code=Provided(has_pth=True))),
     "the root, whatever there is": (Preimported(), beside(Provided(is_partial=True, has_pth=True), TZ="UTC")),
+    "the same imports in the same order, whatever they change": (
+        having("a", "c"),
+        doing(step("a", writes="json.dumps"), step("c", writes="sys.path")),
+    ),
+    "the first imports, whatever later ones change": (
+        seen(),
+        doing(step("a", writes="json.dumps"), step("b", key=B, writes="sys.path")),
+    ),
+    "own code behind the imports of the Zygote": (seen(), doing(step("a"), step("b", key=B, before="sys.path"))),
+    "imports that change nothing, left out": (seen(), doing(step("b", key=B), step("a"))),
+    "imports that change nothing, in another order": (having("a", "c"), doing(step("c"), step("a"))),
+    "the standard library, where no package may be imported ahead": (
+        having("json"),
+        doing(step("json", "json.decoder", key=""), step("a"), standard_only=True),
+    ),
 }
 
 
@@ -119,6 +190,26 @@ def test_a_reason_names_what_and_whose() -> None:
         difference(seen(missed=["socks", "brotli"]), beside(modules("socks")))
         == f"an import looked for socks, which {B} has"
     )
+
+
+@pytest.mark.parametrize(
+    ("view", "reason"),
+    [
+        (ImportView(names(A)), "the function's top level is not recorded yet"),
+        (doing(step("b", key=B)), "the function's top level does not import a"),
+        (
+            doing(step("b", key=B), step("a", before="os.environ['X']")),
+            "the function's own code changes os.environ['X'] before it imports a",
+        ),
+        (doing(step("a"), standard_only=True), "no Zygote may import a for the function"),
+        (
+            doing(step("b", key=B, writes="json.dumps"), step("a")),
+            "the function imports in another order, among others b, which changes json.dumps",
+        ),
+    ],
+)
+def test_a_reason_names_what_the_top_level_does(view: ImportView, reason: str) -> None:
+    assert difference(seen(), replace(view, environment={"HOME": "/tmp"})) == reason
 
 
 # -- against a model: sys.path as a list of offers, and imports as questions to it
@@ -201,6 +292,11 @@ def observed(model: Model, asked: list[tuple[str, str]]) -> Observed:
     )
 
 
+def imported(keys: frozenset[str], environment: Mapping[str, str], seen: Observed) -> Preimported:
+    """What a Zygote has done that was told to import a."""
+    return Preimported(keys, environment, seen, loaded=names("a"), order=("a",))
+
+
 @given(st.lists(offers, min_size=4, max_size=4), offers, st.integers(1, 3), questions, environments, environments)
 @example([modules("m"), modules("n"), NOTHING, NOTHING], NOTHING, 1, [("import", "n")], {}, {})
 def test_what_is_allowed_would_have_been_answered_alike(
@@ -215,8 +311,8 @@ def test_what_is_allowed_would_have_been_answered_alike(
     path = list(zip(KEYS, all_offers, strict=True))
     ours = path[::2][:count]
     zygote, function = Model(ours, environment), Model([("code", code), *path], other)
-    shared = Preimported(frozenset(key for key, _ in ours), environment, observed(zygote, asked))
-    view = ImportView(frozenset(KEYS), dict(path), code, other)
+    shared = imported(frozenset(key for key, _ in ours), environment, observed(zygote, asked))
+    view = ImportView(frozenset(KEYS), dict(path), code, other, top=TOP)
     if not difference(shared, view):
         assert [zygote.answer(*each) for each in asked] == [function.answer(*each) for each in asked]
 
@@ -226,8 +322,8 @@ def test_a_function_with_the_very_same_is_always_served(
     all_offers: list[Provided], asked: list[tuple[str, str]], environment: dict[str, str]
 ) -> None:
     path = list(zip(KEYS, all_offers, strict=True))
-    shared = Preimported(frozenset(KEYS), environment, observed(Model(path, environment), asked))
-    assert difference(shared, ImportView(frozenset(KEYS), dict(path), NOTHING, environment)) == ""
+    shared = imported(frozenset(KEYS), environment, observed(Model(path, environment), asked))
+    assert difference(shared, ImportView(frozenset(KEYS), dict(path), NOTHING, environment, top=TOP)) == ""
 
 
 @given(st.lists(offers, min_size=4, max_size=4), offers, questions, questions, environments, environments)
@@ -244,6 +340,6 @@ def test_who_saw_more_serves_fewer(
     keys = frozenset(KEYS[:2])
     first = observed(zygote, asked)
     both = first.followed_by(observed(zygote, later))
-    view = ImportView(frozenset(KEYS), dict(path), code, other)
-    if difference(Preimported(keys, environment, first), view):
-        assert difference(Preimported(keys, environment, both), view)
+    view = ImportView(frozenset(KEYS), dict(path), code, other, top=TOP)
+    if difference(imported(keys, environment, first), view):
+        assert difference(imported(keys, environment, both), view)

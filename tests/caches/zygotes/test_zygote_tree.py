@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sockd.caches.starts import Forks, Wanted
-from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView
+from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView, Preimported
+from sockd.caches.zygotes.top_level import Module, Step, TopLevel, import_id
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.farm.control import ZygoteGone
 from sockd.farm.zygote import Zygote
-from sockd.images.program import Lineage, Program
+from sockd.images.program import HOST_LINEAGE, Lineage, Program
 from sockd.plain.config import ZygoteConfig
 from sockd.plain.errors import ImageUnavailable, SandboxFailed, StoreUnavailable
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
@@ -136,36 +138,114 @@ async def test_make_room_takes_the_roots_spares_last(roots: list[Any]) -> None:
 
     tree = Tree()
     await tree.open()
-    learned = ZygoteNode(Root(7, alive=True), frozenset(("numpy",)), tree.root)  # type: ignore[arg-type]
-    tree.add(learned)
-    for node in (tree.root, learned):
+    other = learned(7, "numpy", tree.root)
+    tree.add(other)
+    for node in (tree.root, other):
         for _ in range(2):
             node.add_spare(Spare())  # type: ignore[arg-type]
     kept = []
     for need in (0, 1, SPARE_MEMORY_BYTES, SPARE_MEMORY_BYTES + 1):
         tree.make_room(need)
-        kept.append((len(learned.spares), len(tree.root.spares), tree.spare_bytes() // SPARE_MEMORY_BYTES))
+        kept.append((len(other.spares), len(tree.root.spares), tree.spare_bytes() // SPARE_MEMORY_BYTES))
     assert kept == [(2, 2, 4), (1, 2, 3), (0, 2, 2), (0, 0, 0)]
     tree.close()
 
 
-async def test_a_node_whose_parent_was_replaced_while_it_imported_hangs_below_the_new_one(roots: list[Any]) -> None:
+def learned(number: int, imports: str, parent: ZygoteNode | None, **options: Any) -> ZygoteNode:
+    """A node with these imports, which are all that it has loaded, in this order."""
+    order = tuple(imports.split())
+    zygote: Any = Root(number, alive=True)
+    zygote.may_fork = True
+    shared = Preimported(loaded=frozenset(order), order=order)
+    ids = frozenset(import_id(name, "") for name in order)
+    return ZygoteNode(zygote, frozenset(), parent, ids, shared=shared, **options)
+
+
+def view_of(imports: str, changed: str = "") -> ImportView:
+    """A function whose top level imports these; before the later ones its own code changes something."""
+    steps = [(name, "") for name in imports.split()] + [(name, "os.environ") for name in changed.split()]
+    made = [Step(name, "", -1, before, (), (Module("", name, 0.1),)) for name, before in steps]
+    return ImportView(frozenset(), top=TopLevel(tuple(made)))
+
+
+async def test_the_node_that_has_most_of_the_top_level_serves(roots: list[Any]) -> None:
     tree = Tree()
     await tree.open()
-    old, new = (ZygoteNode(Root(number, alive=True), frozenset({"a"}), tree.root) for number in (1, 2))  # type: ignore[arg-type]
-    tree.add(old)
-    tree.replace(old, new)
-    late = ZygoteNode(Root(3, alive=True), frozenset({"a", "b"}), old)  # type: ignore[arg-type]
+    one = learned(1, "a", tree.root)
+    both, apart = learned(2, "a b", one), learned(3, "c", tree.root)
+    for node in (one, both, apart):
+        tree.add(node)
+    assert tree.best(view_of("a b")) is both and tree.best(view_of("a")) is one and tree.best(view_of("c d")) is apart
+    assert tree.best(view_of("d")) is tree.best(view_of("")) is tree.root
+    assert tree.best(view_of("a", changed="b")) is one
+    assert tree.best(ImportView(frozenset())) is tree.root, "what is not recorded has its own start"
+    both.zygote.may_fork = False  # type: ignore[misc]
+    assert tree.best(view_of("a b")) is one
+    tree.close()
+
+
+async def test_nodes_that_must_not_serve_are_told_the_largest_first(roots: list[Any]) -> None:
+    tree, view = Tree(), view_of("a", changed="b c")
+    await tree.open()
+    nodes = [learned(1, "a", tree.root), learned(2, "a b", tree.root), learned(3, "a b c", tree.root)]
+    for node in (*nodes, learned(4, "a d", tree.root)):
+        tree.add(node)
+    reason = "the function's own code changes os.environ before it imports b"
+    assert tree.passed_over(view) == [(nodes[2], reason), (nodes[1], reason)]
+    assert nodes[1].refusals() == [reason] and nodes[0].refusals() == []
+    assert tree.passed_over(view_of("a b c")) == tree.passed_over(ImportView(frozenset())) == []
+    tree.close()
+
+
+async def test_a_node_serves_when_it_is_verified_and_is_asked_once(roots: list[Any]) -> None:
+    tree, view = Tree(), view_of("a")
+    await tree.open()
+    asked = []
+    tree.unverified = lambda node, view: asked.append(node.id) or "not yet"  # type: ignore[func-returns-value]
+    node = learned(1, "a", tree.root)
+    tree.add(node)
+    for _ in range(3):
+        assert tree.best(view) is tree.root
+    assert tree.best(view_of("b")) is tree.root
+    assert asked == ["zygote-1"] and tree.passed_over(view) == [(node, "not yet")]
+    node.verdicts.clear()
+    node.unverified = lambda node, view: ""
+    assert tree.best(view) is node and tree.passed_over(view) == []
+    tree.close()
+
+
+def test_a_zygote_of_a_later_daemon_that_has_imported_the_same_is_the_same_to_the_verifier() -> None:
+    def identity(imports: str, loaded: str = "", *, packages: str = "", lineage: Lineage = HOST_LINEAGE) -> str:
+        node = learned(1, imports, None, lineage=lineage)
+        names = frozenset((loaded or imports).split())
+        node.shared = replace(node.shared, loaded=names, packages=frozenset(packages.split()))
+        return node.identity
+
+    assert identity("a b") == identity("a b")
+    others = [identity("b a"), identity("a b", "a b c"), identity("a b", packages="p"), identity("a b", lineage=IMAGE)]
+    assert len({identity("a b"), *others}) == 5
+
+
+async def test_a_node_whose_parent_was_evicted_while_it_imported_hangs_below_the_deepest_that_is_left(
+    roots: list[Any],
+) -> None:
+    tree = Tree()
+    await tree.open()
+    old, left = learned(1, "a b", tree.root), learned(2, "a", tree.root)
+    for node in (old, left, learned(3, "c d", tree.root)):
+        tree.add(node)
+    tree.remove(old)
+    late = learned(4, "a b e", old)
     tree.add(late)
-    assert late.parent is new and late.depth == 2
-    tree.remove(new)
+    assert late.parent is left and late.depth == 2
+    tree.remove(left)
     assert late.parent is tree.root
     tree.close()
 
 
 async def test_a_node_that_imported_while_its_last_function_went_does_not_stay(roots: list[Any]) -> None:
     tree, image = Tree(), Lineage(interpreter="image:a")
-    first, late = (ZygoteNode(Root(number, alive=True), frozenset({"a"}), None, lineage=image) for number in (1, 2))  # type: ignore[arg-type]
+    first, late = (learned(number, "a", None, lineage=image) for number in (1, 2))
     tree.expect(image, at_once=False)
     tree.add(first)
     assert tree.nodes == [first]
