@@ -17,12 +17,12 @@ from sockd.caches.zygotes.simulation import FORK_S, MB, POLICIES, WARM_S, Simula
 ROOT = Path(__file__).parents[3]
 
 
-def trace(calls: list[int], *, gap_s: float = 10.0, functions: list[list[int]] | None = None) -> Trace:
+def trace(calls: list[int], *, gap_s: float = 10.0, functions: list[list[list[int]]] | None = None) -> Trace:
     """Calls `gap_s` apart of functions that need packages a (100 ms, 20 MB), b (10 ms, 5 MB), c (50 ms, 10 MB)."""
     return Trace.parse(
         {
             "packages": [["a", 0.1, 20 * MB], ["b", 0.01, 5 * MB], ["c", 0.05, 10 * MB]],
-            "functions": functions or [[0], [0, 1], [2]],
+            "functions": functions or [[[0]], [[0], [1]], [[2]]],
             "times": [gap_s * index for index in range(len(calls))],
             "calls": calls,
         }
@@ -118,7 +118,7 @@ def test_numbers_do_not_depend_on_hash_order(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_row_for_each_limit_and_policy(tmp_path: Path) -> None:
-    data: dict[str, Any] = {"packages": [["a", 0.1, MB]], "functions": [[0]], "times": [0.0, 1.0], "calls": [0, 0]}
+    data: dict[str, Any] = {"packages": [["a", 0.1, MB]], "functions": [[[0]]], "times": [0.0, 1.0], "calls": [0, 0]}
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(data))
     lines: list[str] = []
@@ -143,7 +143,7 @@ def test_a_zygote_does_not_serve_a_function_with_what_its_imports_looked_for() -
     data = {
         "packages": [["a-1-wheel", 0.1, 20 * MB], ["b-1-wheel", 0.1, 20 * MB]],
         "looks_for": {"a-1-wheel": ["b"]},
-        "functions": [[0], [0, 1]],
+        "functions": [[[0]], [[0], [1]]],
         "times": [0.0, 10.0],
         "calls": [0, 1],
     }
@@ -152,3 +152,17 @@ def test_a_zygote_does_not_serve_a_function_with_what_its_imports_looked_for() -
         for policy in ("measured", "measured, sound")
     }
     assert shares == {"measured": 0.5, "measured, sound": 0.0}
+
+
+def test_a_zygote_does_not_serve_imports_in_another_order_if_one_changes_what_the_other_sees() -> None:
+    data = {
+        "packages": [["a-1-wheel", 0.1, 20 * MB], ["b-1-wheel", 0.1, 20 * MB]],
+        "functions": [[[0], [1]], [[1], [0]]],
+        "times": [0.0, 10.0],
+        "calls": [0, 1],
+    }
+    filters = {"writes": {"b-1-wheel": ["warnings.filters"]}}
+    shares = [
+        simulate(Trace.parse(each), "measured, sound", limit_bytes=100 * MB).exact for each in (data, {**data, **filters})
+    ]
+    assert shares == [0.5, 0.0]
