@@ -236,6 +236,31 @@ async def test_a_node_on_top_of_another_has_what_that_has_loaded(tmp_path: Path)
         assert both.refusal(view) == "" and both.packages == {A, B}
 
 
+async def test_a_node_that_has_imported_in_another_order_is_no_parent_where_that_matters(tmp_path: Path) -> None:
+    """Else a Zygote is made for a function that may not use it, and none after it."""
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        first, second = top_of(B, A).steps
+        writes = msgspec.structs.replace(second, writes=("warnings.filters",))
+        view = await recorded(learner, A, B, program="g", top=TopLevel((first, writes), frozenset({A, B})))
+        assert "in another order" in tree.nodes[1].refusal(view)
+        made = tree.nodes[2]
+        assert made.shared.order == ("b", "a") and made.refusal(view) == "" and made.parent is tree.nodes[0]
+
+
+async def test_a_node_whose_import_missed_what_the_function_has_is_no_parent(tmp_path: Path) -> None:
+    """Its child has that on sys.path, but the import was done without."""
+    tree = Tree()
+    tree.missed["a"] = ["b"]
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        view = await recorded(learner, A, B, program="g")
+        assert "looked for b" in tree.nodes[1].refusal(view)
+        made = tree.nodes[2]
+        assert made.imports >= ids(A, B) and made.parent is tree.nodes[0] and made.refusal(view) == ""
+
+
 async def test_a_function_without_imports_or_without_a_recording_makes_no_node(tmp_path: Path) -> None:
     tree = Tree()
     async with learner_of(tree, tmp_path) as learner:
