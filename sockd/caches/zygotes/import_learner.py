@@ -23,7 +23,7 @@ from sockd.caches.zygotes import eviction, selection
 from sockd.caches.zygotes.import_hits import ImportHits
 from sockd.caches.zygotes.recordings import Recordings, SavedNode, load_learned, save_learned
 from sockd.caches.zygotes.sharing import Sharing
-from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.soundness import ImportView, difference
 from sockd.caches.zygotes.top_level import STANDARD_LIBRARY, Module, TopLevel, key_of_import
 from sockd.caches.zygotes.zygote_maker import Plan, ZygoteMaker
 from sockd.caches.zygotes.zygote_node import ZygoteNode
@@ -335,7 +335,9 @@ class ImportLearner:
             return None
         wanted, lineage = view.top.wanted, view.lineage
         serving = self._tree.nodes_of(lineage)
-        depths = {node.id: node.depth for node in serving if node.zygote.may_spawn}
+        # What a parent saw is not asked for again with what its child has on sys.path: it must be able to serve the function itself.
+        parents = (node for node in serving if node.zygote.may_spawn and not difference(node.shared, view))
+        depths = {node.id: node.depth for node in parents}
         nodes: list[selection.NodeView] = [*serving, *self._under_way_for(lineage)]
         costs, failed = self._import_costs(), frozenset(self.recordings.failed)
         if self._config.policy == "sock":

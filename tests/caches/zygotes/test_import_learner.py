@@ -17,14 +17,15 @@ import msgspec
 import pytest
 
 from sockd.caches.packages.distribution import name_of
-from sockd.caches.packages.provided_names import NOTHING
-from sockd.caches.zygotes import canary
+from sockd.caches.packages.provided_names import Provided
+from sockd.caches.zygotes import canary, import_learner
 from sockd.caches.zygotes.import_learner import ImportLearner
 from sockd.caches.zygotes.rate import DemandMeter
 from sockd.caches.zygotes.soundness import ImportView
+from sockd.caches.zygotes.top_level import Module, Step, TopLevel, import_id, path_id
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.farm.control import ZygoteGone, ZygoteLate
-from sockd.farm.imported import Imported, ImportRequest
+from sockd.farm.imported import Imported, ImportRequest, Observed
 from sockd.images import environment as environments
 from sockd.images.program import HOST_LINEAGE, Limits, Lineage, Program
 from sockd.plain.config import ZygoteConfig
@@ -35,8 +36,8 @@ from sockd_zygote.own_functions import checks
 
 pytestmark = pytest.mark.anyio
 
-A, B = "a-1-aaaaaaaaaaaa", "b-1-bbbbbbbbbbbb"
-SEEN = {A: (A, "a", 0.1), B: (B, "b", 0.2)}
+A, B, C = "a-1-aaaaaaaaaaaa", "b-1-bbbbbbbbbbbb", "c-1-cccccccccccc"
+SECONDS = {A: 0.1, B: 0.2}
 
 
 class FakeZygote:
@@ -62,7 +63,8 @@ class FakeZygote:
             if isinstance(harm, str):
                 failed[module] = harm
             threads += harm == 1
-        return Imported(0.1, threads, failed)
+        seen = Observed(missed=frozenset(name for each in request.modules for name in self.tree.missed.get(each, ())))
+        return Imported(0.1, threads, failed, seen=seen, loaded=frozenset(self.imported))
 
     @property
     def alive(self) -> bool:
@@ -108,6 +110,8 @@ class Tree:
         self.imports: list[tuple[list[str], list[str]]] = []
         self.harms: dict[str, Exception | str | int] = {}
         """What happens when a module is imported: raised, failed with words, or 1: a thread is started."""
+        self.missed: dict[str, list[str]] = {}
+        """Names that a module looks for when it is imported, and does not find."""
         self.canary_harms: dict[str, Exception | Reply] = {}
         self.ends_behind_a_canary: set[str] = set()
         """Modules with which a Zygote ends when it has forked one."""
@@ -122,9 +126,6 @@ class Tree:
 
     def nodes_of(self, lineage: Lineage) -> list[Any]:
         return [node for node in self.nodes if node.lineage == lineage]
-
-    def standard_library_of(self, lineage: Lineage) -> None:
-        return None
 
     async def spawn(self, parent: ZygoteNode) -> Any:
         if self.spawn_harm is not None:
@@ -149,10 +150,6 @@ class Tree:
     def add(self, node: ZygoteNode) -> None:
         self.nodes.append(node)
 
-    def replace(self, old: ZygoteNode, new: ZygoteNode) -> None:
-        self.nodes.append(new)
-        self.remove(old)
-
     def remove(self, node: ZygoteNode) -> None:
         self.nodes.remove(node)
         node.close()
@@ -165,9 +162,14 @@ class Tree:
             zygote.close()
 
 
+def offer_of(key: str) -> Provided:
+    """What a distribution has: a module of its name."""
+    return Provided(modules=frozenset((name_of(key),)))
+
+
 @asynccontextmanager
 async def learner_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[ImportLearner]:
-    learner: Any = ImportLearner(ZygoteConfig(**config), tree, path, lambda key: NOTHING, open_files=1024)  # type: ignore[arg-type]
+    learner: Any = ImportLearner(ZygoteConfig(**config), tree, path, offer_of, open_files=1024)  # type: ignore[arg-type]
     try:
         yield learner
     finally:
@@ -178,69 +180,159 @@ async def learner_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[Imp
 async def settled(learner: ImportLearner) -> None:
     """Until the learner has nothing more to do: its learners wait for the next closure."""
     async with asyncio.timeout(5):
-        while learner._waiting or learner._stale or learner._under_way or learner._wake.is_set():
+        while learner._waiting or learner._under_way or learner._wake.is_set():
             await asyncio.sleep(0)
 
 
-async def observed(learner: ImportLearner, tree: Tree, *keys: str, function: str = "f") -> None:
-    learner.observe(function, ImportView(frozenset(keys)), tree.nodes[0], [SEEN[key] for key in keys])
+def top_of(*keys: str, **options: Any) -> TopLevel:
+    """A top level that imports a module of each distribution, which has its name."""
+    steps = [Step(name_of(key), key, -1, "", (), (Module(key, name_of(key), SECONDS.get(key, 0.5)),)) for key in keys]
+    return TopLevel(tuple(steps), frozenset(keys), **options)
+
+
+def view_of(*keys: str, program: str = "f") -> ImportView:
+    """A version with these distributions, of which nothing is recorded yet."""
+    offers = {key: offer_of(key) for key in keys}
+    return ImportView(frozenset(keys), offers, environment=environments.BASE, zygote="packages", program=program)
+
+
+def ids(*keys: str) -> set[str]:
+    """Of the imports of distributions."""
+    return {import_id(name_of(key), key) for key in keys}
+
+
+async def recorded(learner: ImportLearner, *keys: str, program: str = "f", top: TopLevel | None = None) -> ImportView:
+    view = view_of(*keys, program=program)
+    learner.record(view, top or top_of(*keys))
     await settled(learner)
+    return view
 
 
-async def test_what_a_function_imported_becomes_a_node_with_its_modules(tmp_path: Path) -> None:
+async def test_what_a_top_level_imports_becomes_a_node_that_has_done_the_same(tmp_path: Path) -> None:
+    made: list[ZygoteNode] = []
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A, B)
+    async with learner_of(tree, tmp_path) as learner:
+        learner.on_made.append(made.append)
+        view = await recorded(learner, B, A)
         assert tree.packages() == [set(), {A, B}]
-        assert tree.imports == [([f"/packages/{A}", f"/packages/{B}"], ["a", "b"])]
+        assert tree.imports == [([f"/packages/{A}", f"/packages/{B}"], ["b", "a"])], "in the function's order"
         node = tree.nodes[1]
-        assert node.modules == {"a", "b"} and len(node.spares) == 1 and node.unique_bytes > 0
-        await observed(learner, tree, A, B, function="g")
-        assert len(tree.imports) == 1  # the same closure is served
+        assert made == [node] and node.imports == ids(A, B)
+        assert node.shared.loaded == {"a", "b"} and node.shared.order == ("b", "a")
+        assert len(node.spares) == 1 and node.unique_bytes > 0
+        assert node.refusal(view) == "", "it serves the version that it was made for, as far as its imports saw"
+        await recorded(learner, A, B, program="g", top=top_of(B, A))
+        assert len(tree.imports) == 1  # the same imports are served
 
 
-async def test_a_node_is_made_anew_when_its_users_keep_importing_more_of_its_packages(tmp_path: Path) -> None:
+async def test_a_node_on_top_of_another_has_what_that_has_loaded(tmp_path: Path) -> None:
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
-        old = tree.nodes[1]
-        for seconds in (0.009, 0.009):  # a tenth of the 0.1 s that its import took is 0.01
-            assert tree.nodes[1] is old
-            learner.observe("f", ImportView(frozenset({A})), old, [(A, "a.late", seconds)])
-            await settled(learner)
-        assert tree.packages() == [set(), {A}]
-        assert tree.nodes[1] is not old and tree.nodes[1].modules == {"a", "a.late"}
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        view = await recorded(learner, A, B, program="g")
+        one, both = tree.nodes[1:]
+        assert one.imports == ids(A) and both.imports == ids(A, B) and both.parent is one
+        assert both.shared.order == ("a", "b") and both.shared.loaded == {"a", "b"}
+        assert both.refusal(view) == "" and both.packages == {A, B}
 
 
-async def test_a_node_that_cannot_be_made_anew_stays_and_is_left_alone(tmp_path: Path) -> None:
+async def test_a_node_that_has_imported_in_another_order_is_no_parent_where_that_matters(tmp_path: Path) -> None:
+    """Else a Zygote is made for a function that may not use it, and none after it."""
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
-        old = tree.nodes[1]
-        tree.harms["a.late"] = 1
-        for _ in range(3):
-            learner.observe("f", ImportView(frozenset({A})), old, [(A, "a.late", 0.1)])
-            await settled(learner)
-        assert tree.nodes[1] is old and not learner.refused.keys
-        assert [modules for _, modules in tree.imports] == [["a"], ["a", "a.late"]]  # tried once
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        first, second = top_of(B, A).steps
+        writes = msgspec.structs.replace(second, writes=("warnings.filters",))
+        view = await recorded(learner, A, B, program="g", top=TopLevel((first, writes), frozenset({A, B})))
+        assert "in another order" in tree.nodes[1].refusal(view)
+        made = tree.nodes[2]
+        assert made.shared.order == ("b", "a") and made.refusal(view) == "" and made.parent is tree.nodes[0]
 
 
-async def test_a_function_without_packages_or_without_imports_makes_no_node(tmp_path: Path) -> None:
+async def test_a_node_whose_import_missed_what_the_function_has_is_no_parent(tmp_path: Path) -> None:
+    """Its child has that on sys.path, but the import was done without."""
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        learner.consider(ImportView(frozenset()))
-        learner.consider(ImportView(frozenset({A})))
-        learner.observe("f", ImportView(frozenset({A})), tree.nodes[0], [])
+    tree.missed["a"] = ["b"]
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        view = await recorded(learner, A, B, program="g")
+        assert "looked for b" in tree.nodes[1].refusal(view)
+        made = tree.nodes[2]
+        assert made.imports >= ids(A, B) and made.parent is tree.nodes[0] and made.refusal(view) == ""
+
+
+async def test_a_function_without_imports_or_without_a_recording_makes_no_node(tmp_path: Path) -> None:
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        learner.consider(view_of(A))
+        await recorded(learner, A, top=TopLevel((), frozenset({A})))
+        learner.observe("f", view_of(A), tree.nodes[0], [(A, "a", 0.1)])
+        changed = msgspec.structs.replace(top_of(A).steps[0], before="os.environ")
+        await recorded(learner, A, program="g", top=TopLevel((changed,), frozenset({A})))
+        await recorded(learner, A, program="h", top=top_of(A, standard_only=True))
         await settled(learner)
         assert tree.packages() == [set()] and tree.imports == []
 
 
+async def test_imports_behind_own_code_are_left_to_the_function(tmp_path: Path) -> None:
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        first, second = top_of(A, B).steps
+        top = TopLevel((first, msgspec.structs.replace(second, before="os.environ")), frozenset({A, B}))
+        view = await recorded(learner, A, B, top=top)
+        assert [modules for _, modules in tree.imports] == [["a"]] and tree.nodes[1].refusal(view) == ""
+
+
+async def test_a_slow_module_of_the_standard_library_is_imported_ahead(tmp_path: Path) -> None:
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        top = TopLevel((ASYNCIO, *top_of(A).steps), frozenset({A}), standard_only=True)
+        view = await recorded(learner, A, top=top)
+        assert [modules for _, modules in tree.imports] == [["asyncio"]]
+        assert tree.nodes[1].packages == set() and tree.nodes[1].refusal(view) == ""
+
+
 async def test_switched_off_it_only_remembers(tmp_path: Path) -> None:
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json", enabled=False) as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path, enabled=False) as learner:
+        view = await recorded(learner, A)
         assert tree.packages() == [set()]
-        assert learner.profile.modules_for([A]) == ["a"]
+        assert view.top is not None and learner.recordings.find("f") is view.top
+
+
+async def test_a_recording_is_known_to_the_next_daemon_and_to_no_other_version(tmp_path: Path) -> None:
+    async with learner_of(Tree(), tmp_path) as learner:
+        await recorded(learner, A)
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        again, other, apart = view_of(A), view_of(A, program="g"), view_of(A)
+        apart.zygote = "none"
+        for view in (again, other, apart):
+            learner.adopt(view)
+        assert again.top is not None and other.top is apart.top is None
+        learner.consider(again)
+        await settled(learner)
+        assert tree.packages() == [set(), {A}] and tree.nodes[1].refusal(again) == ""
+
+
+async def test_a_recording_that_cannot_be_written_is_used_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = Tree()
+    (tmp_path / "recordings").write_text("")
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        assert tree.packages() == [set(), {A}] and "a recording cannot be saved" in caplog.text
+
+
+async def test_with_a_recording_each_node_is_asked_again(tmp_path: Path) -> None:
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        view = view_of(A, program="g")
+        assert "not recorded yet" in tree.nodes[1].refusal(view)
+        learner.record(view, top_of(A))
+        assert tree.nodes[1].refusal(view) == ""
 
 
 @pytest.mark.parametrize(
@@ -256,20 +348,20 @@ async def test_a_package_that_harms_a_zygote_is_found_among_others_and_recorded(
 ) -> None:
     tree = Tree()
     tree.harms["b"] = harm
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A, B)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A, B)
         assert [(entry.key, entry.reason) for entry in learner.refused.list()] == [(B, reason)]
         assert tree.packages() == [set()]
         assert all(zygote.closed for zygote in tree.zygotes[1:])
-        await observed(learner, tree, A, B, function="g")
+        await recorded(learner, A, B, program="g")
         assert tree.packages() == [set(), {A}]  # without it
 
 
 async def test_a_canary_that_does_not_answer_refuses_the_package(tmp_path: Path) -> None:
     tree = Tree()
     tree.canary_harms["a"] = TimeoutError()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
         assert [entry.reason for entry in learner.refused.list()] == ["a fork of it did not answer in time"]
         assert tree.packages() == [set()] and tree.zygotes[1].closed
 
@@ -298,8 +390,8 @@ async def test_what_does_not_work_in_a_canary_refuses_the_package(
 ) -> None:
     tree = Tree()
     tree.canary_harms["a"] = reply
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
         (refusal,) = learner.refused.list()
         assert refusal.reason.startswith(reason) and refusal.by_deadline == by_deadline
         assert tree.packages() == [set()] and tree.zygotes[1].closed
@@ -312,8 +404,8 @@ def test_what_is_not_there_need_not_work(told: dict[str, str]) -> None:
 
 async def test_a_canary_has_the_packages_of_its_zygote_and_no_code(tmp_path: Path) -> None:
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
         tried, spare = tree.spares
         assert tried.destroyed and tried.program is not None and tried.program.code is None
         init = protocol.decode_init(tried.program.init)
@@ -324,8 +416,8 @@ async def test_a_canary_has_the_packages_of_its_zygote_and_no_code(tmp_path: Pat
 async def test_a_zygote_that_ends_behind_its_canary_leaves_no_sandbox(tmp_path: Path) -> None:
     tree = Tree()
     tree.ends_behind_a_canary.add("a")
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
         assert tree.packages() == [set()] and tree.spares
         assert [spare for spare in tree.spares if not spare.destroyed] == []
 
@@ -338,8 +430,8 @@ async def test_packages_that_only_harm_together_are_all_refused(tmp_path: Path) 
             return FakeSpare()
 
     tree = Together()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A, B)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A, B)
         assert {entry.key for entry in learner.refused.list()} == {A, B}
         assert {entry.reason for entry in learner.refused.list()} == {"only together with others: too much"}
 
@@ -355,8 +447,8 @@ async def test_a_failure_that_does_not_come_again_is_blamed_on_no_package(
             return FakeSpare()
 
     tree = Once()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, *packages)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, *packages)
         assert learner.refused.list() == []
         assert tree.packages() == [set(), set(packages)]
         assert [zygote.closed for zygote in tree.zygotes] == [False, True, True, False]
@@ -369,20 +461,20 @@ async def test_a_lack_of_memory_is_blamed_on_no_package(tmp_path: Path, where: s
         tree.spawn_harm = NoCapacity("no memory")
     else:
         tree.canary_harms["a"] = NoCapacity("no memory for a spare")
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
         assert learner.refused.list() == [] and tree.packages() == [set()]
         tree.spawn_harm = None
         tree.canary_harms.clear()
-        await observed(learner, tree, A, function="g")
+        await recorded(learner, A, program="g")
         assert tree.packages() == [set(), {A}]
 
 
 async def test_a_parent_that_dies_meanwhile_is_blamed_on_no_package(tmp_path: Path) -> None:
     tree = Tree()
     tree.spawn_harm = ZygoteGone("the Zygote is gone")
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
         assert learner.refused.list() == []
 
 
@@ -394,89 +486,145 @@ async def test_a_parent_that_ends_during_the_search_is_blamed_on_no_package(tmp_
             raise ZygoteGone("the Zygote died")
 
     tree = Lost()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
         assert not tree.nodes and learner.refused.list() == []
+
+
+ASYNCIO = Step("asyncio", "", -1, "", (), (Module("", "asyncio", 0.05),))
+
+
+async def test_a_module_of_the_standard_library_that_fails_is_left_to_functions(tmp_path: Path) -> None:
+    tree, top = Tree(), TopLevel((ASYNCIO, *top_of(A).steps), frozenset({A}))
+    tree.harms["asyncio"] = "OSError: not here"
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A, top=top)
+        reason = "asyncio: it cannot be imported in a Zygote: OSError: not here"
+        assert learner.recordings.failed == {ASYNCIO.id: reason.partition(": ")[2]} and learner.refused.list() == []
+        await recorded(learner, A, program="g", top=top)
+        assert tree.nodes[1].shared.order == ("a",)
+    later = Tree()
+    async with learner_of(later, tmp_path) as learner:
+        await recorded(learner, A, program="h", top=top)
+        assert later.nodes[1].shared.order == ("a",)
+        assert learner.forgive("a") == [] and learner.recordings.failed
+        learner.forgive(None)
+        await recorded(learner, A, program="i", top=top)
+        assert later.nodes[-1].shared.loaded == {"asyncio", "a"}
 
 
 async def test_modules_that_fail_in_a_lost_image_are_not_remembered_for_it(tmp_path: Path) -> None:
     class Lost(Tree):
         async def import_modules(self, zygote: FakeZygote, request: ImportRequest, *, deadline_s: float) -> Imported:
             imported = await super().import_modules(zygote, request, deadline_s=deadline_s)
-            self.nodes.clear()
+            if len(self.zygotes) > 2:  # the search has begun
+                self.nodes.clear()
             return imported
 
     tree = Lost()
-    tree.harms["a.late"] = "OSError: [Errno 5] Input/output error"
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        learner.observe("f", ImportView(frozenset({A})), tree.nodes[0], [SEEN[A], (A, "a.late", 0.1)])
-        await settled(learner)
+    tree.harms["asyncio"] = "OSError: [Errno 5] Input/output error"
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A, top=TopLevel((ASYNCIO,), frozenset({A})))
         assert tree.imports and not tree.nodes
-        assert learner.profile.modules_for({A}) == ["a", "a.late"]
+        assert not learner.recordings.failed
 
 
 async def test_more_nodes_than_allowed_are_not_made(tmp_path: Path) -> None:
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json", max_nodes=2, policy="sock") as learner:
-        await observed(learner, tree, A)
-        await observed(learner, tree, B, function="g")
+    async with learner_of(tree, tmp_path, max_nodes=2, policy="sock") as learner:
+        await recorded(learner, A)
+        await recorded(learner, B, program="g")
         assert len(tree.nodes) <= 2
 
 
 async def test_what_was_learned_is_on_the_disk_and_read_by_the_next(tmp_path: Path) -> None:
     tree = Tree()
     tree.harms["b"] = ZygoteGone("the Zygote died")
-    path = tmp_path / "learned.json"
-    async with learner_of(tree, path) as learner:
-        await observed(learner, tree, A, B)
-    assert json.loads(path.read_text())["refused"][0][0] == B
+    async with learner_of(tree, tmp_path) as learner:
+        learner.recordings.note_verified("node/f")
+        await recorded(learner, A, B)
+    assert json.loads((tmp_path / "learned.json").read_text())["refused"][0][0] == B
     after = Tree()
-    async with learner_of(after, path) as learner:
-        assert learner.refused.is_refused(B)
-        learner.consider(ImportView(frozenset({A, B})))
+    async with learner_of(after, tmp_path) as learner:
+        assert learner.refused.is_refused(B) and list(learner.recordings.verified) == ["node/f"]
+        view = view_of(A, B)
+        learner.adopt(view)
+        learner.consider(view)
         await settled(learner)
         assert after.packages() == [set(), {A}] and after.imports[0][1] == ["a"]
-    assert os.listdir(tmp_path) == ["learned.json"]
+    assert sorted(os.listdir(tmp_path)) == ["learned.json", "recordings"]
 
 
 async def test_a_forgotten_package_takes_its_nodes_along_and_may_be_tried_again(tmp_path: Path) -> None:
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
-        await observed(learner, tree, A, B, function="g")
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        await recorded(learner, A, B, program="g")
         learner.refused.refuse(B, "once")
         learner.forget(A)
         learner.forget(B)
         assert tree.packages() == [set()]
-        assert learner.profile.modules_for([A]) == [] and not learner.refused.is_refused(B)
+        assert learner.recordings.find("f") is None and not learner.refused.is_refused(B)
+        assert os.listdir(tmp_path / "recordings") == []
 
 
-async def test_what_differs_because_of_its_parent_is_made_from_another(tmp_path: Path) -> None:
-    tree, view = Tree(), ImportView(frozenset({A, B}), environment=environments.BASE)
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, A)
-        for befores in ({A}, set()):
-            learner.observe("g", view, tree.nodes[0], [SEEN[A], SEEN[B]])
+async def test_what_differs_is_made_with_its_own_path_and_then_without_its_parent(tmp_path: Path) -> None:
+    tree, view, path = Tree(), view_of(A, B, program="g"), path_id(frozenset({A, B}))
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        learner.record(view, top_of(A, B))
+        made = []
+        for _ in range(4):
             await settled(learner)
-            (made,) = (node for node in tree.nodes if node.packages == {A, B})
-            assert made.shared.before == befores and made.parent.packages == befores
-            learner.differs(made, view.closure)
-        assert made in tree.nodes, "it may serve others"
+            node = tree.nodes[-1]
+            made.append((node.imports - ids(A, B), node.parent.imports if node.parent else None))
+            learner.differs(node, view)
+            learner.consider(view)
+        assert made[:3] == [(set(), ids(A)), ({path}, ids(A)), ({path}, set())]
+        assert made[3] == made[2], "nothing else is left to be tried: it may serve others"
+
+
+async def test_a_node_that_differs_serves_others(tmp_path: Path) -> None:
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        view = await recorded(learner, A, C, program="g")
+        shared = tree.nodes[1]
+        learner.differs(shared, view)
+        assert view.top is not None
+        assert shared in tree.nodes and not learner._sharing.serves(shared.imports, view.top.wanted)
+        assert learner._sharing.serves(shared.imports, top_of(A).wanted)
+
+
+async def test_what_new_sandboxes_imported_is_kept_for_people_and_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_learner, "MAX_SEEN", 3)
+    tree, view = Tree(), view_of(A)
+    async with learner_of(tree, tmp_path) as learner:
+        for number in range(5):
+            learner.observe(f"f{number}", view, tree.nodes[0], [(A, "a", 0.1), (B, "b", 0.1)])
+        assert list(learner.seen) == ["f2", "f3", "f4"]
+        assert learner.seen["f2"] == [Module(A, "a", 0.1)], "of a distribution that it does not have none is believed"
+        learner.observe("f2", view, tree.nodes[0], [])
+        assert learner.seen["f2"], "a start that inherited everything does not hide what it imports"
+        learner.observe("f5", view, tree.nodes[0], [])
+        assert learner.seen["f5"] == [] and len(learner.seen) == 3
 
 
 async def test_a_hanging_import_delays_no_other_zygote(tmp_path: Path) -> None:
     """Three distributions hang, one after the other; meanwhile others are learned, as failed plans reserve no memory."""
     tree, hanging = HangingTree(), [f"h{number}-1-aaaaaaaaaaaa" for number in range(3)]
-    async with learner_of(tree, tmp_path / "learned.json", memory_mb=300) as learner:
+    async with learner_of(tree, tmp_path, memory_mb=300) as learner:
         for key in hanging:
-            learner.observe(key, ImportView(frozenset({key})), tree.nodes[0], [(key, name_of(key), 0.5)])
+            learner.record(view_of(key, program=name_of(key)), top_of(key))
         async with asyncio.timeout(5):
             for _ in range(2):  # both learners try one; what fails by its deadline is searched for by one of them only
                 await tree.hangs.acquire()
             tree.pass_deadline()
             while len(learner._failed) + learner._searching < 2:
                 await asyncio.sleep(0)
-            learner.observe("f", ImportView(frozenset({A})), tree.nodes[0], [SEEN[A]])
+            learner.record(view_of(A), top_of(A))
             tree.pass_deadline()
             while {A} not in tree.packages():
                 tree.pass_deadline()
@@ -522,23 +670,23 @@ class HangingTree(Tree):
 async def test_a_forgiven_package_is_tried_again(tmp_path: Path) -> None:
     tree = Tree()
     tree.harms["b"] = ZygoteGone("the Zygote died")
-    async with learner_of(tree, tmp_path / "learned.json") as learner:
-        await observed(learner, tree, B)
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, B)
         assert [(entry.key, entry.node) for entry in learner.refused.list()] == [(B, "b")]
         tree.harms.clear()
         assert learner.forgive("a") == [] and learner.forgive("b") == [B]
-        await observed(learner, tree, B, function="g")
+        await recorded(learner, B, program="g")
         assert tree.packages() == [set(), {B}]
 
 
 @pytest.mark.parametrize("policy", ["measured", "sock"])
 async def test_a_zygote_without_uids_for_children_is_no_parent(tmp_path: Path, policy: str) -> None:
     tree = Tree()
-    async with learner_of(tree, tmp_path / "learned.json", policy=policy) as learner:
-        await observed(learner, tree, A)
+    async with learner_of(tree, tmp_path, policy=policy) as learner:
+        await recorded(learner, A)
         tree.zygotes[1].may_spawn = False
-        await observed(learner, tree, A, B, function="g")
+        await recorded(learner, A, B, program="g")
         assert tree.packages() == [set(), {A}, {A, B}] and tree.nodes[2].depth == 1
         tree.zygotes[0].may_spawn = False
-        await observed(learner, tree, B, function="h")
+        await recorded(learner, B, program="h")
         assert len(tree.nodes) == 3 and len(tree.zygotes) == 3
