@@ -45,8 +45,8 @@ def read_modules(readers: dict[str, tuple[str, Callable[[Any], object]]]) -> dic
 
 def libraries() -> list[str]:
     """Return the paths of the shared libraries that are mapped."""
-    with open("/proc/self/maps") as maps:
-        return sorted({line[line.index("/") : -1] for line in maps if ".so" in line and "/" in line})
+    with open("/proc/self/maps", "rb") as maps:  # as text, a codec would be imported where code has changed the locale
+        return sorted({os.fsdecode(line[line.index(b"/") : -1]) for line in maps if b".so" in line and b"/" in line})
 
 
 def streams() -> list[list[object]]:

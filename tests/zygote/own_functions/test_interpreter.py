@@ -36,8 +36,8 @@ print(json.dumps({"stable": before == again, "changed": changed, "names": sorted
 
 def run(change: str, *modules: str) -> dict[str, Any]:
     """What a change has done to the settings of an interpreter that has imported some modules."""
-    command = [sys.executable, "-I", "-S", "-c", PROGRAM, str(REPOSITORY), " ".join(modules), change]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-I", "-S", "-X", "utf8=0", "-c", PROGRAM, str(REPOSITORY), " ".join(modules), change]
+    done = subprocess.run(command, env={"LC_ALL": "C.UTF-8"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     assert told["stable"], "two looks at the same process differ"
@@ -68,7 +68,7 @@ CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "decimal context": ("import decimal; decimal.getcontext().prec = 7", ("decimal",)),
     "gc": ("import gc; gc.set_threshold(5)", ("gc",)),
     "json": ("import json; json.JSONEncoder.default = lambda self, o: 1", ("json",)),
-    "locale": ("import locale; locale.setlocale(locale.LC_ALL, 'C.UTF-8')", ("locale",)),
+    "locale": ("import locale; locale.setlocale(locale.LC_ALL, 'C')", ("locale",)),
     "logging": ("import logging; logging.disable(30)", ("logging",)),
     "logging levels": ("import logging; logging.addLevelName(5, 'TRACE')", ("logging",)),
     "loggers": ("import logging; logging.getLogger('x').setLevel(10)", ("logging",)),
@@ -117,6 +117,11 @@ def test_more_that_is_seen(which: str) -> None:
 def test_a_new_logger_and_a_used_filter_are_no_change() -> None:
     assert not run("import logging; logging.getLogger('new')", "logging")["changed"]
     assert not run("import warnings; warnings.warn('x')", "warnings")["changed"]
+
+
+def test_reading_imports_no_codec_of_another_locale() -> None:
+    told = run("import _locale; _locale.setlocale(_locale.LC_ALL, 'C')", "_locale")
+    assert told["changed"].keys() == {"locale"} and told["imported"] == []
 
 
 def test_reading_imports_nothing() -> None:
