@@ -90,14 +90,26 @@ class AnsweringWorker:
         self._own: dict[str, Taken] = {}
         self.daemon = RunningDaemon.start(self._state, CONFIG.format(max_nodes=max_nodes))
 
-    def deploy(self, programs: Iterable[Program]) -> None:
-        """Deploy each as a function that learns, and as one that does not. Raises: DeployFailed."""
+    def deploy(self, programs: Iterable[Program], teachers: Iterable[Program]) -> None:
+        """Deploy each program as a function that learns, and as one that does not, and each teacher. Raises: DeployFailed."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self._deploy_teacher, teachers))
             list(pool.map(self._deploy, programs))
+
+    def _deploy_teacher(self, teacher: Program) -> None:
+        self.daemon.deploy(teacher.name, teacher.files(), **SETTINGS)
 
     def _deploy(self, program: Program) -> None:
         self.daemon.deploy(program.name, program.files(), **SETTINGS)
         self.daemon.deploy(own_name(program), program.files(), zygote="none", **SETTINGS)
+
+    def teach(self, teachers: Iterable[Program]) -> bool:
+        """Start each once: the worker learns its imports.
+
+        Returns: whether Zygotes with all that they import served all of them. Raises: AssertionError: one failed."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            taken = list(pool.map(self.taken, [teacher.name for teacher in teachers]))
+        return all(each.is_learned for each in taken)
 
     def settle(self) -> None:
         """Wait until the worker has made and verified the Zygotes that it finds worth it."""

@@ -22,6 +22,7 @@ EXCLUDED = {
     "constants freezegun.api._GLOBAL_MODULES_CACHE": ADDRESS,
     "constants pydantic.v1.env_settings.env_file_sentinel": ADDRESS,
     "constants sqlalchemy.orm.attributes._NO_STATE_SYMBOLS": ADDRESS,
+    "constants scipy.sparse._data.name": ADDRESS,
     "constants typing_inspection.typing_objects.DEPRECATED_ALIASES_IDS": ADDRESS,
     "constants numpy.f2py.rules.generationtime": CLOCK,
     "constants numpy.f2py.rules.module_rules": CLOCK,

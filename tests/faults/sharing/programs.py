@@ -6,7 +6,9 @@ interpreter, too (`state_report.py`), which it imports after the expression was 
 
 from __future__ import annotations
 
+import ast
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,28 @@ def pairs() -> list[Program]:
         for name, row in _table("pairs.toml").items()
         for which in ("one", "other")
     ]
+
+
+def teachers(programs: Iterable[Program]) -> list[Program]:
+    """Make programs that import the same and do nothing else: what they taught a Zygote must not answer for the programs.
+
+    Returns: one for each list of requirements and imports. Both of a pair teach each other, so there is none for these."""
+    found = {(each.requirements, each.code): each for each in map(_teacher, programs) if each.code and not each.pair}
+    return list(found.values())
+
+
+def _teacher(program: Program) -> Program:
+    own = {Path(path).parts[0].removesuffix(".py") for path in program.beside}
+    lines = [ast.unparse(node) for node in ast.walk(ast.parse(program.code)) if _imports_others(node, own)]
+    code = "\n".join(f"try:\n    {line}\nexcept ImportError:\n    pass" for line in lines)
+    return Program(f"{program.name}-teacher", program.requirements, code, "None", pair=program.pair)
+
+
+def _imports_others(node: ast.AST, own: set[str]) -> bool:
+    """Whether a node is an import of modules none of which is the program's own."""
+    if isinstance(node, ast.ImportFrom):
+        return str(node.module).partition(".")[0] not in own
+    return isinstance(node, ast.Import) and not any(each.name.partition(".")[0] in own for each in node.names)
 
 
 def _program(name: str, row: dict[str, Any], code: str, *, pair: str = "") -> Program:

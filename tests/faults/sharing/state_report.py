@@ -95,7 +95,6 @@ def _logging() -> dict[str, str]:
     return {
         "root": repr([root.level, root.disabled, root.manager.disable, [_handler(each) for each in root.handlers]]),
         "levels": repr(sorted(logging._levelToName.items())),
-        "handlers": repr(sorted(_named(type(ref())) for ref in logging._handlerList)),
         **loggers,
     }
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.running import DeployFailed
-from tests.faults.sharing.answering import AnsweringWorker, Taken, difference, own_name
-from tests.faults.sharing.programs import Program, own_code, pairs
+from tests.faults.sharing.answering import AnsweringWorker, Starts, Taken, difference, own_name
+from tests.faults.sharing.programs import Program, own_code, pairs, teachers
 from tests.support.cases import Happened, case
 
 SEED = int(os.environ.get("SOCKD_SEED", "22"))
@@ -21,7 +21,8 @@ ROUNDS = 5
 AFTER_RESTART = 2
 """The last of them follow a restart of the worker, which then has room for `FEW_NODES` Zygotes."""
 FEW_NODES = 6
-REPEATS = 2
+REPEATS, MOST_REPEATS = 3, 12
+"""Fresh starts of a single program after a Zygote with its packages served others, and if none does."""
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +69,10 @@ def test_differences_of_answers_and_states_are_found() -> None:
     assert seen.is_learned and not own.is_learned
 
 
-def deploy(worker: AnsweringWorker, programs: Sequence[Program]) -> None:
+def deploy(worker: AnsweringWorker, programs: Sequence[Program], others: Sequence[Program]) -> None:
     """Deploy all, or skip the test where there is no package index."""
     try:
-        worker.deploy(programs)
+        worker.deploy(programs, others)
     except DeployFailed as error:
         if error.type == "Packages.Failed" and "index" in error.message:
             pytest.skip(f"no package index can be reached: {error.message}")
@@ -81,11 +82,14 @@ def deploy(worker: AnsweringWorker, programs: Sequence[Program]) -> None:
 def compare(worker: AnsweringWorker, programs: list[Program], happened: Happened, *, rounds: int = ROUNDS) -> None:
     """Start each several times, learn between, start the worker again with few Zygotes; no answer may differ."""
     order = random.Random(SEED)
-    deploy(worker, order.sample(programs, len(programs)))
+    others = teachers(programs)
+    deploy(worker, order.sample(programs, len(programs)), others)
     found: list[str] = []
     for turn in range(rounds):
         if turn == rounds - AFTER_RESTART:
             worker.restart(FEW_NODES)
+        if turn == 0:
+            worker.teach(others)
         shuffled = order.sample(programs, len(programs))
         found += [f"round {turn}: {line}" for line in worker.differences(shuffled)]
         worker.settle()
@@ -154,13 +158,10 @@ ROWS = {
     "TQDM_DISABLE is set in the handler": "import-in-the-handler",
     "load_dotenv before tqdm": "dotenv-tqdm",
     "a vendored package is first on sys.path": "vendor",
-    "a package is None in sys.modules": "sys-modules-none",
     "a working directory with a module": "chdir-then-relative-path",
-    "a logger class before requests": "logging-logger-class",
     "relativeCreated of a log record": "relative-created",
     "yaml beside oyaml": "yaml-oyaml",
     "PIL beside PIL.Image": "pillow-image",
-    "setuptools beside its _vendor": "distutils",
     "xml beside xml.etree": "xml",
     "imports in another order": "order-of-imports",
 }
@@ -172,6 +173,9 @@ BIG_ROWS = {
     "NUMEXPR_MAX_THREADS before numexpr": "numexpr-max-threads",
     "chdir to a matplotlibrc": "chdir",
     "sys.path after setuptools": "setuptools-vendor",
+    "setuptools beside its _vendor": "distutils",
+    "a package is None in sys.modules": "sys-modules-none",
+    "a logger class before requests": "logging-logger-class",
     "warnings are errors before pkg_resources": "warnings-as-errors",
 }
 """Names of programs or pairs, by what they do."""
@@ -207,11 +211,18 @@ def test_a_learned_start_with_large_packages_answers_as_its_own(
 def call_repeatedly(worker: AnsweringWorker, name: str, happened: Happened) -> None:
     """Deploy a program or both of a pair, and compare fresh starts before and after the worker has learned."""
     programs = [program for program in (*own_code(), *pairs()) if name in (program.name, program.pair)]
-    deploy(worker, programs)
+    others = teachers(programs)
+    deploy(worker, programs, others)
+    worker.starts = Starts()
     found: list[str] = []
-    for _ in range(1 + REPEATS):
+    served = 0
+    for _ in range(MOST_REPEATS):
+        served += worker.teach(others or programs)
         found += worker.differences(programs)
         worker.settle()
+        if served > REPEATS:
+            break
+        worker.settle()
     happened(f"{name}: {worker.starts}")
-    assert not found, "\n".join(found)
+    assert not found, "\n".join(dict.fromkeys(found))
     assert pairs_that_answer_alike(worker, programs) == []
