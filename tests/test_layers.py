@@ -42,7 +42,16 @@ NEEDED = {
         "app_kinds apps asgi debugging image_program interpreter_settings package_path web_server wsgi".split()
     ),
     "messages": ("decimals", "log_layout"),
-    "own_functions": ("building", "checks", "fingerprint", "interpreter", "state", "top_level", "trial"),
+    "own_functions": (
+        "building",
+        "checks",
+        "fingerprint",
+        "interpreter",
+        "registrations",
+        "state",
+        "top_level",
+        "trial",
+    ),
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names

@@ -47,8 +47,9 @@ MISSING = object()
 class State:
     """One snapshot. It keeps what it has seen alive, so that an identity stands for one object."""
 
-    def __init__(self, is_compared: Callable[[str, Any], bool]) -> None:
-        """Args: is_compared: (name, module) -> whether the module is one that the function's code may change."""
+    def __init__(self, is_compared: Callable[[str, Any], bool], besides: Mapping[str, object] | None = None) -> None:
+        """Args: is_compared: (name, module) -> whether the module is one that the function's code may change; besides: further
+        settings."""
         self._names: dict[str, dict[str, Any]] = {}
         self._inside: dict[str, dict[str, list[Any]]] = {}
         for name, module in list(sys.modules.items()):
@@ -56,7 +57,7 @@ class State:
                 self._names[name] = names = dict(namespace(module))
                 self._inside[name] = contents_of(name, names)
         self._modules = {name: None for name, module in list(sys.modules.items()) if module is None}
-        self.settings = {**interpreter.settings(), **interpreter.random_states()}
+        self.settings = {**interpreter.settings(), **interpreter.random_states(), **(besides or {})}
 
     def changes(self, later: State) -> list[str]:
         """Return what `later` has otherwise, in words; modules that it has besides are no change."""

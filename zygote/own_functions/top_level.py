@@ -14,6 +14,7 @@ import sys
 import time
 
 from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
+from sockd_zygote.own_functions.registrations import Registrations
 from sockd_zygote.own_functions.state import State, in_words
 
 _bootstrap = sys.modules["_frozen_importlib"]
@@ -63,17 +64,20 @@ class Recorder:
         self._reference: State | None = None
         self._effect = ""
         """What the function's code has changed; nothing is compared any more."""
+        self._registrations = Registrations()
         self._pid = os.getpid()
 
     def __enter__(self) -> Recorder:
         self._thread = sys.modules["_thread"].get_ident()
         self._load = _bootstrap._find_and_load_unlocked
+        self._registrations.__enter__()
         self._reference = self._state()
         _bootstrap._find_and_load_unlocked = self._timed  # type: ignore[attr-defined]
         return self
 
     def __exit__(self, *_: object) -> None:
         _bootstrap._find_and_load_unlocked = self._load  # type: ignore[attr-defined]
+        self._registrations.__exit__()
         self._reference = None
 
     def steps(self) -> list[dict[str, Any]]:
@@ -207,4 +211,7 @@ class Recorder:
         return [name for name in new if name not in imported and name not in runtime]
 
     def _state(self) -> State:
-        return State(lambda name, module: self._kinds.key_of(name, module) not in (OWN, RUNTIME))
+        return State(
+            lambda name, module: self._kinds.key_of(name, module) not in (OWN, RUNTIME),
+            {"codecs, audit hooks or hooks of forks": self._registrations.count},
+        )

@@ -198,7 +198,7 @@ def test_a_first_start_has_nothing_to_say(tmp_path: Path) -> None:
 
 
 def part(**changes: object) -> bytes:
-    data = {"format": FORMAT, "worker": WORKER, "failed": {}, "verified": [], "refused": []}
+    data = {"format": FORMAT, "worker": WORKER, "failed": {}, "verified": [], "refused": [], "nodes": []}
     return json.dumps({**data, **changes}).encode()
 
 

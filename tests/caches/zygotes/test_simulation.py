@@ -163,6 +163,7 @@ def test_a_zygote_does_not_serve_imports_in_another_order_if_one_changes_what_th
     }
     filters = {"writes": {"b-1-wheel": ["warnings.filters"]}}
     shares = [
-        simulate(Trace.parse(each), "measured, sound", limit_bytes=100 * MB).exact for each in (data, {**data, **filters})
+        simulate(Trace.parse(each), "measured, sound", limit_bytes=100 * MB).exact
+        for each in (data, {**data, **filters})
     ]
     assert shares == [0.5, 0.0]

@@ -106,7 +106,7 @@ class FakeTree:
     def answer(self, node: ZygoteNode, asked: Any) -> Any:
         return self.own if node is self.root else self.fork
 
-    async def fork_apart(self, node: ZygoteNode, program: Program) -> Any:
+    async def fork_apart(self, node: ZygoteNode, program: Program, *, deadline_s: float = 0.0) -> Any:
         if self.harm is not None:
             raise self.harm
         self.programs.append(program)

@@ -308,3 +308,17 @@ with Recorder(Kinds(), "f"):
     assert bootstrap._find_and_load_unlocked is not load
 print({"same": bootstrap._find_and_load_unlocked is load, "loaded": sorted(set(sys.modules) - loaded)})
 """
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import codecs\ncodecs.register(lambda name: None)\n",
+        "from _codecs import register_error\nregister_error('mine', lambda error: ('', error.end))\n",
+        "import sys\nsys.addaudithook(lambda event, args: None)\n",
+        "import os\nos.register_at_fork(before=lambda: None)\n",
+    ],
+)
+def test_a_registration_that_nothing_lists_is_a_change(starts: Starts, code: str) -> None:
+    recording = starts.record(code + "import base\n")
+    assert "codecs, audit hooks or hooks of forks" in recording.steps[-1].before

@@ -1,0 +1,33 @@
+"""Calls of functions that register with the interpreter are counted, and nothing of the count stays."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import types
+
+import pytest
+
+from sockd_zygote.own_functions.registrations import Registrations
+
+
+def test_calls_are_counted_and_done() -> None:
+    with Registrations() as registrations:
+        codecs.register_error("counted", lambda error: ("", error.end))
+    assert registrations.count == 1
+    assert codecs.lookup_error("counted")
+
+
+def test_modules_have_the_originals_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [(codecs, "register"), (codecs, "register_error"), (os, "register_at_fork"), (sys, "addaudithook")]
+    originals = [getattr(module, name) for module, name in names]
+    keeper = types.ModuleType("keeper")
+    monkeypatch.setitem(sys.modules, "keeper", keeper)
+    with Registrations() as registrations:
+        for module, name in names:
+            setattr(keeper, name, getattr(module, name))
+        assert not any(getattr(module, name) is one for (module, name), one in zip(names, originals, strict=True))
+    assert [getattr(module, name) for module, name in names] == originals
+    assert [getattr(keeper, name) for _, name in names] == originals
+    assert registrations.count == 0

@@ -1,0 +1,49 @@
+"""How often code registers something with the interpreter that nothing can list: codecs, error handlers, audit hooks, hooks of
+forks.
+
+While a watch is entered, the functions that register count their calls; afterwards all modules have the original ones again.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from sockd_zygote.forks import taken_names
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+FUNCTIONS = (("codecs", "register"), ("codecs", "register_error"), ("sys", "addaudithook"), ("os", "register_at_fork"))
+ALIASES = {"codecs": "_codecs"}
+"""Modules that have the same functions by the same names."""
+
+
+class Registrations:
+    """Counts calls between `__enter__` and `__exit__`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._replaced: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> Registrations:
+        for module, name in FUNCTIONS:
+            theirs = getattr(sys.modules[module], name)
+            ours = self._counting(theirs)
+            for place in (module, ALIASES.get(module, "")):
+                if place in sys.modules:
+                    setattr(sys.modules[place], name, ours)
+            self._replaced.append((ours, theirs))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for ours, theirs in self._replaced:
+            taken_names.give_back(ours, theirs)
+
+    def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def register(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return function(*args, **kwargs)
+
+        return register
