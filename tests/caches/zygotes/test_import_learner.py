@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,11 +43,11 @@ SECONDS = {A: 0.1, B: 0.2}
 class FakeZygote:
     """A Zygote that does what the test's `Tree` says modules do."""
 
-    def __init__(self, tree: Tree, number: int) -> None:
+    def __init__(self, tree: Tree, number: int, inherited: Sequence[str] = ()) -> None:
         self.tree = tree
         self.name = f"zygote-{number}"
         self.pidfd = os.pidfd_open(os.getpid())
-        self.imported: list[str] = []
+        self.imported = list(inherited)
         self.closed = False
         self.may_spawn = self.may_fork = True
 
@@ -55,7 +55,8 @@ class FakeZygote:
         self.tree.imports.append((sorted(request.paths), list(request.modules)))
         failed: dict[str, str] = {}
         threads = 1
-        for module in request.modules:
+        new = [module for module in request.modules if module not in self.imported]
+        for module in new:
             self.imported.append(module)
             harm = self.tree.harms.get(module)
             if isinstance(harm, Exception):
@@ -63,8 +64,8 @@ class FakeZygote:
             if isinstance(harm, str):
                 failed[module] = harm
             threads += harm == 1
-        seen = Observed(missed=frozenset(name for each in request.modules for name in self.tree.missed.get(each, ())))
-        return Imported(0.1, threads, failed, seen=seen, loaded=frozenset(self.imported))
+        seen = Observed(missed=frozenset(name for each in new for name in self.tree.missed.get(each, ())))
+        return Imported(0.1, threads, failed, seen=seen, loaded=frozenset(new))
 
     @property
     def alive(self) -> bool:
@@ -120,8 +121,8 @@ class Tree:
         self.zygotes: list[FakeZygote] = []
         self.nodes.append(ZygoteNode(self._zygote(), frozenset(), None))
 
-    def _zygote(self) -> Any:
-        self.zygotes.append(FakeZygote(self, len(self.zygotes)))
+    def _zygote(self, inherited: Sequence[str] = ()) -> Any:
+        self.zygotes.append(FakeZygote(self, len(self.zygotes), inherited))
         return self.zygotes[-1]
 
     def nodes_of(self, lineage: Lineage) -> list[Any]:
@@ -130,7 +131,8 @@ class Tree:
     async def spawn(self, parent: ZygoteNode) -> Any:
         if self.spawn_harm is not None:
             raise self.spawn_harm
-        return self._zygote()
+        zygote: Any = parent.zygote
+        return self._zygote(zygote.imported)
 
     async def import_modules(self, zygote: FakeZygote, request: ImportRequest, *, deadline_s: float) -> Imported:
         return await zygote.import_modules(request, deadline_s=deadline_s)
@@ -225,15 +227,19 @@ async def test_what_a_top_level_imports_becomes_a_node_that_has_done_the_same(tm
         assert len(tree.imports) == 1  # the same imports are served
 
 
-async def test_a_node_on_top_of_another_has_what_that_has_loaded(tmp_path: Path) -> None:
+async def test_a_node_on_top_of_another_has_what_that_has_loaded_and_seen(tmp_path: Path) -> None:
     tree = Tree()
+    tree.missed = {"a": ["x"], "b": ["y"]}
     async with learner_of(tree, tmp_path) as learner:
         await recorded(learner, A)
         view = await recorded(learner, A, B, program="g")
         one, both = tree.nodes[1:]
         assert one.imports == ids(A) and both.imports == ids(A, B) and both.parent is one
         assert both.shared.order == ("a", "b") and both.shared.loaded == {"a", "b"}
+        assert both.shared.seen.missed == {"x", "y"}
         assert both.refusal(view) == "" and both.packages == {A, B}
+        await recorded(learner, A, B, C, program="h", top=top_of(C, B, A))
+        assert tree.nodes[3].parent is both and tree.nodes[3].shared.order == ("a", "b", "c"), "as it was imported"
 
 
 async def test_a_node_that_has_imported_in_another_order_is_no_parent_where_that_matters(tmp_path: Path) -> None:
@@ -434,6 +440,23 @@ async def test_packages_that_only_harm_together_are_all_refused(tmp_path: Path) 
         await recorded(learner, A, B)
         assert {entry.key for entry in learner.refused.list()} == {A, B}
         assert {entry.reason for entry in learner.refused.list()} == {"only together with others: too much"}
+
+
+async def test_a_place_on_sys_path_is_no_package_that_could_be_refused(tmp_path: Path) -> None:
+    class Together(Tree):
+        async def fork_spare(self, zygote: FakeZygote) -> Any:
+            if len(self.zygotes) in (3, 5):  # the second node's first try and its last, not the search between them
+                raise SandboxFailed("too much")
+            return FakeSpare()
+
+    tree = Together()
+    tree.missed["a"] = ["b"]
+    async with learner_of(tree, tmp_path) as learner:
+        await recorded(learner, A)
+        beside = TopLevel(top_of(A).steps, frozenset({A, B}))
+        await recorded(learner, A, B, program="g", top=beside)
+        assert len(tree.zygotes) == 5 and tree.packages() == [set(), {A}]
+        assert {entry.key for entry in learner.refused.list()} == {A} and not learner.recordings.failed
 
 
 @pytest.mark.parametrize("packages", [(A,), (A, B)])
@@ -650,7 +673,7 @@ class HangingTree(Tree):
             waiter.set()
         self._waiters.clear()
 
-    def _zygote(self) -> Any:
+    def _zygote(self, inherited: Sequence[str] = ()) -> Any:
         tree = self
 
         class Hanging(FakeZygote):
@@ -663,7 +686,7 @@ class HangingTree(Tree):
                     raise ZygoteLate("no answer in time")
                 return await super().import_modules(request, deadline_s=deadline_s)
 
-        self.zygotes.append(Hanging(self, len(self.zygotes)))
+        self.zygotes.append(Hanging(self, len(self.zygotes), inherited))
         return self.zygotes[-1]
 
 
