@@ -187,13 +187,13 @@ def out_of_order(order: Sequence[str], loaded: frozenset[str], top: TopLevel) ->
     Args: order: names of the modules that the Zygote was told to import; loaded: all that it has loaded.
     Returns: why they do not, in words; empty: they do, or the order is the function's."""
     places = [top.places[name] for name in order if name in top.places]
-    skipped, writer = places != sorted(places), ""
+    is_moved, skipped, writer = places != sorted(places), False, ""
     for step, modules in top.outer_steps():
-        if not writer and step.conflicts:
-            writer = f"{step.name}, which changes {step.conflicts[0]}"
-        if skipped and writer and modules & loaded:
-            return f"the function imports in another order, among others {writer}"
-        skipped = skipped or not modules <= loaded
+        conflict = f"{step.name}, which changes {step.conflicts[0]}" if step.conflicts else ""
+        if modules & loaded and ((is_moved and conflict) or (skipped and (writer or conflict))):
+            return f"the function imports in another order, among others {writer or conflict}"
+        if not modules <= loaded:
+            skipped, writer = True, writer or conflict
     return ""
 
 
