@@ -230,11 +230,29 @@ class RunningDaemon:
         return found[0] if found else None
 
     def wait_verified(self, deadline_s: float = DEADLINE_S) -> None:
-        """Wait until no Zygote is to be compared with starts of functions' own."""
+        """Wait until no top level is to be recorded, no Zygote to be made, and none to be compared with a start of a function's
+        own."""
         ends, tick = time.monotonic() + deadline_s, threading.Event()
-        while self.status()["verifying"]:
+        while (status := self.status())["verifying"] or status["learning"]:
             assert time.monotonic() < ends, "still verifying:\n" + "\n".join(self.lines)
             tick.wait(LOOK_S)
+
+    def run_learned(self, name: str, event: object = None) -> Answer:
+        """Start one more sandbox of a function that had a start of its own, from the best Zygote that the worker has learned."""
+        self.wait_verified()
+        answer = self.run(name, event, x_sockd_fresh="1")
+        assert answer.status == 200, answer
+        return answer
+
+    def call_learned(self, name: str, event: object = None) -> Any:
+        """The answer of `run_learned`, from a Zygote that has imported packages. Raises: AssertionError, if none serves it."""
+        answer = self.run_learned(name, event)
+        trace = self.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json
+        if trace["zygote"] == "root Zygote":
+            found = self.manage("GET", f"/functions/{name}/imports").json
+            words = [found["sharing"], *(each["reason"] for each in found["passed_over"]), *self.lines]
+            raise AssertionError(f"{name} had a start of its own: " + "\n".join(words))
+        return answer.json
 
     def packages(self) -> dict[str, dict[str, Any]]:
         """`sockd packages` by name==version."""

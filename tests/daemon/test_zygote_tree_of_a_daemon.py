@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -91,15 +92,19 @@ def test_what_a_function_imports_becomes_a_zygote_and_the_next_function_does_not
     assert first.json == [1, 1] and first.timing["init"] > 30  # pid 1: imported in the sandbox itself
     node = wait_for_node(daemon, "slow==1.0")
     assert node["modules"] == 2 and node["unique_memory_bytes"] > 0
-    second = fresh(daemon, "second", "slow==1.0", USES)
+    assert fresh(daemon, "second", "slow==1.0", USES).json == [1, 1], "served before its top level was recorded"
+    second = daemon.run_learned("second")
     assert daemon.log_of("second", second) == ""
     assert second.json[0] == 1 and second.json[1] > 1
-    others = [fresh(daemon, f"second-{n}", "slow==1.0", f"# {n}\n{USES}") for n in range(4)]
+    others = [daemon.run_learned(name) for name in ("first", "second") * 2]
     # The quickest: any one of them may have had to wait for a processor.
     assert min(answer.timing["init"] for answer in (second, *others)) < first.timing["init"] / 3
-    third = fresh(daemon, "third", "slow==1.0", LOADED)
-    assert third.json == ["slow", "slow.part"]  # exactly what was learned: neither slow.unused, nor anything else
     assert wait_for_node(daemon, "slow==1.0")["starts"] >= 2
+    fresh(daemon, "third", "slow==1.0", f"import slow\n{LOADED}")
+    daemon.run_learned("third")
+    assert daemon.run_learned("third").json == ["slow"], "a submodule that it does not import"
+    assert fresh(daemon, "fourth", "slow==1.0", LOADED).json == []
+    assert daemon.run_learned("fourth").json == [], "a package that it does not import"
     (told,) = daemon.manage("GET", "/functions/first/imports").json["packages"]
     assert told["package"] == "slow==1.0" and told["in_zygote"] and told["ms"] > 30
     assert {module["module"] for module in told["modules"]} == {"slow", "slow.part"}
@@ -121,18 +126,16 @@ def test_a_function_is_served_by_the_largest_subset_of_what_it_asked_for(daemon:
     wait_for_node(daemon, "slow==1.0")
     above = fresh(daemon, "above", "slow==1.0\nnever", USES)
     assert above.json[1] == 1, "served before it was compared with a start of its own"
-    daemon.wait_verified()
-    above = daemon.run("above", x_sockd_fresh="1")
+    above = daemon.run_learned("above")
     assert daemon.log_of("above", above) == "" and above.json[1] > 1
     fresh(daemon, "upper", "upper", "import upper\ndef f(event): return 1\n")
     wait_for_node(daemon, "slow==1.0", "upper==1.0")
     again = fresh(daemon, "again", "upper", "import upper\ndef f(event): return [upper.PID, upper.slow.PID]\n")
     assert again.json == [1, 1], "a Zygote with another below it has been served before it was compared"
-    daemon.wait_verified()
-    again = daemon.run("again", x_sockd_fresh="1")
+    again = daemon.run_learned("again")
     assert daemon.log_of("again", again) == "" and again.json[0] > 1 < again.json[1]
-    alone = fresh(daemon, "alone", "slow==1.0", LOADED)
-    assert "upper" not in alone.json and "slow" in alone.json
+    fresh(daemon, "alone", "slow==1.0", f"import slow\n{LOADED}")
+    assert daemon.run_learned("alone").json == ["slow"]
 
 
 def test_a_package_that_was_asked_for_and_never_imported_gets_no_zygote(daemon: RunningDaemon) -> None:
@@ -147,6 +150,8 @@ def test_conflicting_versions_coexist_each_in_a_zygote_of_its_own(daemon: Runnin
         name = f"v{version[0]}-{turn}"
         assert fresh(daemon, name, f"slow=={version}", USES).json[0] == int(version[0])
         wait_for_node(daemon, f"slow=={version}")
+        number, pid = daemon.run_learned(name).json
+        assert number == int(version[0]) and pid > 1
     assert {"slow==1.0", "slow==2.0"} <= set(daemon.packages())
 
 
@@ -156,14 +161,17 @@ def test_a_namespace_package_may_be_half_in_the_zygote_and_half_not(daemon: Runn
     both = "import ns.a, ns.b\ndef f(event): return [ns.a.NAME, ns.b.NAME, len(ns.__path__)]\n"
     assert fresh(daemon, "both", "ns-a\nns-b", both).json == ["a", "b", 2]
     wait_for_node(daemon, "ns-a==1.0", "ns-b==1.0")
+    assert daemon.run_learned("both").json == ["a", "b", 2]
     assert fresh(daemon, "both2", "ns-a\nns-b", both).json == ["a", "b", 2]
+    assert daemon.run_learned("both2").json == ["a", "b", 2]
 
 
 @pytest.mark.parametrize("turn", ["without a Zygote", "from its Zygote"])
 def test_pth_files_data_files_entry_points_and_scripts_work(daemon: RunningDaemon, turn: str) -> None:
     hooked = "import builtins, with_pth_lib\ndef f(event): return builtins.hooked\n"
-    assert fresh(daemon, f"pth-{turn[:4]}", "with-pth", hooked).json is True
+    first = fresh(daemon, f"pth-{turn[:4]}", "with-pth", hooked)
     wait_for_node(daemon, "with-pth==1.0")
+    assert first.json is daemon.run_learned(f"pth-{turn[:4]}").json is True
     answer = fresh(
         daemon,
         f"data-{turn[:4]}",
@@ -179,6 +187,7 @@ def test_pth_files_data_files_entry_points_and_scripts_work(daemon: RunningDaemo
     assert answer.json[:4] == ["a,b\n1,2\n", "plug", "with_data:plugged", "1.0"]
     assert answer.json[4] == "said\n"
     wait_for_node(daemon, "with-data==1.0")
+    assert daemon.run_learned(f"data-{turn[:4]}").json == answer.json
 
 
 def test_randomness_differs_between_the_children_of_one_zygote(daemon: RunningDaemon) -> None:
@@ -188,7 +197,9 @@ def test_randomness_differs_between_the_children_of_one_zygote(daemon: RunningDa
     )
     fresh(daemon, "seed", "slow==1.0", USES)
     wait_for_node(daemon, "slow==1.0")
-    answers = [fresh(daemon, f"random-{n}", "slow==1.0", f"# {n}\n{code}").json for n in range(5)]
+    for n in range(5):
+        fresh(daemon, f"random-{n}", "slow==1.0", f"# {n}\n{code}")
+    answers = [daemon.run_learned(f"random-{n}").json for n in range(5)]
     for column in zip(*answers, strict=True):
         assert len(set(column)) == 5
 
@@ -211,14 +222,18 @@ def test_nothing_of_a_function_is_ever_in_a_zygote(daemon: RunningDaemon) -> Non
     )
     for n in range(3):
         assert fresh(daemon, f"curious-{n}", "slow==1.0", f"# {n}\n{code}").json == [False, False, None, []]
+        assert daemon.run_learned(f"curious-{n}").json == [False, False, None, []]
 
 
 def test_what_was_learned_survives_the_daemon(daemon: RunningDaemon) -> None:
     fresh(daemon, "learns", "slow==1.0", USES)
     wait_for_node(daemon, "slow==1.0")
-    learned = (daemon.state / "learned.json").read_text()
+    learned = "".join(path.read_text() for path in (daemon.state / "recordings").iterdir())
     assert "slow.part" in learned and re.search(r"slow-1\.0-[0-9a-f]{12}", learned)
-    assert "secret" not in learned
+    daemon.wait_verified()
+    verified = (daemon.state / "learned.json").read_text()
+    assert json.loads(verified)["verified"]
+    assert "secret" not in learned + verified
 
 
 def test_removing_a_package_takes_its_zygotes_along(daemon: RunningDaemon, index: PackageIndex) -> None:
@@ -241,6 +256,7 @@ def test_a_function_without_network_has_zygotes_with_packages_that_have_none_eit
     deploy(daemon, "secluded", "slow==1.0", USES, network="none", reuse_sandbox=False)
     assert daemon.call("secluded") == [1, 1]  # pid 1: the Zygote is on the host's network
     daemon.when(lambda: daemon.node("slow==1.0", network="none"))
+    daemon.wait_verified()
     first, second = (daemon.run("secluded") for _ in range(2))
     assert first.json[1] > 1 and second.json[1] == first.json[1], "both are forks of one Zygote"
     networks = set()

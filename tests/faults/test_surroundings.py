@@ -15,21 +15,17 @@ from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
 
 pytestmark = pytest.mark.root
+LEARN_DEADLINE_S = 120.0
 
 
 def answers(house: PrivateWorker, name: str, package: str, code: str) -> tuple[Any, list[Any]]:
     """What a function says of a package in a start of its own, and in two from a Zygote that has imported the package."""
-    requirement, module = name, name.replace("-", "_")
+    module = name.replace("-", "_")
     handler = f"import {module}\n{code}"
     wheels = [wheel(name, "1.0", {f"{module}.py": SLOW + package})]
-    house.deploy(f"{name}-first", handler, requirements=[requirement], wheels=wheels)
-    own = house.call(f"{name}-first")
-    house.daemon.when(lambda: house.daemon.node(f"{requirement}==1.0"))
-    learned = []
-    for number in range(2):
-        house.deploy(f"{name}-{number}", handler, requirements=[requirement])
-        learned.append(house.call(f"{name}-{number}"))
-    return own, learned
+    house.deploy(name, handler, requirements=[name], wheels=wheels)
+    own = house.call(name)
+    return own, [house.call_learned(name) for _ in range(2)]
 
 
 SURROUNDINGS = """
@@ -238,10 +234,11 @@ def test_directories_that_imports_append_to_sys_path_are_in_learned_starts(
     own = house.call("paths-own")
     happened(f"own: {own}")
     assert own[0][-1] == "/opt/second" and own[1:] == [7, ["inner", "p-paths", "p-paths-two"]]
-    for name in ("first", "second", "third"):
+    for name in ("first", "second"):
         house.deploy(f"paths-{name}", handler, requirements=["p-paths-two"])
         assert house.call(f"paths-{name}") == own
-        house.daemon.when(lambda: any("p-paths-two==1.0" in node["packages"] for node in house.daemon.nodes()))
+        assert house.call_learned(f"paths-{name}") == own
+    assert any("p-paths-two==1.0" in node["packages"] for node in house.daemon.nodes())
 
 
 @case(
@@ -255,13 +252,13 @@ def test_the_clock_of_logging_begins_with_the_function(house: PrivateWorker, hap
         "    return [record.created - record.relativeCreated / 1000, record.created]\n"
     )
     wheels = [wheel("p-clock", "1.0", {"p_clock.py": SLOW + "import logging\n"})]
-    for name in ("clock-own", "clock-0", "clock-1"):
+    house.deploy("clock", f"import p_clock\n{code}", requirements=["p-clock"], wheels=wheels)
+    for call in (house.call, house.call_learned, house.call_learned):
+        house.daemon.wait_verified()
         began = time.time()
-        house.deploy(name, f"import p_clock\n{code}", requirements=["p-clock"], wheels=wheels)
-        zero, now = house.call(name)
-        happened(f"{name}: {now - zero:.3f} s ago")
+        zero, now = call("clock")
+        happened(f"{now - zero:.3f} s ago")
         assert began <= zero <= now
-        house.daemon.when(lambda: house.daemon.node("p-clock==1.0"))
 
 
 @pytest.fixture(scope="module")
@@ -273,17 +270,6 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         assert daemon.terminate() == 0, daemon.lines
     finally:
         daemon.close()
-
-
-def learned(daemon: RunningDaemon, package: str) -> None:
-    """Wait until a Zygote holds this package, or the worker has refused one."""
-    daemon.when(
-        lambda: (
-            any(name.startswith(f"{package}==") for node in daemon.nodes() for name in node["packages"])
-            or daemon.tree()["refused"]
-        ),
-        deadline_s=60,
-    )
 
 
 REAL = {
@@ -329,10 +315,10 @@ def test_real_packages_answer_as_in_a_first_start(real: RunningDaemon, package: 
         raise
     first = real.run(f"{package}-1")
     assert first.status == 200, first.body
-    learned(real, package)
+    real.wait_verified(LEARN_DEADLINE_S)
     assert real.tree()["refused"] == []
-    real.deploy(f"{package}-2", files, **settings)
-    second = real.run(f"{package}-2")
+    assert real.call_learned(f"{package}-1") == first.json
+    second = real.run_learned(f"{package}-1")
     happened(f"{second.json}; init {first.timing['init']:.0f} -> {second.timing['init']:.0f} ms")
     assert second.json == first.json
     assert second.timing["init"] < first.timing["init"]
@@ -355,8 +341,6 @@ def test_faker_says_something_else_in_each_sandbox(real: RunningDaemon) -> None:
             pytest.skip(f"no package index can be reached: {error.message}")
         raise
     said = [real.call("faker-0")]
-    learned(real, "faker")
-    for number in (1, 2, 3):
-        real.deploy(f"faker-{number}", files, memory_mb=256, timeout_s=20)
-        said.append(real.call(f"faker-{number}"))
+    real.wait_verified(LEARN_DEADLINE_S)
+    said += [real.call_learned("faker-0") for _ in range(3)]
     assert len({name for names in said for name in names}) > 15

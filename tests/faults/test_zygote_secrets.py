@@ -43,13 +43,11 @@ def test_no_two_forks_draw_the_same(house: PrivateWorker, happened: Happened) ->
     deploy(house, "draws", "numpy", DRAWS, NUMPY)
     house.call("draws")
     house.daemon.when(lambda: house.daemon.node("numpy==1.0"))
-    drawn, inits = [], []
     for number in range(6):
         deploy(house, f"draws-{number}", "numpy", f"# {number}\n{DRAWS}")
-        answer = house.invoke(f"draws-{number}")
-        drawn.append(answer.json)
-        inits.append(house.daemon.node("numpy==1.0"))
-    node = inits[-1]
+        house.call(f"draws-{number}")
+    drawn = [house.daemon.run_learned(f"draws-{number}").json for number in range(6)]
+    node = house.daemon.node("numpy==1.0")
     assert node is not None and node["starts"] >= 6, "they came from elsewhere"
     alike = [source for source, column in zip(SOURCES, zip(*drawn, strict=True), strict=True) if len(set(column)) < 6]
     happened(f"{len(drawn)} forks of one Zygote ({node['starts']} starts); alike: {', '.join(alike) or 'none'}")
@@ -80,6 +78,7 @@ def test_a_secret_stays_in_its_sandbox(house: PrivateWorker, happened: Happened)
             f"# {number}\nimport shared\ndef f(event): return vars(shared).get('leak')",
         )
         assert house.call(f"curious-{number}") is None
+        assert house.daemon.run_learned(f"curious-{number}").json is None
     house.daemon.wait_verified()  # it starts the function once more, for a moment
     found, searched = [], 0
     for process in house.processes():
@@ -151,6 +150,7 @@ def test_a_package_is_nothing_to_who_did_not_ask_for_it(house: PrivateWorker, ha
     )
     deploy(house, "other", "good", code, package("good"))
     house.deploy("bare", code)
-    said = [house.call(name) for name in ("other", "bare") for _ in range(2)]
+    said = [house.call(name) for name in ("other", "bare")]
+    said += [house.daemon.run_learned(name).json for name in ("other", "bare")]
     happened(f"import: {said[0][0]}; builtins, json, random, sys.modules, sys.path touched: {said[0][1:]}")
     assert said == [["not there", False, False, False, False, False]] * 4

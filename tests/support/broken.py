@@ -254,33 +254,39 @@ def verifies_nothing() -> None:
 @breaks("names-unobserved")
 def names_unobserved() -> None:
     """The rule does not know which names imports look up: what that lets through, verification is to find."""
-    soundness.CLAUSES = tuple(clause for clause in soundness.CLAUSES if clause is not soundness._names_looked_up)
+    take_clause(soundness._names_looked_up)
 
 
 @breaks("variables-unobserved")
 def variables_unobserved() -> None:
     """The rule does not know which variables imports read."""
-    soundness.CLAUSES = tuple(clause for clause in soundness.CLAUSES if clause is not soundness._variables_read)
+    take_clause(soundness._variables_read)
+
+
+def take_clause(clause: soundness.Clause) -> None:
+    """Neither the rule nor the plans for Zygotes compare one kind of observation."""
+    soundness.CLAUSES = tuple(each for each in soundness.CLAUSES if each is not clause)
+    soundness.OBSERVATIONS = tuple(each for each in soundness.OBSERVATIONS if each is not clause)
 
 
 def without_clause(clause: soundness.Clause) -> None:
     """The rule does not compare one kind of observation, and no verification makes up for it."""
-    soundness.CLAUSES = tuple(each for each in soundness.CLAUSES if each is not clause)
+    take_clause(clause)
     verifies_nothing()
 
 
-for _clause in soundness.CLAUSES[1:]:
+for _clause in soundness.CLAUSES:
     breaks(f"without{_clause.__name__}")(partial(without_clause, _clause))
 
 
-@breaks("without_other_packages")
-def without_other_packages() -> None:
-    """Nothing compares the packages: neither the rule nor the choice of a node, which repeats this clause for speed."""
-    without_clause(soundness.CLAUSES[0])
+@breaks("without_modules_loaded")
+def without_modules_loaded() -> None:
+    """Nothing compares the modules: neither the rule nor the choice of a node, which repeats this clause for speed."""
+    without_clause(soundness._modules_loaded)
 
-    def any_node(nodes: Iterable[ZygoteNode], closure: frozenset[str], *rest: Any) -> ZygoteNode:
+    def any_node(nodes: Iterable[ZygoteNode], wanted: frozenset[str], *rest: Any) -> ZygoteNode:
         every = list(nodes)
-        return selection.best_node(every, closure.union(*(node.packages for node in every)), *rest)
+        return selection.best_node(every, wanted.union(*(node.imports for node in every)), *rest)
 
     zygote_tree.best_node = any_node  # type: ignore[attr-defined, assignment]
 

@@ -142,6 +142,10 @@ class PrivateWorker:
         """The answer of an invocation that must succeed."""
         return self.daemon.call(name, event)
 
+    def call_learned(self, name: str, event: object = None) -> Any:
+        """The answer of one more start, from a Zygote that has imported packages for the function. Raises: AssertionError."""
+        return self.daemon.call_learned(name, event)
+
     def cli(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The `sockd` command, against this worker."""
         command = [sys.executable, "-m", "sockd", *arguments]

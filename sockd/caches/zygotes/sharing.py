@@ -77,7 +77,11 @@ class Sharing:
         if top is None:
             return True
         shared = self._known.get(imports)
-        fewer = [shared] if shared else [known for done, known in self._known.items() if done < imports]
+        if (
+            shared is not None
+        ):  # what its own sys.path lacks may be more than what a Zygote for this function would lack
+            return not self._observed(shared, top.closure)
+        fewer = [known for done, known in self._known.items() if done < imports]
         besides = top.closure - self.path_of(imports, top)
         return not any(self._observed(known, known.packages | besides) for known in fewer)
 

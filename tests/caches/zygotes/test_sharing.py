@@ -234,3 +234,13 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sharing.refusal(ids("p299"), view)
     tables = sharing._tops, sharing._verdicts, sharing._differing, sharing._closed
     assert all(len(table) <= 10 for table in tables) and len(sharing._known) <= sharings.MAX_KNOWN
+
+
+def test_a_zygote_without_an_optional_package_does_not_serve_who_imports_it_within() -> None:
+    """Of the function's own imports the package would be a part; the Zygote that there is did not have it."""
+    known = Known({}, {"optional": Provided(modules=frozenset({"optional"}))})
+    wanted = known.sharing.know(top("pandas", "optional<pandas"))
+    seen = Observed(missed=frozenset({"optional"}))
+    known.sharing.learn(ids("pandas"), Preimported(keys("pandas"), seen=seen, order=("pandas",)))
+    assert not known.sharing.serves(ids("pandas"), wanted)
+    assert known.sharing.serves(ids("pandas"), known.sharing.know(top("pandas")))
