@@ -235,9 +235,8 @@ class ImportLearner:
     @property
     def is_learning(self) -> bool:
         """Whether a Zygote is being made, or is still to be considered."""
-        return self._wake.is_set() or bool(
-            self._under_way
-        )  # a learner without work goes back to sleep beside a busy one
+        # A learner without work clears the event beside a busy one.
+        return self._wake.is_set() or bool(self._under_way)
 
     async def aclose(self) -> None:
         """Stop growing and save what was learned."""

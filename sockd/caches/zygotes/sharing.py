@@ -77,9 +77,8 @@ class Sharing:
         if top is None:
             return True
         shared = self._known.get(imports)
-        if (
-            shared is not None
-        ):  # what its own sys.path lacks may be more than what a Zygote for this function would lack
+        if shared is not None:
+            # On its sys.path there may be less than a Zygote for this function would have.
             return not self._observed(shared, top.closure)
         fewer = [known for done, known in self._known.items() if done < imports]
         besides = top.closure - self.path_of(imports, top)
