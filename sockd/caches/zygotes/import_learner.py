@@ -336,7 +336,7 @@ class ImportLearner:
             return None
         wanted, lineage = view.top.wanted, view.lineage
         serving = self._tree.nodes_of(lineage)
-        # What a parent saw is not asked for again with what its child has on sys.path: it must be able to serve the function itself.
+        # What a parent saw is not asked for again with what its child has on sys.path: it must be fit to serve the function.
         parents = (node for node in serving if node.zygote.may_spawn and not difference(node.shared, view))
         depths = {node.id: node.depth for node in parents}
         nodes: list[selection.NodeView] = [*serving, *self._under_way_for(lineage)]
