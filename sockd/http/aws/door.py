@@ -25,6 +25,7 @@ from sockd.http.aws.event_config import EventConfigOperations
 from sockd.http.aws.functions import FunctionOperations
 from sockd.http.aws.invoke import InvokeOperations
 from sockd.http.aws.names import arn, function_named
+from sockd.http.aws.not_offered import check_parameters
 from sockd.http.aws.operations import Call, Changes, gather
 from sockd.http.aws.provisioned import ProvisionedOperations
 from sockd.http.aws.routes import EVENTS, UPLOADS, Operation, route
@@ -187,6 +188,7 @@ class LambdaApi:
         query = parse_qs(signed.query, keep_blank_values=True, max_num_fields=100)
         call = Call(admitted.segments, query, signed.headers, body, request_id, exchange.arrived_ns, exchange)
         try:
+            check_parameters(call.headers, call.query)
             if call.segment:
                 name, qualifier = function_named(call.segment, call.parameter("Qualifier"))
                 function_arn = arn(name, qualifier or LATEST)

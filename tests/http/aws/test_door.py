@@ -243,7 +243,7 @@ async def test_empty_structures_are_what_tools_send(client: Raw) -> None:
         "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []},
         "DeadLetterConfig": {},
         "SnapStart": {"ApplyOn": "None"},
-        "TracingConfig": {"Mode": "Active"},
+        "TracingConfig": {"Mode": "PassThrough"},
         "Publish": False,
     }
     assert (await client.ask(request("POST", FUNCTIONS, created(**nothing)))).status == 201
