@@ -27,7 +27,6 @@ from typing import Any, Protocol
 from sockd.http.access.callers import AUTHORIZATION, Callers, Door
 from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
 from sockd.http.aws.door import LambdaApi
-from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
 from sockd.http.run.replays import Replays
 from sockd.http.run.run_options import HEADERS, SIGNATURE, ours, run_as_asked
@@ -44,6 +43,7 @@ from sockd.http.wire.streamed import StreamedAnswer
 from sockd.plain import trace_context
 from sockd.plain.config import HttpConfig
 from sockd.plain.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
+from sockd.plain.function_arns import arn
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
 

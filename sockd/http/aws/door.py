@@ -24,7 +24,7 @@ from sockd.http.aws.errors import refusal
 from sockd.http.aws.event_config import EventConfigOperations
 from sockd.http.aws.functions import FunctionOperations
 from sockd.http.aws.invoke import InvokeOperations
-from sockd.http.aws.names import arn, function_named
+from sockd.http.aws.names import function_named
 from sockd.http.aws.not_offered import check_parameters
 from sockd.http.aws.operations import Call, Changes, gather
 from sockd.http.aws.provisioned import ProvisionedOperations
@@ -42,6 +42,7 @@ from sockd.http.wire.exchange import Exchange, why_cancelled
 from sockd.http.wire.head import Head
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
+from sockd.plain.function_arns import arn
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.registry.aliases import LATEST
 from sockd.sigv4.canonical import SignedRequest

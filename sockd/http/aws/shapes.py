@@ -19,12 +19,12 @@ import msgspec
 
 from sockd.code.function_config import NOT_IN_FILES, AwsAttributes
 from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent, ValidationFailed
-from sockd.http.aws.names import arn
 from sockd.http.aws.not_offered import check_member
 from sockd.http.aws.worker import Details
 from sockd.oci.reference import Reference
+from sockd.plain.function_arns import ACCOUNT, PARTITION, arn
 
-ROLE = "arn:aws:iam::000000000000:role/sockd"
+ROLE = f"arn:{PARTITION}:iam::{ACCOUNT}:role/sockd"
 """Of functions that were given none: clients cannot do without."""
 MAX_TAGS = 50
 LOG_FORMATS = ("JSON", "Text")

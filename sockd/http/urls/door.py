@@ -14,7 +14,6 @@ from sockd.functions.version import ANY_METHOD
 from sockd.http.access.host_check import ForbiddenHost, HostCheck, NoServiceWorkers
 from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
-from sockd.http.aws.names import arn
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.urls.addressed import Addressed, addressed
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
@@ -31,6 +30,7 @@ from sockd.http.wire.head import Head
 from sockd.http.wire.url_names import PATH_PREFIX, UrlNames
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
+from sockd.plain.function_arns import arn
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.plain.trace_context import of_headers

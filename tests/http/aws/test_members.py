@@ -6,21 +6,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import botocore.session
 import msgspec
 import pytest
 from botocore.model import OperationModel, Shape, StructureShape
-from botocore.serialize import create_serializer
 
 from sockd.http.aws import event_config, shapes, urls
-from sockd.http.aws.routes import Operation
+from tests.http.aws.aws_model import offered, on_the_wire, serialized
 from tests.http.aws.conftest import request
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.raw import Raw, Reply
 
 pytestmark = pytest.mark.anyio
-MODEL = botocore.session.get_session().get_service_model("lambda")
-SERIALIZER = create_serializer("rest-json", include_validation=False)
 OBEYED = set(
     """
     AdditionalVersionWeights AllowCredentials AllowHeaders AllowMethods AllowOrigins ApplicationLogLevel Architectures
@@ -88,10 +84,6 @@ BODIES: dict[str, type[shapes.Shape]] = {
 """The shape that each operation with settings in its body is parsed as."""
 
 
-def offered() -> list[OperationModel]:
-    return [MODEL.operation_model(operation.value) for operation in Operation]
-
-
 def members(shape: Shape | None, *above: str) -> Iterator[tuple[tuple[str, ...], Shape]]:
     """Each member of a structure, but for what is within a refused one."""
     for name, member in shape.members.items() if isinstance(shape, StructureShape) else ():
@@ -120,24 +112,6 @@ def sample(shape: Shape) -> object:
         case "blob":
             return b"PK..."
     return (getattr(shape, "enum", None) or ["1"])[0]
-
-
-def serialized(model: OperationModel, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The request that boto3 sends, as its parts."""
-    input_shape = model.input_shape
-    assert isinstance(input_shape, StructureShape)
-    in_path = [name for name, member in input_shape.members.items() if member.serialization.get("location") == "uri"]
-    sent: dict[str, Any] = SERIALIZER.serialize_to_request({**dict.fromkeys(in_path, "f"), **parameters}, model)
-    return sent
-
-
-def on_the_wire(model: OperationModel, parameters: dict[str, Any]) -> bytes:
-    """The request that boto3 sends."""
-    sent = serialized(model, parameters)
-    query = "&".join(f"{name}={value}" for name, value in sent["query_string"].items())
-    path = sent["url_path"] + (f"?{query}" if query else "")
-    headers = {name.replace("-", "_"): value for name, value in sent["headers"].items()}
-    return request(sent["method"], path, sent["body"] or b"", **headers)
 
 
 ASKED = [(model, path) for model in offered() for path, _ in members(model.input_shape) if path[-1] in REFUSED]
