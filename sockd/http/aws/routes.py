@@ -57,8 +57,13 @@ class Operation(enum.Enum):
     LIST_FUNCTION_URL_CONFIGS = "ListFunctionUrlConfigs"
 
 
-EVENTS = frozenset({Operation.INVOKE, Operation.INVOKE_ASYNC, Operation.INVOKE_WITH_RESPONSE_STREAM})
-"""Those whose body is an event: it may have the size of one, and they are as open as `/run`."""
+class Permission(enum.Enum):
+    """What an operation requires of its caller."""
+
+    INVOKE = "a signature; without keys in the worker's configuration what `/run` requires"
+    KEY = "a signature with a key of the worker"
+
+
 UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
 """Those whose body holds an archive."""
 
@@ -67,51 +72,52 @@ _FUNCTION = _FUNCTIONS + "/{}"
 _EVENT_CONFIG = "/2019-09-25/functions/{}/event-invoke-config"
 _PROVISIONED = "/2019-09-30/functions/{}/provisioned-concurrency"
 _URL = "/2021-10-31/functions/{}/url"
-TABLE: tuple[tuple[str, str, Operation], ...] = (
-    ("POST", _FUNCTION + "/invocations", Operation.INVOKE),
+TABLE: tuple[tuple[str, str, Operation, Permission], ...] = (
+    ("POST", _FUNCTION + "/invocations", Operation.INVOKE, Permission.INVOKE),
     (
         "POST",
         "/2021-11-15/functions/{}/response-streaming-invocations",
         Operation.INVOKE_WITH_RESPONSE_STREAM,
+        Permission.INVOKE,
     ),
-    ("POST", "/2014-11-13/functions/{}/invoke-async", Operation.INVOKE_ASYNC),
-    ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION),
-    ("GET", _FUNCTIONS, Operation.LIST_FUNCTIONS),
-    ("GET", _FUNCTION, Operation.GET_FUNCTION),
-    ("DELETE", _FUNCTION, Operation.DELETE_FUNCTION),
-    ("GET", _FUNCTION + "/configuration", Operation.GET_FUNCTION_CONFIGURATION),
-    ("PUT", _FUNCTION + "/configuration", Operation.UPDATE_FUNCTION_CONFIGURATION),
-    ("PUT", _FUNCTION + "/code", Operation.UPDATE_FUNCTION_CODE),
-    ("POST", _FUNCTION + "/versions", Operation.PUBLISH_VERSION),
-    ("GET", _FUNCTION + "/versions", Operation.LIST_VERSIONS_BY_FUNCTION),
-    ("POST", _FUNCTION + "/aliases", Operation.CREATE_ALIAS),
-    ("GET", _FUNCTION + "/aliases", Operation.LIST_ALIASES),
-    ("GET", _FUNCTION + "/aliases/{}", Operation.GET_ALIAS),
-    ("PUT", _FUNCTION + "/aliases/{}", Operation.UPDATE_ALIAS),
-    ("DELETE", _FUNCTION + "/aliases/{}", Operation.DELETE_ALIAS),
-    ("PUT", _PROVISIONED, Operation.PUT_PROVISIONED_CONCURRENCY_CONFIG),
-    ("GET", _PROVISIONED, Operation.GET_PROVISIONED_CONCURRENCY_CONFIG),
-    ("DELETE", _PROVISIONED, Operation.DELETE_PROVISIONED_CONCURRENCY_CONFIG),
-    ("PUT", "/2017-10-31/functions/{}/concurrency", Operation.PUT_FUNCTION_CONCURRENCY),
-    ("GET", "/2019-09-30/functions/{}/concurrency", Operation.GET_FUNCTION_CONCURRENCY),
-    ("DELETE", "/2017-10-31/functions/{}/concurrency", Operation.DELETE_FUNCTION_CONCURRENCY),
-    ("PUT", _EVENT_CONFIG, Operation.PUT_FUNCTION_EVENT_INVOKE_CONFIG),
-    ("POST", _EVENT_CONFIG, Operation.UPDATE_FUNCTION_EVENT_INVOKE_CONFIG),
-    ("GET", _EVENT_CONFIG, Operation.GET_FUNCTION_EVENT_INVOKE_CONFIG),
-    ("DELETE", _EVENT_CONFIG, Operation.DELETE_FUNCTION_EVENT_INVOKE_CONFIG),
-    ("GET", _EVENT_CONFIG + "/list", Operation.LIST_FUNCTION_EVENT_INVOKE_CONFIGS),
-    ("GET", "/2016-08-19/account-settings", Operation.GET_ACCOUNT_SETTINGS),
-    ("GET", "/2017-03-31/tags/{}", Operation.LIST_TAGS),
-    ("POST", "/2017-03-31/tags/{}", Operation.TAG_RESOURCE),
-    ("DELETE", "/2017-03-31/tags/{}", Operation.UNTAG_RESOURCE),
-    ("POST", _URL, Operation.CREATE_FUNCTION_URL_CONFIG),
-    ("GET", _URL, Operation.GET_FUNCTION_URL_CONFIG),
-    ("PUT", _URL, Operation.UPDATE_FUNCTION_URL_CONFIG),
-    ("DELETE", _URL, Operation.DELETE_FUNCTION_URL_CONFIG),
-    ("GET", _URL + "s", Operation.LIST_FUNCTION_URL_CONFIGS),
+    ("POST", "/2014-11-13/functions/{}/invoke-async", Operation.INVOKE_ASYNC, Permission.INVOKE),
+    ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION, Permission.KEY),
+    ("GET", _FUNCTIONS, Operation.LIST_FUNCTIONS, Permission.KEY),
+    ("GET", _FUNCTION, Operation.GET_FUNCTION, Permission.KEY),
+    ("DELETE", _FUNCTION, Operation.DELETE_FUNCTION, Permission.KEY),
+    ("GET", _FUNCTION + "/configuration", Operation.GET_FUNCTION_CONFIGURATION, Permission.KEY),
+    ("PUT", _FUNCTION + "/configuration", Operation.UPDATE_FUNCTION_CONFIGURATION, Permission.KEY),
+    ("PUT", _FUNCTION + "/code", Operation.UPDATE_FUNCTION_CODE, Permission.KEY),
+    ("POST", _FUNCTION + "/versions", Operation.PUBLISH_VERSION, Permission.KEY),
+    ("GET", _FUNCTION + "/versions", Operation.LIST_VERSIONS_BY_FUNCTION, Permission.KEY),
+    ("POST", _FUNCTION + "/aliases", Operation.CREATE_ALIAS, Permission.KEY),
+    ("GET", _FUNCTION + "/aliases", Operation.LIST_ALIASES, Permission.KEY),
+    ("GET", _FUNCTION + "/aliases/{}", Operation.GET_ALIAS, Permission.KEY),
+    ("PUT", _FUNCTION + "/aliases/{}", Operation.UPDATE_ALIAS, Permission.KEY),
+    ("DELETE", _FUNCTION + "/aliases/{}", Operation.DELETE_ALIAS, Permission.KEY),
+    ("PUT", _PROVISIONED, Operation.PUT_PROVISIONED_CONCURRENCY_CONFIG, Permission.KEY),
+    ("GET", _PROVISIONED, Operation.GET_PROVISIONED_CONCURRENCY_CONFIG, Permission.KEY),
+    ("DELETE", _PROVISIONED, Operation.DELETE_PROVISIONED_CONCURRENCY_CONFIG, Permission.KEY),
+    ("PUT", "/2017-10-31/functions/{}/concurrency", Operation.PUT_FUNCTION_CONCURRENCY, Permission.KEY),
+    ("GET", "/2019-09-30/functions/{}/concurrency", Operation.GET_FUNCTION_CONCURRENCY, Permission.KEY),
+    ("DELETE", "/2017-10-31/functions/{}/concurrency", Operation.DELETE_FUNCTION_CONCURRENCY, Permission.KEY),
+    ("PUT", _EVENT_CONFIG, Operation.PUT_FUNCTION_EVENT_INVOKE_CONFIG, Permission.KEY),
+    ("POST", _EVENT_CONFIG, Operation.UPDATE_FUNCTION_EVENT_INVOKE_CONFIG, Permission.KEY),
+    ("GET", _EVENT_CONFIG, Operation.GET_FUNCTION_EVENT_INVOKE_CONFIG, Permission.KEY),
+    ("DELETE", _EVENT_CONFIG, Operation.DELETE_FUNCTION_EVENT_INVOKE_CONFIG, Permission.KEY),
+    ("GET", _EVENT_CONFIG + "/list", Operation.LIST_FUNCTION_EVENT_INVOKE_CONFIGS, Permission.KEY),
+    ("GET", "/2016-08-19/account-settings", Operation.GET_ACCOUNT_SETTINGS, Permission.KEY),
+    ("GET", "/2017-03-31/tags/{}", Operation.LIST_TAGS, Permission.KEY),
+    ("POST", "/2017-03-31/tags/{}", Operation.TAG_RESOURCE, Permission.KEY),
+    ("DELETE", "/2017-03-31/tags/{}", Operation.UNTAG_RESOURCE, Permission.KEY),
+    ("POST", _URL, Operation.CREATE_FUNCTION_URL_CONFIG, Permission.KEY),
+    ("GET", _URL, Operation.GET_FUNCTION_URL_CONFIG, Permission.KEY),
+    ("PUT", _URL, Operation.UPDATE_FUNCTION_URL_CONFIG, Permission.KEY),
+    ("DELETE", _URL, Operation.DELETE_FUNCTION_URL_CONFIG, Permission.KEY),
+    ("GET", _URL + "s", Operation.LIST_FUNCTION_URL_CONFIGS, Permission.KEY),
 )
 _ROUTES = [
-    (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name in TABLE
+    (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name, _ in TABLE
 ]
 
 
@@ -119,6 +125,11 @@ _WITH_QUERY = {
     ("List=ALL", Operation.GET_PROVISIONED_CONCURRENCY_CONFIG): Operation.LIST_PROVISIONED_CONCURRENCY_CONFIGS
 }
 """Where the query says what is meant."""
+PERMISSIONS = {operation: permission for _, _, operation, permission in TABLE}
+PERMISSIONS |= {other: PERMISSIONS[operation] for (_, operation), other in _WITH_QUERY.items()}
+"""By operation."""
+EVENTS = frozenset(operation for operation, permission in PERMISSIONS.items() if permission is Permission.INVOKE)
+"""Operations whose body is an event: it may have the size of one."""
 
 
 def route(method: str, path: str, query: str = "") -> tuple[Operation, tuple[str, ...]]:

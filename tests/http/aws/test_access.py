@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sockd.http.aws.access import Access
-from sockd.http.aws.routes import Operation, route
+from sockd.http.aws.routes import PERMISSIONS, Operation, Permission, route
 from sockd.plain.config import HttpConfig, LambdaApiConfig
 from sockd.plain.errors import BadConfig
 from tests.http.aws.conftest import KEYS, request
@@ -83,6 +83,7 @@ async def test_without_keys_only_invoking_is_open(keyless: Raw, worker: FakeLamb
     method, path = PATHS[name]
     for key in (None, "test"):  # SDKs sign with whatever they were given
         reply = await keyless.ask(request(method, path, {}, key=key))
+        assert (PERMISSIONS[Operation(name)] is Permission.INVOKE) == name.startswith("Invoke")
         if name == "Invoke":
             assert (reply.status, reply.body) == (200, b"{}")
         elif name == "InvokeWithResponseStream":
