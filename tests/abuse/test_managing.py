@@ -289,13 +289,13 @@ def test_a_key_allows_what_it_was_made_for(daemon: RunningDaemon, happened: Happ
         got = {name: status(text, method, path, body) for name, text in keys.items()}
         wanted = {name: 200 if name in may.split() else 403 for name in keys}
         assert got == wanted, (method, path)
-    listed = {
+    seen = {
         name: {
             function["name"] for function in requests.get(f"{url}/functions", headers=bearer(text), timeout=30).json()
         }
         for name, text in (("shop", shop), ("whole", whole))
     }
-    assert listed["shop"] == {"shop"} and listed["whole"] >= {"shop", "other"}
+    assert seen["shop"] == {"shop"} and seen["whole"] >= {"shop", "other"}
     shown = requests.get(f"{url}/status", headers=bearer(shop), timeout=30).json()
     assert shown.keys() == {"version", "limits"}, "nothing of other functions"
     happened(f"{len(table)} requests with each of {len(keys)} keys")

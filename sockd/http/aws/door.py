@@ -20,6 +20,7 @@ from sockd.http.aws.access import Access
 from sockd.http.aws.aliases import AliasOperations
 from sockd.http.aws.archives import CodeTooLarge
 from sockd.http.aws.concurrency import ConcurrencyOperations
+from sockd.http.aws.constants import ConstantOperations
 from sockd.http.aws.errors import refusal
 from sockd.http.aws.event_config import EventConfigOperations
 from sockd.http.aws.functions import FunctionOperations
@@ -27,6 +28,7 @@ from sockd.http.aws.invoke import InvokeOperations
 from sockd.http.aws.names import function_named
 from sockd.http.aws.not_offered import check_parameters
 from sockd.http.aws.operations import Call, Changes, gather
+from sockd.http.aws.policies import PolicyOperations
 from sockd.http.aws.provisioned import ProvisionedOperations
 from sockd.http.aws.routes import EVENTS, UPLOADS, Operation, route
 from sockd.http.aws.streaming import StreamingOperations
@@ -97,6 +99,8 @@ class LambdaApi:
                 ConcurrencyOperations(worker, changes, config.code),
                 TagOperations(worker, changes),
                 UrlOperations(worker, changes, config),
+                PolicyOperations(worker, changes),
+                ConstantOperations(worker),
                 InvokeOperations(worker),
                 StreamingOperations(worker),
                 EventConfigOperations(worker),

@@ -9,6 +9,7 @@ import enum
 import re
 
 from sockd.http.aws.errors import UnknownOperation
+from sockd.http.aws.unoffered import unoffered
 
 PREFIX = b"/20"
 """With what every path of this API begins: the year of its version."""
@@ -55,6 +56,14 @@ class Operation(enum.Enum):
     UPDATE_FUNCTION_URL_CONFIG = "UpdateFunctionUrlConfig"
     DELETE_FUNCTION_URL_CONFIG = "DeleteFunctionUrlConfig"
     LIST_FUNCTION_URL_CONFIGS = "ListFunctionUrlConfigs"
+    ADD_PERMISSION = "AddPermission"
+    REMOVE_PERMISSION = "RemovePermission"
+    GET_POLICY = "GetPolicy"
+    GET_FUNCTION_CODE_SIGNING_CONFIG = "GetFunctionCodeSigningConfig"
+    GET_RUNTIME_MANAGEMENT_CONFIG = "GetRuntimeManagementConfig"
+    GET_FUNCTION_RECURSION_CONFIG = "GetFunctionRecursionConfig"
+    LIST_LAYERS = "ListLayers"
+    LIST_EVENT_SOURCE_MAPPINGS = "ListEventSourceMappings"
 
 
 class Permission(enum.Enum):
@@ -115,18 +124,37 @@ TABLE: tuple[tuple[str, str, Operation, Permission], ...] = (
     ("PUT", _URL, Operation.UPDATE_FUNCTION_URL_CONFIG, Permission.KEY),
     ("DELETE", _URL, Operation.DELETE_FUNCTION_URL_CONFIG, Permission.KEY),
     ("GET", _URL + "s", Operation.LIST_FUNCTION_URL_CONFIGS, Permission.KEY),
+    ("POST", _FUNCTION + "/policy", Operation.ADD_PERMISSION, Permission.KEY),
+    ("DELETE", _FUNCTION + "/policy/{}", Operation.REMOVE_PERMISSION, Permission.KEY),
+    ("GET", _FUNCTION + "/policy", Operation.GET_POLICY, Permission.KEY),
+    (
+        "GET",
+        "/2020-06-30/functions/{}/code-signing-config",
+        Operation.GET_FUNCTION_CODE_SIGNING_CONFIG,
+        Permission.KEY,
+    ),
+    (
+        "GET",
+        "/2021-07-20/functions/{}/runtime-management-config",
+        Operation.GET_RUNTIME_MANAGEMENT_CONFIG,
+        Permission.KEY,
+    ),
+    ("GET", "/2024-08-31/functions/{}/recursion-config", Operation.GET_FUNCTION_RECURSION_CONFIG, Permission.KEY),
+    ("GET", "/2018-10-31/layers", Operation.LIST_LAYERS, Permission.KEY),
+    ("GET", "/2015-03-31/event-source-mappings", Operation.LIST_EVENT_SOURCE_MAPPINGS, Permission.KEY),
 )
 _ROUTES = [
     (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name, _ in TABLE
 ]
 
 
-_WITH_QUERY = {
-    ("List=ALL", Operation.GET_PROVISIONED_CONCURRENCY_CONFIG): Operation.LIST_PROVISIONED_CONCURRENCY_CONFIGS
+_WITH_QUERY: dict[tuple[str, Operation], Operation | None] = {
+    ("List=ALL", Operation.GET_PROVISIONED_CONCURRENCY_CONFIG): Operation.LIST_PROVISIONED_CONCURRENCY_CONFIGS,
+    ("find=LayerVersion", Operation.LIST_LAYERS): None,
 }
-"""Where the query says what is meant."""
+"""Where the query says what is meant; None: an operation that sockd does not offer."""
 PERMISSIONS = {operation: permission for _, _, operation, permission in TABLE}
-PERMISSIONS |= {other: PERMISSIONS[operation] for (_, operation), other in _WITH_QUERY.items()}
+PERMISSIONS |= {other: PERMISSIONS[operation] for (_, operation), other in _WITH_QUERY.items() if other}
 """By operation."""
 EVENTS = frozenset(operation for operation, permission in PERMISSIONS.items() if permission is Permission.INVOKE)
 """Operations whose body is an event: it may have the size of one."""
@@ -139,8 +167,12 @@ def route(method: str, path: str, query: str = "") -> tuple[Operation, tuple[str
     for wanted, pattern, operation in _ROUTES:
         found = pattern.fullmatch(path) if method == wanted else None
         if found:
-            said = (_WITH_QUERY.get((word, operation)) for word in query.split("&"))
-            return next(filter(None, said), operation), found.groups()
-    raise UnknownOperation(
-        f"sockd does not offer {method} {path[:200]}; docs/reference/lambda-api.md lists what it has"
-    )
+            meant = next(
+                (_WITH_QUERY[key] for word in query.split("&") if (key := (word, operation)) in _WITH_QUERY), operation
+            )
+            if meant is None:
+                break
+            return meant, found.groups()
+    name = unoffered(method, path, query)
+    what = f"{name} ({method} {path[:200]})" if name else f"{method} {path[:200]}, which is no operation of AWS's model"
+    raise UnknownOperation(f"sockd does not offer {what}; docs/reference/lambda-api.md lists what it has")

@@ -93,11 +93,17 @@ class UrlDoor:
         url = self._worker.urls.find(addressed.id)
         path, query = (part.decode("latin-1") for part in head.path_and_query())
         admitted = Admitted(url, addressed, SignedRequest(head.method.decode(), path, query, headers))
-        if url.auth == "AWS_IAM" and not self.preflight(admitted) and not _says_signed(admitted.signed):
+        if not self._may_be_open(url, admitted.signed) and not self.preflight(admitted):
             raise Forbidden()
         if head.content_length() > self.max_body_bytes:
             raise self.too_large()
         return admitted
+
+    def _may_be_open(self, url: FunctionUrl, request: SignedRequest) -> bool:
+        """Whether a request may be answered, as far as its head tells."""
+        if url.auth == "AWS_IAM":
+            return _says_signed(request)
+        return self._worker.urls.policies.of(url.name, url.qualifier).opens_urls
 
     def preflight(self, admitted: Admitted) -> bool:
         """Whether this door answers instead of the function."""

@@ -66,6 +66,14 @@ PATHS = {
     "UpdateFunctionUrlConfig": ("PUT", "/2021-10-31/functions/slow/url"),
     "DeleteFunctionUrlConfig": ("DELETE", "/2021-10-31/functions/slow/url"),
     "ListFunctionUrlConfigs": ("GET", "/2021-10-31/functions/slow/urls"),
+    "AddPermission": ("POST", "/2015-03-31/functions/slow/policy"),
+    "RemovePermission": ("DELETE", "/2015-03-31/functions/slow/policy/s"),
+    "GetPolicy": ("GET", "/2015-03-31/functions/slow/policy"),
+    "GetFunctionCodeSigningConfig": ("GET", "/2020-06-30/functions/slow/code-signing-config"),
+    "GetRuntimeManagementConfig": ("GET", "/2021-07-20/functions/slow/runtime-management-config"),
+    "GetFunctionRecursionConfig": ("GET", "/2024-08-31/functions/slow/recursion-config"),
+    "ListLayers": ("GET", "/2018-10-31/layers"),
+    "ListEventSourceMappings": ("GET", "/2015-03-31/event-source-mappings/"),
 }
 
 

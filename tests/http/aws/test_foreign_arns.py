@@ -29,6 +29,7 @@ def test_all_but_a_few_operations_name_a_function() -> None:
     assert {model.name for model in offered()} - {model.name for model in OPERATIONS} == {
         "GetAccountSettings",
         "ListFunctions",
+        "ListLayers",
     }
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from botocore.model import OperationModel, Shape, StructureShape
 
-from sockd.http.aws import event_config, shapes, urls
+from sockd.http.aws import event_config, policies, shapes, urls
 from tests.http.aws.aws_model import offered, on_the_wire, serialized
 from tests.http.aws.conftest import request
 from tests.http.aws.fake_lambda import FakeLambda
@@ -19,13 +19,16 @@ from tests.http.raw import Raw, Reply
 pytestmark = pytest.mark.anyio
 OBEYED = set(
     """
-    AdditionalVersionWeights AllowCredentials AllowHeaders AllowMethods AllowOrigins ApplicationLogLevel Architectures
-    AuthType ClientContext Code CodeSha256 Command Cors Description Destination DestinationConfig DryRun EntryPoint
-    Environment EphemeralStorage ExposeHeaders FunctionName FunctionVersion Handler ImageConfig ImageUri
-    InvocationType InvokeArgs InvokeMode LogFormat LogType LoggingConfig Marker MaxAge MaxItems
-    MaximumEventAgeInSeconds MaximumRetryAttempts MemorySize Name OnFailure OnSuccess PackageType Payload
+    Action AdditionalVersionWeights AllowCredentials AllowHeaders AllowMethods AllowOrigins
+    ApplicationLogLevel Architectures AuthType ClientContext Code CodeSha256 Command CompatibleArchitecture
+    CompatibleRuntime Cors Description Destination DestinationConfig DryRun EntryPoint Environment
+    EphemeralStorage EventSourceArn EventSourceToken ExposeHeaders FunctionName FunctionUrlAuthType
+    FunctionVersion Handler ImageConfig ImageUri InvocationType InvokeArgs InvokeMode InvokedViaFunctionUrl
+    LogFormat LogType LoggingConfig Marker MaxAge MaxItems MaximumEventAgeInSeconds MaximumRetryAttempts
+    MemorySize Name OnFailure OnSuccess PackageType Payload Principal PrincipalOrgID
     ProvisionedConcurrentExecutions Publish Qualifier ReservedConcurrentExecutions Resource RevisionId Role
-    RoutingConfig Runtime Size SystemLogLevel TagKeys Tags Timeout Variables WorkingDirectory ZipFile
+    RoutingConfig Runtime Size SourceAccount SourceArn StatementId SystemLogLevel TagKeys Tags Timeout
+    Variables WorkingDirectory ZipFile
     """.split()
 )
 """By name: members with one name mean the same in each operation."""
@@ -65,8 +68,10 @@ LEAST: dict[str, dict[str, Any]] = {
         "Code": {"ZipFile": b"PK..."},
     },
     "UpdateFunctionCode": {"FunctionName": "f", "ZipFile": b"PK..."},
+    "AddPermission": {"StatementId": "s", "Action": "lambda:InvokeFunction", "Principal": "*"},
 }
 BODIES: dict[str, type[shapes.Shape]] = {
+    "AddPermission": policies.Permission,
     "CreateAlias": shapes.AliasShape,
     "CreateFunction": shapes.Create,
     "CreateFunctionUrlConfig": urls.UrlSettings,
