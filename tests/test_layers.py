@@ -30,14 +30,14 @@ OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "sub
 NEEDED = {
     "forks": ("kept", "listed_variables", "observer", "randomness", "surroundings", "taken_names"),
     "handlers": ("app_kinds", "apps", "asgi", "debugging", "image_program", "package_path", "web_server", "wsgi"),
-    "messages": ("decimals", "log_layout"),
+    "messages": ("log_layout", "rare_answers"),
     "own_functions": ("building", "checks", "fingerprint", "trial"),
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names
 }
-"""Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal or is debugged; in Zygotes
-with packages; in sandboxes of a verification, a build or an image."""
+"""Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal or with keys of
+bytes, or is debugged; in Zygotes with packages; in sandboxes of a verification, a build or an image."""
 MODULES_LIMIT = 95
 """A bare interpreter has 23; those that own_traceback keeps for itself are not counted. Counted, not timed: what this costs
 is `sockd bench cold_start`'s affair."""

@@ -165,6 +165,14 @@ async def test_a_name_that_is_not_loopbacks_is_refused(keyless: Raw, worker: Fak
     assert worker.invoked == []
 
 
+async def test_a_target_with_scheme_and_host_is_that_operation(keyless: Raw, worker: FakeLambda) -> None:
+    worker.names.add("echo")
+    asked = request("POST", INVOKE, {}, key=None).replace(b"POST /", b"POST http://localhost/")
+    assert (await keyless.ask(asked)).body == b"{}"
+    reply = await keyless.ask(asked.replace(b"POST http://localhost", b"POST http://evil.example"))
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
+
+
 async def test_a_page_of_another_site_invokes_nothing(keyless: Raw, worker: FakeLambda) -> None:
     page = b"Host: localhost\r\nSec-Fetch-Site: cross-site"
     reply = await keyless.ask(request("POST", INVOKE, {}, key=None).replace(b"Host: localhost", page))

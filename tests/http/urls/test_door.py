@@ -40,6 +40,13 @@ async def test_a_request_by_name_and_by_path(client: Raw, worker: UrlWorker) -> 
         assert event["headers"]["host"] == host or f"{url.id}.lambda-url.localhost:5000"
 
 
+async def test_a_target_may_name_scheme_and_host(client: Raw, worker: UrlWorker) -> None:
+    url = worker.urls.create("says")
+    for target in (f"http://localhost/url/{url.id}/x?z=1", f"http://{url.id}.lambda-url.localhost/x?z=1"):
+        assert (await client.ask(get(target))).status == 200
+        assert (worker.event["rawPath"], worker.event["rawQueryString"]) == ("/x", "z=1")
+
+
 async def test_the_name_of_a_url_leads_to_its_function_alone(client: Raw, worker: UrlWorker) -> None:
     url = worker.urls.create("says")
     for path in ("/status", "/metrics", "/run/echo", "/2015-03-31/functions/", "/url/x/"):
