@@ -203,7 +203,9 @@ def _variable_row(each: PythonVariable) -> str:
 
 def lambda_api() -> str:
     """The operations of AWS's API."""
-    lines = [f"| {operation.value} | `{method} {path.replace('{}', '{name}')}` |" for method, path, operation in TABLE]
+    lines = [
+        f"| {operation.value} | `{method} {path.replace('{}', '{name}')}` |" for method, path, operation, _ in TABLE
+    ]
     return "# AWS Lambda API\n\n| operation | request |\n|---|---|\n" + "\n".join(sorted(lines)) + "\n"
 
 

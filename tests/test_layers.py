@@ -28,36 +28,21 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = {
-    "forks": (
-        "clocks",
-        "kept",
-        "listed_variables",
-        "module_kinds",
-        "observer",
-        "randomness",
-        "surroundings",
-        "taken_names",
-    ),
-    "handlers": tuple(
-        "app_kinds apps asgi debugging image_program interpreter_settings package_path web_server wsgi".split()
-    ),
-    "messages": ("decimals", "log_layout"),
-    "own_functions": (
-        "building",
-        "checks",
-        "fingerprint",
-        "interpreter",
-        "registrations",
-        "state",
-        "top_level",
-        "trial",
-    ),
+    "forks": "clocks kept listed_variables module_kinds observer randomness surroundings taken_names".split(),
+    "handlers": "app_kinds apps asgi debugging image_program interpreter_settings package_path web_server wsgi".split(),
+    "messages": "log_layout rare_answers".split(),
+    "own_functions": "building checks fingerprint interpreter registrations state top_level trial".split(),
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names
 }
+<<<<<<< HEAD
 """Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal, has variables of the
 interpreter or is debugged; in Zygotes with packages; in sandboxes of a verification, a build or an image."""
+=======
+"""Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal or with keys of
+bytes, or is debugged; in Zygotes with packages; in sandboxes of a verification, a build or an image."""
+>>>>>>> awsapi
 MODULES_LIMIT = 95
 """A bare interpreter has 23; those that own_traceback keeps for itself are not counted. Counted, not timed: what this costs
 is `sockd bench cold_start`'s affair."""

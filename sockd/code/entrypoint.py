@@ -19,7 +19,7 @@ HANDLER_CHARS = 128
 OPENLAMBDA = "f:f"
 CONVENTIONS = (
     ("lambda_function.py", "lambda_function:lambda_handler"),  # AWS Lambda's console and its templates
-    ("handler.py", "handler:handler"),
+    ("handler.py", "handler:handler"),  # or handler:app
     ("main.py", "main:handler"),  # or main:app, as in FastAPI's examples
     ("function/function.py", "function.function:handler"),  # SeBS: a package, for its `from . import storage`
     ("f.py", OPENLAMBDA),  # OpenLambda; its f may be missing and its app be there
@@ -28,6 +28,7 @@ CONVENTIONS = (
 """What is looked for, in order: the first file that exists decides."""
 DETECTED_APPS = {
     **dict.fromkeys((found for _, found in CONVENTIONS[:4]), ""),
+    "handler:handler": "maybe",
     "main:handler": "maybe",
     "f:f": "maybe",
     "app:app": "auto",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sockd.code import handler_checker
 from sockd.code.code_store import SANDBOX_PATH
+from sockd.code.entrypoint import DETECTED_APPS
 from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.kernel.bounded_child import run_bounded
 from sockd.plain.errors import BadFunctionConfig
@@ -22,12 +23,14 @@ DEADLINE_S = 10.0
 MEMORY_BYTES = 512 << 20
 MAX_SOURCE_BYTES = 4 << 20
 MAX_SAID_BYTES = 500
-FALLBACK = {"f:f": ["f", "app"], "main:handler": ["handler", "app"]}
-"""Handlers that may be web apps instead (`sockd_zygote.handlers.entry.load_any`)."""
+APP = "app"
+"""The web app that a module may have instead of a handler (`sockd_zygote.handlers.entry.load_any`)."""
+MAYBE_APPS = frozenset(handler for handler, kind in DETECTED_APPS.items() if kind == "maybe")
+"""Handlers that may be missing beside an app; OpenLambda's `f` may be in every module, which OL_ENTRY_FILE names."""
 
 
 def check_handler(code: Path, handler: str, *, has_packages: bool, python: Interpreter = OWN_PYTHON) -> str:
-    """The handler, or the web app that the code has instead (FALLBACK). Blocks.
+    """The handler, or the web app that the code has instead (APP). Blocks.
 
     Args: handler: "module:attr"; has_packages: the module may come from one; python: the interpreter that runs it.
 
@@ -45,11 +48,10 @@ def check_handler(code: Path, handler: str, *, has_packages: bool, python: Inter
         return handler
     source, shown = code / file, f"{SANDBOX_PATH}/{file}"
     said = _read(source, shown, [name], python)
-    if said and handler in FALLBACK:
-        name_and_app = FALLBACK[handler]
-        said = _read(source, shown, name_and_app, python)
+    if said and (name == "f" or handler in MAYBE_APPS):
+        said = _read(source, shown, [name, APP], python)
         if not said:
-            return f"{module}:{name_and_app[1]}"
+            return f"{module}:{APP}"
     if said:
         raise BadFunctionConfig(
             f"the handler is {module}.{name}, and {said}{'' if any(each in said for each in NOT_COMPILED) else ELSEWHERE}"

@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sockd.plain.errors import BadConfig, BadRequest
+from sockd.plain.function_arns import PREFIX, parse
 
 DIRECTORY = "directory:"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_FUNCTION = re.compile(
-    r"(?:arn:aws[a-z-]*:lambda:[a-z0-9-]{1,32}:[0-9]{12}:function:)?"
-    r"(?P<name>[A-Za-z0-9_-]{1,64})(?::(?P<qualifier>\$LATEST|[A-Za-z0-9_-]{1,128}))?"
-)
 
 
 class FunctionDestination(NamedTuple):
@@ -49,12 +46,16 @@ def parse_destination(text: str) -> Destination:
         if _NAME.fullmatch(name):
             return DirectoryDestination(name)
         raise BadRequest("the name of a directory is 1 to 64 of A-Z a-z 0-9 _ -; its path is in [events.directories]")
-    found = _FUNCTION.fullmatch(text)
+    found = parse(text)
     if found is None:
         raise BadRequest(
             f"{text[:200]!r} is no destination of sockd's: name a function, by name or ARN, or say directory:NAME"
         )
-    return FunctionDestination(found["name"], found["qualifier"] or "")
+    if not found.is_local:
+        raise BadRequest(
+            f"the destination {text[:200]!r} is in another region or account: ARNs of this worker's functions begin with {PREFIX}"
+        )
+    return FunctionDestination(found.name, found.qualifier)
 
 
 class Directories:

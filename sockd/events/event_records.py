@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from sockd.events.event import Event
+from sockd.plain.function_arns import arn
 
-ARN_PREFIX = "arn:aws:lambda:local:000000000000:function:"
 LATEST = "$LATEST"
 
 
@@ -39,7 +39,7 @@ def record(
         "timestamp": timestamp(now),
         "requestContext": {
             "requestId": str(uuid.UUID(bytes=event.id)),
-            "functionArn": f"{ARN_PREFIX}{event.function}:{event.qualifier or LATEST}",
+            "functionArn": arn(event.function, event.qualifier or LATEST),
             "condition": condition,
             "approximateInvokeCount": event.attempts,
         },

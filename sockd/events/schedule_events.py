@@ -13,6 +13,7 @@ import msgspec
 from sockd.events.schedule_expressions import as_aws
 from sockd.events.schedule_table import Schedule
 from sockd.plain.errors import BadRequest
+from sockd.plain.function_arns import ACCOUNT, PARTITION, REGION
 
 
 def check_event(event: bytes, limit: int) -> None:
@@ -34,10 +35,10 @@ def event_of(schedule: Schedule) -> bytes:
         "id": str(uuid.uuid4()),
         "detail-type": "Scheduled Event",
         "source": "aws.events",
-        "account": "000000000000",
+        "account": ACCOUNT,
         "time": as_aws(schedule.next_at),
-        "region": "local",
-        "resources": [f"arn:aws:events:local:000000000000:rule/{schedule.name}"],
+        "region": REGION,
+        "resources": [f"arn:{PARTITION}:events:{REGION}:{ACCOUNT}:rule/{schedule.name}"],
         "detail": msgspec.Raw(schedule.event or b"{}"),
     }
     return msgspec.json.encode(fields)

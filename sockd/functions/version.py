@@ -20,7 +20,7 @@ from sockd.functions.initscripts import Initscript
 from sockd.functions.version_program import About, UsedImage, program_of_code, program_of_image
 from sockd.images.program import ImageInUse, Program
 from sockd.plain.call_signature import key_id, source_tag
-from sockd.plain.errors import MethodNotAllowed, OtherCode
+from sockd.plain.errors import MethodNotAllowed, OtherCode, QueryNotTaken
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import FunctionInfo
 from sockd.registry.aliases import LATEST
@@ -80,13 +80,15 @@ class Version:
         return cls(record, config, closure, *program_of_code(about, closure, packages, code), number)
 
     def call(self, request: InvokeRequest, is_app: bool) -> Call:
-        """The request to a sandbox of this version. Raises: MethodNotAllowed."""
+        """The request to a sandbox of this version. Raises: MethodNotAllowed, QueryNotTaken."""
         if request.method != ANY_METHOD:
             self._check_method(request.method, is_app)
         details, payload = request.details, request.payload
         if is_app and request.as_http is not None:
             http, payload = request.as_http()
             details = {**(details or {}), "http": http}
+        elif request.query:
+            raise QueryNotTaken(request.name)
         return Call(request.id, payload, msgspec.json.encode(details) if details else b"")
 
     def check_code(self, expected: Sequence[str]) -> None:

@@ -1,10 +1,11 @@
 """The application of the public port. An invocation passes no framework.
 
     POST|GET /run/<name>[:version or alias][/...]
-                           bytes in, JSON out; GET or an empty body is the event {}
+                           bytes in, JSON out; GET or an empty body is the event {}; a query is refused, as no function of
+                           events would see it
     ANY /run/<name>[:version or alias][/path][?query]
                            of a web app: what follows the name is its own
-    GET /healthz  /status  /metrics
+    GET|HEAD /healthz  /status  /metrics
                            these three also over a Unix socket of the state directory, which only root can put there;
                            who may use all but the first: `sockd.http.access.callers`
     /2015-03-31/...        AWS's Lambda API (`sockd.http.aws`)
@@ -27,7 +28,6 @@ from typing import Any, Protocol
 from sockd.http.access.callers import AUTHORIZATION, Callers, Door
 from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
 from sockd.http.aws.door import LambdaApi
-from sockd.http.aws.names import arn
 from sockd.http.aws.routes import PREFIX
 from sockd.http.run.replays import Replays
 from sockd.http.run.run_options import HEADERS, SIGNATURE, ours, run_as_asked
@@ -44,6 +44,7 @@ from sockd.http.wire.streamed import StreamedAnswer
 from sockd.plain import trace_context
 from sockd.plain.config import HttpConfig
 from sockd.plain.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
+from sockd.plain.function_arns import arn
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
 
@@ -64,13 +65,15 @@ _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 class Called:
     """A request's target: function, version or alias, rest of the path, query."""
 
-    __slots__ = ("_target", "name", "qualifier")
+    __slots__ = ("_target", "name", "qualifier", "query")
 
     def __init__(self, target: re.Match[bytes]) -> None:
         """Args: target: as `_RUN_TARGET` matched it."""
         self._target = target
         self.name = target[1].decode()
         self.qualifier = target[2].decode().replace("%24", "$") if target[2] else ""
+        self.query: bytes | None = target[4]
+        """Undecoded; empty or None: there is none."""
 
     def as_http(self, exchange: Exchange, body: bytes, *, without: bytes = b"") -> dict[str, Any]:
         """The request for a web app. Args: without: a header that is not the app's."""
@@ -194,8 +197,8 @@ class Front:
         page = self._pages.get(path)
         if page is None:
             raise NoSuchPage(NO_SUCH_PAGE)
-        if head.method != b"GET":
-            raise MethodNotAllowed(head.method.decode(), "GET")
+        if head.method not in (b"GET", b"HEAD"):
+            raise MethodNotAllowed(head.method.decode(), "GET, HEAD")
         return page
 
     def check_caller(self, target: Called | Page, connection: Connection, head: Head) -> bool:
@@ -302,6 +305,8 @@ class FrontExchange(BodyExchange):
         request.sink, request.method, request.as_http = sink, self.head.method.decode(), self._as_http
         if target.qualifier:
             request.qualifier, request.details = target.qualifier, {"arn": arn(target.name, target.qualifier)}
+        if target.query:
+            request.query = target.query
         if self._asked is not None:
             request.trace = trace_context.of_headers(self.head.headers)
         return request, sink

@@ -233,6 +233,19 @@ class MethodNotAllowed(SockdError):
         self.allow = allow
 
 
+class QueryNotTaken(SockdError):
+    """A query was sent to a function of events, which would not see it."""
+
+    status = 400
+    error_type = "InvalidRequestException"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the function {name!r} takes its event from the body, so the query would not reach it: send it as JSON in the body, "
+            "or call the function's URL (sockd url), whose events have queryStringParameters"
+        )
+
+
 class NameTaken(SockdError):
     """The deploy would replace a function that was deployed from another source."""
 

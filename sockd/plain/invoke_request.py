@@ -56,6 +56,8 @@ class InvokeRequest(msgspec.Struct):
                          headers [[name, value], ...], client, server, scheme; the payload is its body then"""
     method: str = "POST"
     """Of HTTP, for functions that say which they take; "*": the door takes all of them."""
+    query: bytes = b""
+    """Of HTTP, undecoded, for a web app: a function of events is not called with one."""
     as_http: Callable[[], tuple[dict[str, Any], bytes]] | None = None
     """For a function that is a web app, which nobody knows before it has been looked up: what `details["http"]` is to be, and
     the body that is its payload."""

@@ -1,4 +1,5 @@
-"""Everything that a function is, as one immutable value: its deploys, published versions, aliases, provisions and URLs.
+"""Everything that a function is, as one immutable value: its deploys, published versions, aliases, provisions,
+URLs and policies.
 
 Each `with_...` and `without_...` is a pure function from one value to the next. Owns nothing: a `FunctionStore` keeps the
 values, `Registry` has the current ones in memory.
@@ -14,6 +15,7 @@ from sockd.plain.errors import NoSuchFunction, NoSuchVersion
 from sockd.registry.aliases import Alias
 from sockd.registry.function_record import FunctionRecord
 from sockd.registry.function_url import FunctionUrl
+from sockd.registry.policy import Policy
 from sockd.registry.provisions import Provision
 from sockd.registry.publications import Publication
 
@@ -38,6 +40,8 @@ class FunctionAggregate:
     """By qualifier: a published number or an alias."""
     urls: Mapping[str, FunctionUrl] = field(default_factory=dict)
     """By qualifier: an alias, or empty for the last deploy."""
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    """By qualifier: a published number, an alias, or empty for the last deploy."""
 
     @property
     def current(self) -> FunctionRecord:
@@ -96,9 +100,11 @@ class FunctionAggregate:
         return replace(self, last_number=number, publications=_with(self.publications, number, publication))
 
     def without_publication(self, number: int, keep: int) -> FunctionAggregate:
-        """What was provisioned for the published version goes with it, and its deploy if that is old."""
+        """What was provisioned for the published version goes with it, its policy, and its deploy if that is old."""
         publications = _without(self.publications, number)
-        changed = replace(self, publications=publications, provisions=_without(self.provisions, str(number)))
+        parts: tuple[Mapping[str, Any], ...] = (self.provisions, self.policies)
+        provisions, policies = (_without(part, str(number)) for part in parts)
+        changed = replace(self, publications=publications, provisions=provisions, policies=policies)
         return changed._without_old_deploys(keep)
 
     def with_alias(self, alias: Alias) -> FunctionAggregate:
@@ -106,10 +112,10 @@ class FunctionAggregate:
         return replace(self, aliases=_with(self.aliases, alias.alias, alias))
 
     def without_alias(self, alias: str) -> FunctionAggregate:
-        """What was provisioned for the alias goes with it, and its URL."""
-        parts: tuple[Mapping[str, Any], ...] = (self.aliases, self.provisions, self.urls)
-        aliases, provisions, urls = (_without(part, alias) for part in parts)
-        return replace(self, aliases=aliases, provisions=provisions, urls=urls)
+        """What was provisioned for the alias goes with it, its URL and its policy."""
+        parts: tuple[Mapping[str, Any], ...] = (self.aliases, self.provisions, self.urls, self.policies)
+        aliases, provisions, urls, policies = (_without(part, alias) for part in parts)
+        return replace(self, aliases=aliases, provisions=provisions, urls=urls, policies=policies)
 
     def with_provision(self, provision: Provision) -> FunctionAggregate:
         """Add it, or change it."""
@@ -124,6 +130,10 @@ class FunctionAggregate:
 
     def without_url(self, qualifier: str) -> FunctionAggregate:
         return replace(self, urls=_without(self.urls, qualifier))
+
+    def with_policy(self, qualifier: str, policy: Policy) -> FunctionAggregate:
+        """Add it, or change it."""
+        return replace(self, policies=_with(self.policies, qualifier, policy))
 
     def removed(self) -> FunctionAggregate:
         """What is left of a removed function."""

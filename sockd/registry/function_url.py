@@ -32,7 +32,7 @@ class NoSuchUrl(NoSuchFunction):
     """The function, or the alias, has no URL; or no URL has this id."""
 
 
-class Cors(msgspec.Struct, frozen=True, omit_defaults=True, rename="pascal", kw_only=True):
+class Cors(msgspec.Struct, frozen=True, omit_defaults=True, rename="pascal", kw_only=True, forbid_unknown_fields=True):
     """What browsers may do from pages of other origins, by AWS's names."""
 
     allow_credentials: bool = False

@@ -11,6 +11,7 @@ import time
 
 import msgspec
 
+from sockd.registry.function_policies import FunctionPolicies
 from sockd.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl, UrlExists
 from sockd.registry.registry import Registry
 
@@ -23,6 +24,8 @@ class FunctionUrls:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self.policies = FunctionPolicies(registry)
+        """Which of the URLs without authorization everybody may call."""
 
     def create(
         self, name: str, qualifier: str = "", *, auth: Auth = "NONE", mode: Mode = "BUFFERED", cors: Cors | None = None

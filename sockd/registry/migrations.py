@@ -3,6 +3,7 @@
 schema 1  functions and their deploys      schema 4  tables for published versions, aliases, provisions; function URLs
 schema 2  initscripts of deploys           schema 5  one value for each function, but for its deploys
 schema 3  sealed settings                  schema 6  images of deploys
+                                           schema 7  policies, in the value of each function
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from sockd.registry.aggregate import FunctionAggregate
 from sockd.registry.secrets import Vault, is_sealed
 from sockd.sqlite.database import add_tables, schema_of
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 SCHEMA = """
 CREATE TABLE functions (
     name TEXT PRIMARY KEY,
@@ -70,6 +70,9 @@ def prepare(database: sqlite3.Connection, file_name: str, vault: Vault) -> None:
         database.execute("PRAGMA user_version = 3")
     if found == 5:
         add_tables(database, migrations.IMAGES, SCHEMA_VERSION)
+    elif found == 6:
+        # An older sockd would drop the policies of a value that it changes.
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     elif 0 < found < 5:
         rows = [(each.name, encoded(each)) for each in migrations.gathered(database)]
         migrations.replace_tables(database, SCHEMA, SCHEMA_VERSION, rows)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from starlette.routing import Route
 
 from sockd.functions.debugging import ReportProgress
 from sockd.functions.environments import Environments
@@ -453,17 +454,7 @@ async def _open_doors(
         buffers=buffers,
     )
     stack.push_async_callback(local.aclose, 0.0)
-    more = [
-        *management_debug.routes(daemon, config.http.max_payload_bytes),
-        *management_env.routes(daemon.environments),
-        *management_keys.routes(keys),
-        *management_settings.routes(daemon),
-        *management_versions.routes(daemon),
-        *management_urls.routes(daemon, config),
-        *management_images.routes(daemon.images, config.images.max_image_mb << 20, state.path / "tmp"),
-        *management_events.routes(daemon.events),
-        *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),
-    ]
+    more = management_routes(daemon, config, keys, state.path / "tmp")
     app = Management(daemon, config, state.path / "tmp", more).app
     mode = 0o600 if managers.gid is None else 0o660
     management = HttpServer(
@@ -482,3 +473,18 @@ async def _open_doors(
     for server in servers:
         await server.start()
     return servers
+
+
+def management_routes(daemon: Daemon, config: Config, keys: Keys, tmp: Path) -> list[Route]:
+    """Return the routes of the management API beside those of `Management`. Args: tmp: a directory for uploads."""
+    return [
+        *management_debug.routes(daemon, config.http.max_payload_bytes),
+        *management_env.routes(daemon.environments),
+        *management_keys.routes(keys),
+        *management_settings.routes(daemon),
+        *management_versions.routes(daemon),
+        *management_urls.routes(daemon, config),
+        *management_images.routes(daemon.images, config.images.max_image_mb << 20, tmp),
+        *management_events.routes(daemon.events),
+        *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),
+    ]

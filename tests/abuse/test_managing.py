@@ -259,7 +259,7 @@ def test_a_key_allows_what_it_was_made_for(daemon: RunningDaemon, happened: Happ
 
     code = zipped({"f.py": ECHO})
     table = {
-        ("GET", "/functions"): "read whole",
+        ("GET", "/functions"): "read shop whole",
         ("GET", "/functions/shop"): "read shop whole",
         ("GET", "/functions/shop/logs"): "read shop whole",
         ("GET", "/functions/other/logs"): "read whole",
@@ -289,6 +289,15 @@ def test_a_key_allows_what_it_was_made_for(daemon: RunningDaemon, happened: Happ
         got = {name: status(text, method, path, body) for name, text in keys.items()}
         wanted = {name: 200 if name in may.split() else 403 for name in keys}
         assert got == wanted, (method, path)
+    seen = {
+        name: {
+            function["name"] for function in requests.get(f"{url}/functions", headers=bearer(text), timeout=30).json()
+        }
+        for name, text in (("shop", shop), ("whole", whole))
+    }
+    assert seen["shop"] == {"shop"} and seen["whole"] >= {"shop", "other"}
+    shown = requests.get(f"{url}/status", headers=bearer(shop), timeout=30).json()
+    assert shown.keys() == {"version", "limits"}, "nothing of other functions"
     happened(f"{len(table)} requests with each of {len(keys)} keys")
     kept = (daemon.state / "keys.json").read_text()
     assert all(text.rpartition("_")[2] not in kept for text in keys.values()), "hashes alone are kept"
@@ -299,6 +308,41 @@ def test_a_key_allows_what_it_was_made_for(daemon: RunningDaemon, happened: Happ
     assert status(whole, "GET", "/functions") == 401
     for name in ("shop", "other"):
         daemon.remove(name)
+
+
+@case(
+    "K21",
+    "a key for one function, and one that may deploy alone, name a function that is closed to them as a destination of events",
+    expect="403; the other function does not run",
+)
+def test_no_key_calls_a_function_by_way_of_another(daemon: RunningDaemon, happened: Happened) -> None:
+    url = managed_at(daemon)
+    daemon.deploy("mine", ECHO)
+    daemon.deploy(
+        "closed", {"f.py": "def f(event):\n    print('was called')\n    return event", "sockd.toml": 'run = "off"'}
+    )
+    told = {}
+    for name, rights, functions in (
+        ("of-mine", ("read", "invoke", "deploy"), ["mine"]),
+        ("deployer", ("deploy",), []),
+    ):
+        headers = bearer(key(daemon, name, *rights, functions=functions))
+        for side in ("on_success", "on_failure"):
+            body = json.dumps({side: "closed"})
+            path = f"{url}/functions/mine/event-invoke-config"
+            told[name, side] = requests.put(path, data=body, headers=headers, timeout=30).status_code
+        schedule = json.dumps({"function": "closed", "expression": "rate(1 minute)"})
+        put = requests.put(f"{url}/schedules/{name}", data=schedule, headers=headers, timeout=30)
+        told[name, "schedule"] = put.status_code
+    happened(str(told))
+    assert set(told.values()) == {403}
+    assert daemon.manage("GET", "/functions/mine/event-invoke-config").json == []
+    assert daemon.manage("GET", "/schedules").json == []
+    assert daemon.logs("closed") == []
+    for name in ("of-mine", "deployer"):
+        assert daemon.manage("DELETE", f"/keys/{name}").status == 200
+    for name in ("mine", "closed"):
+        assert daemon.remove(name).status == 200
 
 
 @case("K21", "the address is plain http to another machine", expect="neither the worker nor the client does it unasked")

@@ -39,6 +39,26 @@ def test_what_cannot_work_is_refused_with_the_place(
 
 
 @pytest.mark.parametrize(
+    ("file", "handler", "found"),
+    [
+        ("f.py", "f:f", "f:app"),
+        ("app.py", "app:f", "app:app"),  # OL_ENTRY_FILE
+        ("main.py", "main:handler", "main:app"),
+        ("handler.py", "handler:handler", "handler:app"),
+    ],
+)
+def test_an_app_may_stand_for_the_handler(tmp_path: Path, file: str, handler: str, found: str) -> None:
+    (tmp_path / file).write_text("app = print")
+    assert check_handler(tmp_path, handler, has_packages=False) == found
+
+
+def test_an_app_does_not_stand_for_any_other_handler(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("app = print")
+    with pytest.raises(BadFunctionConfig, match="has no handler"):
+        check_handler(tmp_path, "shop:handler", has_packages=False)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "def handler(event): pass",

@@ -431,10 +431,21 @@ def test_what_a_generator_yields_is_streamed_and_joined_for_aws_s_clients(
 
 def test_a_plain_function_ignores_its_path_and_takes_get_and_post(daemon: RunningDaemon) -> None:
     daemon.deploy("plain", "def f(event): return event")
-    assert daemon.request("GET", "/run/plain/some/path?q=1").json == {}
+    assert daemon.request("GET", "/run/plain/some/path?").json == {}
     assert daemon.request("POST", "/run/plain/path", b"[1]").json == [1]
     refused = daemon.request("DELETE", "/run/plain")
     assert (refused.status, refused.headers["allow"]) == (405, "GET, POST")
+
+
+def test_a_query_that_a_plain_function_would_not_see_is_refused(daemon: RunningDaemon) -> None:
+    daemon.deploy("asked", "def f(event): return event")
+    for _ in range(2):  # before and after it is known that the function is no app
+        refused = daemon.request("GET", "/run/asked?q=1")
+        assert (refused.status, refused.json["errorType"]) == (400, "InvalidRequestException")
+        assert "queryStringParameters" in refused.json["errorMessage"]
+        assert daemon.request("POST", "/run/asked", b'{"q": 1}').json == {"q": 1}
+    later = daemon.request("POST", "/run/asked?q=1", b"{}", {"X-Amz-Invocation-Type": "Event"})
+    assert (later.status, daemon.manage("GET", "/events").json) == (400, [])
 
 
 def test_the_first_request_of_a_function_may_be_one_that_it_refuses(daemon: RunningDaemon) -> None:

@@ -107,9 +107,20 @@ def test_a_function_from_its_creation_to_its_end(client: Any) -> None:
     assert waited_s < 10  # a waiter that has to wait sleeps for seconds at a time, five times as often
 
 
-@pytest.mark.parametrize("name", ["f", "f:$LATEST", "arn:aws:lambda:eu-central-1:123456789012:function:f"])
+@pytest.mark.parametrize("name", ["f", "f:$LATEST", "arn:aws:lambda:local:000000000000:function:f"])
 def test_a_function_by_any_of_its_names(client: Any, function: str, name: str) -> None:
     assert invoke(client, name, {"x": 1})["StatusCode"] == 200
+
+
+def test_an_arn_of_another_region_or_account_is_not_the_local_function(client: Any, function: str) -> None:
+    for prefix, error in (
+        ("arn:aws:lambda:eu-central-1:123456789012", client.exceptions.ResourceNotFoundException),
+        ("arn:aws:lambda:local:123456789012", ClientError),
+    ):
+        for ask in (client.invoke, client.get_function, client.delete_function, client.list_aliases):
+            with pytest.raises(error):
+                ask(FunctionName=f"{prefix}:function:f")
+    assert invoke(client, "f", {})["StatusCode"] == 200
 
 
 def test_a_dry_run_runs_nothing(client: Any, daemon: RunningDaemon, function: str) -> None:
@@ -254,8 +265,8 @@ def test_errors_come_as_the_exceptions_that_boto3_has_for_them(client: Any, func
         client.create_function(
             FunctionName="js", Runtime="nodejs22.x", Role=ROLE, Handler="a.b", Code={"ZipFile": zipped({"a.js": ""})}
         )
-    with pytest.raises(ClientError, match="UnknownOperationException"):
-        client.get_policy(FunctionName="f")
+    with pytest.raises(ClientError, match=r"UnknownOperationException.*does not offer ListCodeSigningConfigs"):
+        client.list_code_signing_configs()
 
 
 def test_too_many_at_a_time_are_throttled(client: Any, function: str, gate: Gate, daemon: RunningDaemon) -> None:

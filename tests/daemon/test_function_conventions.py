@@ -27,11 +27,18 @@ def test_a_handler_of_two_parameters_gets_event_and_context(daemon: RunningDaemo
     assert daemon.call("two", {"n": 1}) == [{"n": 1}, "two"]
 
 
-@pytest.mark.parametrize("file", ["main.py", "app.py", "f.py"])
+@pytest.mark.parametrize("file", ["main.py", "app.py", "f.py", "handler.py"])
 def test_an_app_is_found_where_frameworks_have_it(daemon: RunningDaemon, file: str) -> None:
     code = "def app(environ, start_response):\n start_response('200 OK', [])\n return [environ['PATH_INFO'].encode()]\n"
     daemon.deploy("framework", {file: code}, check_handler=True)
     assert daemon.request("GET", "/run/framework/a/b").body == b"/a/b"
+
+
+def test_an_app_is_found_in_the_file_that_openlambda_s_variable_names(daemon: RunningDaemon) -> None:
+    code = "def app(environ, start_response):\n start_response('200 OK', [])\n return [environ['PATH_INFO'].encode()]\n"
+    files = {"app.py": code, "ol.yaml": 'environment:\n  OL_ENTRY_FILE: "app.py"\n'}
+    daemon.deploy("entry", files, check_handler=True)
+    assert daemon.request("GET", "/run/entry/a?b=1").body == b"/a"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +223,7 @@ def test_an_exception_is_told_as_aws_tells_it_with_the_user_s_frames_only(daemon
     [
         ("def f(event): return object()", "Runtime.MarshalError", "Unable to marshal response"),
         ("def f(event): return {1, 2}", "Runtime.MarshalError", "not JSON serializable"),
-        ("def f(event): return float('nan')", "Runtime.MarshalError", "Unable to marshal response"),
+        ("def f(event): return [b'\\xff']", "Runtime.MarshalError", "Unable to marshal response"),
         ("def f(event): return {(1, 2): 3}", "Runtime.MarshalError", "Unable to marshal response"),
         ("x = []\nx.append(x)\ndef f(event): return x", "Runtime.MarshalError", "Unable to marshal response"),
         ("class Mine(Exception): pass\ndef f(event): raise Mine('ouch')", "Mine", "ouch"),

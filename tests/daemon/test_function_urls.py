@@ -111,6 +111,23 @@ def test_what_goes_wrong_is_told_without_words_of_the_function(
     assert "set-cookie" not in answer.headers
 
 
+def test_the_calls_of_a_first_apply(daemon: RunningDaemon, client: Any, function: str) -> None:
+    """As Terraform makes them for a function, its public URL and the permission of that; and when it takes them back."""
+    for read in (client.get_function_code_signing_config, client.get_runtime_management_config):
+        assert read(FunctionName="f")["ResponseMetadata"]["HTTPStatusCode"] == 200
+    url = client.create_function_url_config(FunctionName="f", AuthType="NONE")["FunctionUrl"]
+    public = {"StatementId": "FunctionURLAllowPublicAccess", "Action": "lambda:InvokeFunctionUrl", "Principal": "*"}
+    client.add_permission(FunctionName="f", **public, FunctionUrlAuthType="NONE")
+    (statement,) = json.loads(client.get_policy(FunctionName="f")["Policy"])["Statement"]
+    assert statement["Sid"] == "FunctionURLAllowPublicAccess"
+    assert call(daemon, url).status == 201
+    client.remove_permission(FunctionName="f", StatementId="FunctionURLAllowPublicAccess")
+    assert call(daemon, url).status == 403
+    with pytest.raises(client.exceptions.ResourceNotFoundException):
+        client.get_policy(FunctionName="f")
+    assert client.list_event_source_mappings(FunctionName="f")["EventSourceMappings"] == []
+
+
 def test_a_url_that_wants_a_signature(daemon: RunningDaemon, client: Any, function: str) -> None:
     url = client.create_function_url_config(FunctionName="f", AuthType="AWS_IAM")["FunctionUrl"]
     assert call(daemon, url).status == 403

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -166,6 +168,29 @@ def test_the_caddyfile_publishes_what_the_page_says(tmp_path: Path) -> None:
         (tmp_path / "shop" / "requirements.txt").write_text("!!")
         broken = subprocess.run(["bash", "-euo", "pipefail", "-c", shell], cwd=tmp_path, env=env, capture_output=True)
         assert broken.returncode != 0, "a deploy that fails fails the job"
+
+
+@pytest.mark.root
+def test_the_job_of_a_ci_does_its_steps_with_the_key_of_the_page(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    add = next(line for line in page.splitlines() if line.startswith("sudo sockd keys add ci "))
+    (workflow,) = (block for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S) if "jobs:" in block)
+    steps = [step["run"] for step in yaml.safe_load(workflow)["jobs"]["deploy"]["steps"] if "run" in step]
+    commands = [shlex.split(step)[1:] for step in steps if step.startswith("sockd ")]
+    assert {command[0] for command in commands} >= {"deploy", "invoke"}
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "handler.py").write_text(SHOP)
+    with running(tmp_path / "state", '[management]\nlisten = "127.0.0.1:0"\n') as daemon:
+        made = cli(*shlex.split(add)[2:], "--state-dir", str(daemon.state), home=tmp_path)
+        assert made.returncode == 0, made.stderr
+        where: dict[str, Any] = {"SOCKD_WORKER": managed_at(daemon), "SOCKD_KEY": made.stdout.strip()}
+        for command in (*commands, ["ls"]):
+            done = cli(*command, home=tmp_path, cwd=tmp_path, **where)
+            assert done.returncode == 0 and "shop" in done.stdout, (command, done.stderr)
+        daemon.deploy("other", "def f(event): return event")
+        assert "other" not in cli("ls", home=tmp_path, **where).stdout
+        refused = cli("invoke", "other", home=tmp_path, **where)
+        assert refused.returncode == 1 and "is for shop only" in refused.stderr
 
 
 @pytest.mark.root

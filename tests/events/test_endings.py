@@ -56,7 +56,7 @@ async def test_a_record_goes_to_a_directory(house: House) -> None:
 async def test_a_record_is_the_event_of_another_function(house: House) -> None:
     house.functions.do |= {"f": lambda payload: b'"made"', "next": lambda payload: b"1"}
     async with house.open() as events:
-        arn = "arn:aws:lambda:eu-central-1:123456789012:function:next"
+        arn = "arn:aws:lambda:local:000000000000:function:next"
         await events.put_event_config(EventInvokeConfig(function="f", on_success=arn))
         await events.accept("f", "", b'{"a": 1}', source="aws")
         await all_over(events, house.clock)
@@ -77,7 +77,7 @@ async def test_functions_that_feed_each_other_are_stopped(house: House) -> None:
         assert "DeliveryFailed" in letter["reason"]
 
 
-@pytest.mark.parametrize("destination", ["f", "f:1", "arn:aws:lambda:eu-central-1:123456789012:function:f"])
+@pytest.mark.parametrize("destination", ["f", "f:1", "arn:aws:lambda:local:000000000000:function:f"])
 @pytest.mark.parametrize("side", ["on_success", "on_failure"])
 async def test_a_function_is_no_destination_of_its_own(house: House, side: str, destination: str) -> None:
     house.functions.do["f"] = lambda payload: b"1"
@@ -95,6 +95,17 @@ async def test_other_destinations_are_refused(house: House, destination: str) ->
     async with house.open() as events:
         with pytest.raises(errors.BadRequest):
             await events.put_event_config(EventInvokeConfig(function="f", on_success=destination))
+
+
+@pytest.mark.parametrize("where", ["eu-central-1:000000000000", "local:123456789012"])
+async def test_a_function_of_another_region_or_account_is_no_destination(house: House, where: str) -> None:
+    house.functions.do |= {"f": lambda payload: b"1", "g": lambda payload: b"1"}
+    async with house.open() as events:
+        with pytest.raises(errors.BadRequest, match="is in another region or account"):
+            await events.put_event_config(
+                EventInvokeConfig(function="f", on_success=f"arn:aws:lambda:{where}:function:g")
+            )
+        assert events.event_configs("f") == []
 
 
 async def test_a_destination_that_is_not_there_is_refused(house: House) -> None:

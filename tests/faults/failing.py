@@ -47,9 +47,9 @@ NOT_PYTHON: dict[str, tuple[str | bytes, str, str]] = {
 }
 
 NOT_JSON = {
-    "NaN": "return float('nan')",
-    "infinity": "return [1, float('inf')]",
-    "bytes": "return b'x'",
+    "bytes that are no text": "return [b'\\xff']",
+    "a bytearray": "return bytearray(b'x')",
+    "a key of bytes that are no text": "return {b'\\xff': 1}",
     "a set": "return {1}",
     "an object": "return object()",
     "a generator in a list": "return [(n for n in [1])]",

@@ -195,7 +195,15 @@ MANAGEMENT = (
     *(management_events.Wanted, management_versions.Publish, management_versions.Lead, management_versions.Keep),
     dict[str, Any],
 )
-AWS = (shapes.Create, shapes.Settings, shapes.Code, shapes.Tags, shapes.AliasShape, shapes.Publish, shapes.Concurrency)
+AWS = (
+    shapes.Create,
+    shapes.Update,
+    shapes.UpdateCode,
+    shapes.Tags,
+    shapes.AliasShape,
+    shapes.Publish,
+    shapes.Concurrency,
+)
 
 
 @fuzz(200)

@@ -171,11 +171,37 @@ async def test_a_bad_path_is_4xx_and_never_reaches_the_worker(client: Raw, worke
 
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
-    [("PUT", "/run/echo", "GET, POST"), ("DELETE", "/run/echo", "GET, POST"), ("POST", "/status", "GET")],
+    [("PUT", "/run/echo", "GET, POST"), ("DELETE", "/run/echo", "GET, POST"), ("POST", "/status", "GET, HEAD")],
 )
 async def test_another_method_is_405_with_those_allowed(client: Raw, method: str, path: str, allow: str) -> None:
     reply = await client.ask(get(path, method=method))
     assert (reply.status, reply.headers["allow"]) == (405, allow)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/status", "/metrics"])
+async def test_head_of_a_page_is_its_head(client: Raw, path: str) -> None:
+    wanted = await client.ask(get(path))
+    client.send(get(path, "Connection: close", method="HEAD"))
+    answer = (await client.rest()).decode()
+    assert answer.startswith("HTTP/1.1 200 ") and answer.endswith("\r\n\r\n")
+    if path != "/metrics":
+        assert f"content-length: {len(wanted.body)}\r\n" in answer.lower()
+
+
+async def test_a_query_is_for_those_that_see_one(client: Raw, worker: FakeWorker) -> None:
+    reply = await client.ask(post("/run/echo?a=1", b"{}", "X-Amz-Invocation-Type: Event"))
+    assert (reply.status, reply.json["errorType"]) == (400, "InvalidRequestException")
+    assert worker.events.accepted == []
+    reply = await client.ask(post("/run/echo?", b"{}", "X-Amz-Invocation-Type: Event"))
+    assert reply.status == 202
+
+
+async def test_the_host_of_a_target_is_the_one_that_is_asked_for(client: Raw, worker: FakeWorker) -> None:
+    reply = await client.ask(post("http://evil.example/run/echo", b"1"))
+    assert (reply.status, reply.json["errorType"]) == (403, "AccessDeniedException")
+    assert worker.invoked == []
+    named = b"POST HTTP://LOCALHOST:1/run/echo HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1\r\n\r\n1"
+    assert (await client.ask(named)).body == b"1"
 
 
 async def test_head_is_refused_without_a_body(client: Raw) -> None:

@@ -323,9 +323,7 @@ def test_an_event_that_is_no_json_is_the_callers_fault(house: House, event: byte
     assert running.answer("well") == "well"
 
 
-@pytest.mark.parametrize(
-    "value", ["b'x'", "{1, 2}", "object()", "float('nan')", "float('inf')", "[lambda: 1]", "{(1,): 2}"]
-)
+@pytest.mark.parametrize("value", ["bytearray(b'x')", "[b'\\xff']", "{1, 2}", "object()", "[lambda: 1]", "{(1,): 2}"])
 def test_a_value_that_json_cannot_hold_is_an_error(house: House, value: str) -> None:
     running = house.start(f"def handler(event):\n    return event or {value}\n")
     error = running.request().error

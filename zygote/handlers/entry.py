@@ -70,12 +70,12 @@ def load(entry: str) -> Any:
 
 
 def load_any(entry: str) -> Any:
-    """`load`; instead of OpenLambda's `f` and of `handler` in main.py, an `app` of the same module."""
+    """`load`; instead of OpenLambda's `f`, and of `handler` in handler.py and main.py, an `app` of the same module."""
     try:
         return load(entry)
     except HandlerNotFound:
         name, _, attribute = entry.partition(":")
         app = getattr(sys.modules.get(name), "app", None)
-        if app is None or (attribute != "f" and entry != "main:handler"):
+        if app is None or (attribute != "f" and entry not in ("handler:handler", "main:handler")):
             raise
         return app

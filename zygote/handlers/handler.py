@@ -2,7 +2,7 @@
 
 Conventions (research of what AWS, SeBS and OpenLambda users write): two positional parameters get (event, context), one
 gets (event); `async def` is awaited on one event loop that lives as long as the sandbox; an iterator that is returned is
-the answer's pieces (`sockd_zygote.messages.pieces`).
+the answer's pieces (`sockd_zygote.messages.pieces`), and bytes are the whole answer as they are.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class Handler:
             answer = self._callable(parse_event(event), context)
         if self._run is not None and hasattr(answer, "__await__"):
             answer = self._run(answer)
+        if type(answer) is bytes:
+            return Pieces((answer,), None)
         try:
             return encode_answer(answer)
         except MarshalError:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from sockd.http.access.host_check import is_loopback
 from sockd.http.aws.errors import AccessDenied, InvalidSignature, MissingSignature, UnknownKey
-from sockd.http.aws.routes import EVENTS, Operation
+from sockd.http.aws.routes import PERMISSIONS, Operation, Permission
 from sockd.http.wire.sockets import parse_listen
 from sockd.plain.config import HttpConfig, LambdaApiConfig
 from sockd.plain.errors import BadConfig
@@ -64,7 +64,7 @@ class Access:
     def check_head(self, operation: Operation, headers: Mapping[str, str]) -> None:
         """Refuse a request by its head, before its body is read. Raises: AccessDenied."""
         if self._verifier is None:
-            if operation not in EVENTS:
+            if PERMISSIONS[operation] is not Permission.INVOKE:
                 raise AccessDenied(f"{operation.value} is not open here: {_NEEDS_KEY}")
             return
         authorization = headers.get("authorization")

@@ -18,12 +18,13 @@ from sockd.http.aws.errors import (
     ResourceNotFound,
     ValidationFailed,
 )
-from sockd.http.aws.names import arn, whole_function
+from sockd.http.aws.names import whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.versions import check_description
 from sockd.http.aws.worker import LambdaWorker
 from sockd.plain.errors import NoSuchVersion
+from sockd.plain.function_arns import arn
 from sockd.registry.aliases import LATEST, NAME, Alias, number_of
 
 WEIGHTS = "routingConfig.additionalVersionWeights"

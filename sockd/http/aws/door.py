@@ -20,12 +20,15 @@ from sockd.http.aws.access import Access
 from sockd.http.aws.aliases import AliasOperations
 from sockd.http.aws.archives import CodeTooLarge
 from sockd.http.aws.concurrency import ConcurrencyOperations
+from sockd.http.aws.constants import ConstantOperations
 from sockd.http.aws.errors import refusal
 from sockd.http.aws.event_config import EventConfigOperations
 from sockd.http.aws.functions import FunctionOperations
 from sockd.http.aws.invoke import InvokeOperations
-from sockd.http.aws.names import arn, function_named
+from sockd.http.aws.names import function_named
+from sockd.http.aws.not_offered import check_parameters
 from sockd.http.aws.operations import Call, Changes, gather
+from sockd.http.aws.policies import PolicyOperations
 from sockd.http.aws.provisioned import ProvisionedOperations
 from sockd.http.aws.routes import EVENTS, UPLOADS, Operation, route
 from sockd.http.aws.streaming import StreamingOperations
@@ -41,6 +44,7 @@ from sockd.http.wire.exchange import Exchange, why_cancelled
 from sockd.http.wire.head import Head
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
+from sockd.plain.function_arns import arn
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.registry.aliases import LATEST
 from sockd.sigv4.canonical import SignedRequest
@@ -95,6 +99,8 @@ class LambdaApi:
                 ConcurrencyOperations(worker, changes, config.code),
                 TagOperations(worker, changes),
                 UrlOperations(worker, changes, config),
+                PolicyOperations(worker, changes),
+                ConstantOperations(worker),
                 InvokeOperations(worker),
                 StreamingOperations(worker),
                 EventConfigOperations(worker),
@@ -187,6 +193,7 @@ class LambdaApi:
         query = parse_qs(signed.query, keep_blank_values=True, max_num_fields=100)
         call = Call(admitted.segments, query, signed.headers, body, request_id, exchange.arrived_ns, exchange)
         try:
+            check_parameters(call.headers, call.query)
             if call.segment:
                 name, qualifier = function_named(call.segment, call.parameter("Qualifier"))
                 function_arn = arn(name, qualifier or LATEST)

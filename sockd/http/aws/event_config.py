@@ -12,10 +12,11 @@ import msgspec
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
-from sockd.http.aws.names import arn, function_named
+from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
+from sockd.plain.function_arns import arn
 from sockd.registry.aliases import LATEST
 
 RETRIES = (0, 2)

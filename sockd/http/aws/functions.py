@@ -51,7 +51,7 @@ class FunctionOperations:
     async def _create(self, call: Call) -> Result:
         wanted = shapes.parse(call.body, shapes.Create)
         name, _ = function_named(wanted.function_name or "")
-        wanted.check()
+        wanted.check(name)
         with self._changes.of(name):
             with contextlib.suppress(NoSuchFunction):
                 self._worker.details(name)
@@ -64,8 +64,8 @@ class FunctionOperations:
 
     async def _update_code(self, call: Call) -> Result:
         name = whole_function(call.segment)
-        code = shapes.parse(call.body, shapes.Code)
-        code.check()
+        code = shapes.parse(call.body, shapes.UpdateCode)
+        code.check(code.architectures)
         with self._changes.of(name):
             details = self._checked(name, code.revision_id)
             self._check_package_type(details, code)
@@ -132,8 +132,8 @@ class FunctionOperations:
 
     async def _update_configuration(self, call: Call) -> Result:
         name = whole_function(call.segment)
-        settings = shapes.parse(call.body, shapes.Settings)
-        settings.check()
+        settings = shapes.parse(call.body, shapes.Update)
+        settings.check(name)
         with self._changes.of(name):
             details = self._checked(name, settings.revision_id)
             if details.record.image and (settings.runtime or settings.handler):

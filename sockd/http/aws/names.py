@@ -1,7 +1,7 @@
 """Function identifiers of this API: a name, a name with a qualifier, a partial or complete ARN.
 
-Pure. Account and region of an ARN are ignored. ARNs in answers have the account and region that functions see in their
-context.
+Pure. An ARN must have the account and the region that functions see in their context (`sockd.plain.function_arns`). Others are
+refused as on AWS, where no request reaches another region, and no function of another account without that account's policy.
 """
 
 from __future__ import annotations
@@ -10,24 +10,15 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
+from sockd.http.aws.errors import AccessDenied, InvalidParameterValue, ResourceNotFound, ValidationFailed
+from sockd.plain.function_arns import PARTITION, PREFIX, REGION, FunctionArn, arn, parse
 from sockd.registry.aliases import LATEST
 
-ARN_PREFIX = "arn:aws:lambda:local:000000000000:function:"
 FUNCTIONS_ONLY = (
     "This operation is permitted on Lambda functions only. Aliases and versions do not support this operation. Please "
     "specify either a function name or an unqualified function ARN."
 )
-_NAME = re.compile(
-    r"(?:arn:aws[a-z-]*:lambda:[a-z0-9-]{1,32}:)?(?:[0-9]{12}:)?(?:function:)?"
-    r"(?P<name>[A-Za-z0-9_-]{1,64})(?::(?P<qualifier>\$LATEST|[A-Za-z0-9_-]{1,128}))?"
-)
 _QUALIFIER = re.compile(r"\$LATEST|[A-Za-z0-9_-]{1,128}")
-
-
-def arn(name: str, qualifier: str | None = None) -> str:
-    """The ARN of a function, or of one version or alias of it."""
-    return f"{ARN_PREFIX}{name}:{qualifier}" if qualifier else f"{ARN_PREFIX}{name}"
 
 
 class Named(NamedTuple):
@@ -49,9 +40,9 @@ def function_named(segment: str, qualifier: str | None = None) -> Named:
     Args:
         segment: percent-encoded.
         qualifier: the parameter of the query.
-    Raises: ValidationFailed, InvalidParameterValue."""
+    Raises: ValidationFailed, InvalidParameterValue; ResourceNotFound, AccessDenied: it is not a function of this worker."""
     text = unquote(segment)
-    found = _NAME.fullmatch(text)
+    found = parse(text)
     if found is None:
         raise ValidationFailed(
             text, "functionName", "Member must satisfy regular expression pattern: [a-zA-Z0-9-_]{1,64}"
@@ -60,12 +51,28 @@ def function_named(segment: str, qualifier: str | None = None) -> Named:
         raise ValidationFailed(
             qualifier, "qualifier", r"Member must satisfy regular expression pattern: \$LATEST|[a-zA-Z0-9-_]+"
         )
-    own = found["qualifier"]
+    _check_local(found)
+    own = found.qualifier
     if own and qualifier and own != qualifier:
         raise InvalidParameterValue(
             "The derived qualifier from the function name does not match the specified qualifier."
         )
-    return Named(found["name"], own or qualifier)
+    return Named(found.name, own or qualifier)
+
+
+def _check_local(named: FunctionArn) -> None:
+    """Raises: ResourceNotFound, AccessDenied."""
+    if named.partition != PARTITION:
+        raise ResourceNotFound(
+            f"Functions of the partition '{named.partition}' are not reachable in this partition ('{PARTITION}')"
+        )
+    if named.region != REGION:
+        raise ResourceNotFound(f"Functions from '{named.region}' are not reachable in this region ('{REGION}')")
+    if not named.is_local:
+        raise AccessDenied(
+            f"The function {named.name} of the account {named.account} is not accessible: this worker's ARNs begin with "
+            f"{PREFIX}"
+        )
 
 
 def whole_function(segment: str, qualifier: str | None = None) -> str:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from sockd.http.aws.errors import InvalidParameterValue, ResourceConflict, ValidationFailed
-from sockd.http.aws.names import arn
 from sockd.http.aws.routes import Operation
 from sockd.http.wire.answers import Answer
 from sockd.http.wire.exchange import Exchange
+from sockd.plain.function_arns import arn
 from sockd.registry.publications import Publication
 
 PAGE = 50

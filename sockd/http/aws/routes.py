@@ -9,6 +9,7 @@ import enum
 import re
 
 from sockd.http.aws.errors import UnknownOperation
+from sockd.http.aws.unoffered import unoffered
 
 PREFIX = b"/20"
 """With what every path of this API begins: the year of its version."""
@@ -55,10 +56,23 @@ class Operation(enum.Enum):
     UPDATE_FUNCTION_URL_CONFIG = "UpdateFunctionUrlConfig"
     DELETE_FUNCTION_URL_CONFIG = "DeleteFunctionUrlConfig"
     LIST_FUNCTION_URL_CONFIGS = "ListFunctionUrlConfigs"
+    ADD_PERMISSION = "AddPermission"
+    REMOVE_PERMISSION = "RemovePermission"
+    GET_POLICY = "GetPolicy"
+    GET_FUNCTION_CODE_SIGNING_CONFIG = "GetFunctionCodeSigningConfig"
+    GET_RUNTIME_MANAGEMENT_CONFIG = "GetRuntimeManagementConfig"
+    GET_FUNCTION_RECURSION_CONFIG = "GetFunctionRecursionConfig"
+    LIST_LAYERS = "ListLayers"
+    LIST_EVENT_SOURCE_MAPPINGS = "ListEventSourceMappings"
 
 
-EVENTS = frozenset({Operation.INVOKE, Operation.INVOKE_ASYNC, Operation.INVOKE_WITH_RESPONSE_STREAM})
-"""Those whose body is an event: it may have the size of one, and they are as open as `/run`."""
+class Permission(enum.Enum):
+    """What an operation requires of its caller."""
+
+    INVOKE = "a signature; without keys in the worker's configuration what `/run` requires"
+    KEY = "a signature with a key of the worker"
+
+
 UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
 """Those whose body holds an archive."""
 
@@ -67,58 +81,83 @@ _FUNCTION = _FUNCTIONS + "/{}"
 _EVENT_CONFIG = "/2019-09-25/functions/{}/event-invoke-config"
 _PROVISIONED = "/2019-09-30/functions/{}/provisioned-concurrency"
 _URL = "/2021-10-31/functions/{}/url"
-TABLE: tuple[tuple[str, str, Operation], ...] = (
-    ("POST", _FUNCTION + "/invocations", Operation.INVOKE),
+TABLE: tuple[tuple[str, str, Operation, Permission], ...] = (
+    ("POST", _FUNCTION + "/invocations", Operation.INVOKE, Permission.INVOKE),
     (
         "POST",
         "/2021-11-15/functions/{}/response-streaming-invocations",
         Operation.INVOKE_WITH_RESPONSE_STREAM,
+        Permission.INVOKE,
     ),
-    ("POST", "/2014-11-13/functions/{}/invoke-async", Operation.INVOKE_ASYNC),
-    ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION),
-    ("GET", _FUNCTIONS, Operation.LIST_FUNCTIONS),
-    ("GET", _FUNCTION, Operation.GET_FUNCTION),
-    ("DELETE", _FUNCTION, Operation.DELETE_FUNCTION),
-    ("GET", _FUNCTION + "/configuration", Operation.GET_FUNCTION_CONFIGURATION),
-    ("PUT", _FUNCTION + "/configuration", Operation.UPDATE_FUNCTION_CONFIGURATION),
-    ("PUT", _FUNCTION + "/code", Operation.UPDATE_FUNCTION_CODE),
-    ("POST", _FUNCTION + "/versions", Operation.PUBLISH_VERSION),
-    ("GET", _FUNCTION + "/versions", Operation.LIST_VERSIONS_BY_FUNCTION),
-    ("POST", _FUNCTION + "/aliases", Operation.CREATE_ALIAS),
-    ("GET", _FUNCTION + "/aliases", Operation.LIST_ALIASES),
-    ("GET", _FUNCTION + "/aliases/{}", Operation.GET_ALIAS),
-    ("PUT", _FUNCTION + "/aliases/{}", Operation.UPDATE_ALIAS),
-    ("DELETE", _FUNCTION + "/aliases/{}", Operation.DELETE_ALIAS),
-    ("PUT", _PROVISIONED, Operation.PUT_PROVISIONED_CONCURRENCY_CONFIG),
-    ("GET", _PROVISIONED, Operation.GET_PROVISIONED_CONCURRENCY_CONFIG),
-    ("DELETE", _PROVISIONED, Operation.DELETE_PROVISIONED_CONCURRENCY_CONFIG),
-    ("PUT", "/2017-10-31/functions/{}/concurrency", Operation.PUT_FUNCTION_CONCURRENCY),
-    ("GET", "/2019-09-30/functions/{}/concurrency", Operation.GET_FUNCTION_CONCURRENCY),
-    ("DELETE", "/2017-10-31/functions/{}/concurrency", Operation.DELETE_FUNCTION_CONCURRENCY),
-    ("PUT", _EVENT_CONFIG, Operation.PUT_FUNCTION_EVENT_INVOKE_CONFIG),
-    ("POST", _EVENT_CONFIG, Operation.UPDATE_FUNCTION_EVENT_INVOKE_CONFIG),
-    ("GET", _EVENT_CONFIG, Operation.GET_FUNCTION_EVENT_INVOKE_CONFIG),
-    ("DELETE", _EVENT_CONFIG, Operation.DELETE_FUNCTION_EVENT_INVOKE_CONFIG),
-    ("GET", _EVENT_CONFIG + "/list", Operation.LIST_FUNCTION_EVENT_INVOKE_CONFIGS),
-    ("GET", "/2016-08-19/account-settings", Operation.GET_ACCOUNT_SETTINGS),
-    ("GET", "/2017-03-31/tags/{}", Operation.LIST_TAGS),
-    ("POST", "/2017-03-31/tags/{}", Operation.TAG_RESOURCE),
-    ("DELETE", "/2017-03-31/tags/{}", Operation.UNTAG_RESOURCE),
-    ("POST", _URL, Operation.CREATE_FUNCTION_URL_CONFIG),
-    ("GET", _URL, Operation.GET_FUNCTION_URL_CONFIG),
-    ("PUT", _URL, Operation.UPDATE_FUNCTION_URL_CONFIG),
-    ("DELETE", _URL, Operation.DELETE_FUNCTION_URL_CONFIG),
-    ("GET", _URL + "s", Operation.LIST_FUNCTION_URL_CONFIGS),
+    ("POST", "/2014-11-13/functions/{}/invoke-async", Operation.INVOKE_ASYNC, Permission.INVOKE),
+    ("POST", _FUNCTIONS, Operation.CREATE_FUNCTION, Permission.KEY),
+    ("GET", _FUNCTIONS, Operation.LIST_FUNCTIONS, Permission.KEY),
+    ("GET", _FUNCTION, Operation.GET_FUNCTION, Permission.KEY),
+    ("DELETE", _FUNCTION, Operation.DELETE_FUNCTION, Permission.KEY),
+    ("GET", _FUNCTION + "/configuration", Operation.GET_FUNCTION_CONFIGURATION, Permission.KEY),
+    ("PUT", _FUNCTION + "/configuration", Operation.UPDATE_FUNCTION_CONFIGURATION, Permission.KEY),
+    ("PUT", _FUNCTION + "/code", Operation.UPDATE_FUNCTION_CODE, Permission.KEY),
+    ("POST", _FUNCTION + "/versions", Operation.PUBLISH_VERSION, Permission.KEY),
+    ("GET", _FUNCTION + "/versions", Operation.LIST_VERSIONS_BY_FUNCTION, Permission.KEY),
+    ("POST", _FUNCTION + "/aliases", Operation.CREATE_ALIAS, Permission.KEY),
+    ("GET", _FUNCTION + "/aliases", Operation.LIST_ALIASES, Permission.KEY),
+    ("GET", _FUNCTION + "/aliases/{}", Operation.GET_ALIAS, Permission.KEY),
+    ("PUT", _FUNCTION + "/aliases/{}", Operation.UPDATE_ALIAS, Permission.KEY),
+    ("DELETE", _FUNCTION + "/aliases/{}", Operation.DELETE_ALIAS, Permission.KEY),
+    ("PUT", _PROVISIONED, Operation.PUT_PROVISIONED_CONCURRENCY_CONFIG, Permission.KEY),
+    ("GET", _PROVISIONED, Operation.GET_PROVISIONED_CONCURRENCY_CONFIG, Permission.KEY),
+    ("DELETE", _PROVISIONED, Operation.DELETE_PROVISIONED_CONCURRENCY_CONFIG, Permission.KEY),
+    ("PUT", "/2017-10-31/functions/{}/concurrency", Operation.PUT_FUNCTION_CONCURRENCY, Permission.KEY),
+    ("GET", "/2019-09-30/functions/{}/concurrency", Operation.GET_FUNCTION_CONCURRENCY, Permission.KEY),
+    ("DELETE", "/2017-10-31/functions/{}/concurrency", Operation.DELETE_FUNCTION_CONCURRENCY, Permission.KEY),
+    ("PUT", _EVENT_CONFIG, Operation.PUT_FUNCTION_EVENT_INVOKE_CONFIG, Permission.KEY),
+    ("POST", _EVENT_CONFIG, Operation.UPDATE_FUNCTION_EVENT_INVOKE_CONFIG, Permission.KEY),
+    ("GET", _EVENT_CONFIG, Operation.GET_FUNCTION_EVENT_INVOKE_CONFIG, Permission.KEY),
+    ("DELETE", _EVENT_CONFIG, Operation.DELETE_FUNCTION_EVENT_INVOKE_CONFIG, Permission.KEY),
+    ("GET", _EVENT_CONFIG + "/list", Operation.LIST_FUNCTION_EVENT_INVOKE_CONFIGS, Permission.KEY),
+    ("GET", "/2016-08-19/account-settings", Operation.GET_ACCOUNT_SETTINGS, Permission.KEY),
+    ("GET", "/2017-03-31/tags/{}", Operation.LIST_TAGS, Permission.KEY),
+    ("POST", "/2017-03-31/tags/{}", Operation.TAG_RESOURCE, Permission.KEY),
+    ("DELETE", "/2017-03-31/tags/{}", Operation.UNTAG_RESOURCE, Permission.KEY),
+    ("POST", _URL, Operation.CREATE_FUNCTION_URL_CONFIG, Permission.KEY),
+    ("GET", _URL, Operation.GET_FUNCTION_URL_CONFIG, Permission.KEY),
+    ("PUT", _URL, Operation.UPDATE_FUNCTION_URL_CONFIG, Permission.KEY),
+    ("DELETE", _URL, Operation.DELETE_FUNCTION_URL_CONFIG, Permission.KEY),
+    ("GET", _URL + "s", Operation.LIST_FUNCTION_URL_CONFIGS, Permission.KEY),
+    ("POST", _FUNCTION + "/policy", Operation.ADD_PERMISSION, Permission.KEY),
+    ("DELETE", _FUNCTION + "/policy/{}", Operation.REMOVE_PERMISSION, Permission.KEY),
+    ("GET", _FUNCTION + "/policy", Operation.GET_POLICY, Permission.KEY),
+    (
+        "GET",
+        "/2020-06-30/functions/{}/code-signing-config",
+        Operation.GET_FUNCTION_CODE_SIGNING_CONFIG,
+        Permission.KEY,
+    ),
+    (
+        "GET",
+        "/2021-07-20/functions/{}/runtime-management-config",
+        Operation.GET_RUNTIME_MANAGEMENT_CONFIG,
+        Permission.KEY,
+    ),
+    ("GET", "/2024-08-31/functions/{}/recursion-config", Operation.GET_FUNCTION_RECURSION_CONFIG, Permission.KEY),
+    ("GET", "/2018-10-31/layers", Operation.LIST_LAYERS, Permission.KEY),
+    ("GET", "/2015-03-31/event-source-mappings", Operation.LIST_EVENT_SOURCE_MAPPINGS, Permission.KEY),
 )
 _ROUTES = [
-    (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name in TABLE
+    (method, re.compile(re.escape(path).replace(r"\{\}", "([^/]+)") + "/?"), name) for method, path, name, _ in TABLE
 ]
 
 
-_WITH_QUERY = {
-    ("List=ALL", Operation.GET_PROVISIONED_CONCURRENCY_CONFIG): Operation.LIST_PROVISIONED_CONCURRENCY_CONFIGS
+_WITH_QUERY: dict[tuple[str, Operation], Operation | None] = {
+    ("List=ALL", Operation.GET_PROVISIONED_CONCURRENCY_CONFIG): Operation.LIST_PROVISIONED_CONCURRENCY_CONFIGS,
+    ("find=LayerVersion", Operation.LIST_LAYERS): None,
 }
-"""Where the query says what is meant."""
+"""Where the query says what is meant; None: an operation that sockd does not offer."""
+PERMISSIONS = {operation: permission for _, _, operation, permission in TABLE}
+PERMISSIONS |= {other: PERMISSIONS[operation] for (_, operation), other in _WITH_QUERY.items() if other}
+"""By operation."""
+EVENTS = frozenset(operation for operation, permission in PERMISSIONS.items() if permission is Permission.INVOKE)
+"""Operations whose body is an event: it may have the size of one."""
 
 
 def route(method: str, path: str, query: str = "") -> tuple[Operation, tuple[str, ...]]:
@@ -128,8 +167,12 @@ def route(method: str, path: str, query: str = "") -> tuple[Operation, tuple[str
     for wanted, pattern, operation in _ROUTES:
         found = pattern.fullmatch(path) if method == wanted else None
         if found:
-            said = (_WITH_QUERY.get((word, operation)) for word in query.split("&"))
-            return next(filter(None, said), operation), found.groups()
-    raise UnknownOperation(
-        f"sockd does not offer {method} {path[:200]}; docs/reference/lambda-api.md lists what it has"
-    )
+            meant = next(
+                (_WITH_QUERY[key] for word in query.split("&") if (key := (word, operation)) in _WITH_QUERY), operation
+            )
+            if meant is None:
+                break
+            return meant, found.groups()
+    name = unoffered(method, path, query)
+    what = f"{name} ({method} {path[:200]})" if name else f"{method} {path[:200]}, which is no operation of AWS's model"
+    raise UnknownOperation(f"sockd does not offer {what}; docs/reference/lambda-api.md lists what it has")

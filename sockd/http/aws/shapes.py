@@ -1,7 +1,7 @@
 """Shapes: request bodies as settings of a function, and functions as answers.
 
-Pure. Unsupported members are refused if they would change how the function runs (`Layers`), and ignored otherwise
-(`TracingConfig`, a `LogGroup`).
+Pure. No member is accepted and dropped: a shape has every member of AWS's model, those that sockd does not obey are refused
+by value (`not_offered`), and a body with any other member is refused as a whole.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import msgspec
 
 from sockd.code.function_config import NOT_IN_FILES, AwsAttributes
 from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent, ValidationFailed
-from sockd.http.aws.names import arn
+from sockd.http.aws.not_offered import check_member
 from sockd.http.aws.worker import Details
 from sockd.oci.reference import Reference
+from sockd.plain.function_arns import ACCOUNT, PARTITION, arn
 
-ROLE = "arn:aws:iam::000000000000:role/sockd"
+ROLE = f"arn:{PARTITION}:iam::{ACCOUNT}:role/sockd"
 """Of functions that were given none: clients cannot do without."""
 MAX_TAGS = 50
 LOG_FORMATS = ("JSON", "Text")
@@ -37,8 +38,18 @@ _TEXT_CHARS = {"description": 256, "role": 2048, "runtime": 64}
 NO_ARCHIVE = msgspec.Raw()
 
 
-class Shape(msgspec.Struct, rename="pascal", kw_only=True, omit_defaults=True):
-    """A part of a body. Members that AWS knows and we do not look at are allowed."""
+class Shape(msgspec.Struct, rename="pascal", kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A part of a body."""
+
+    def check_offered(self) -> None:
+        """Check the members of this structure and of those within it. Raises: InvalidParameterValue, for one that sockd does
+        not do."""
+        for attribute, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
+            value = getattr(self, attribute)
+            if isinstance(value, Shape):
+                value.check_offered()
+            else:
+                check_member(name, value)
 
 
 class Environment(Shape):
@@ -50,14 +61,19 @@ class EphemeralStorage(Shape):
 
 
 class LoggingConfig(Shape):
-    """How a function logs. A LogGroup is passed over: each function has its own log."""
+    """How a function logs. Each function has its own log, so that LogGroup has one value."""
 
     log_format: str | None = None
     application_log_level: str | None = None
     system_log_level: str | None = None
+    log_group: str | None = None
 
-    def check(self) -> None:
-        """Raises: InvalidParameterValue."""
+    def check(self, function: str) -> None:
+        """Args: function: its name. Raises: InvalidParameterValue, ValidationFailed."""
+        if self.log_group and self.log_group != log_group(function):
+            raise InvalidParameterValue(
+                f"LogGroup is not offered by sockd: each function has its own log; leave it out or set {log_group(function)}"
+            )
         for name, value, allowed in (
             ("logFormat", self.log_format, LOG_FORMATS),
             ("applicationLogLevel", self.application_log_level, APPLICATION_LEVELS),
@@ -108,7 +124,6 @@ class Settings(Shape):
     memory_size: int | None = None
     environment: Environment | None = None
     ephemeral_storage: EphemeralStorage | None = None
-    revision_id: str | None = None
     layers: list[Any] | None = None
     file_system_configs: list[Any] | None = None
     image_config: ImageConfig | None = None
@@ -116,37 +131,25 @@ class Settings(Shape):
     dead_letter_config: dict[str, Any] | None = None
     snap_start: dict[str, Any] | None = None
     logging_config: LoggingConfig | None = None
+    kms_key_arn: str | None = msgspec.field(name="KMSKeyArn", default=None)
+    tracing_config: dict[str, Any] | None = None
+    durable_config: dict[str, Any] | None = None
+    capacity_provider_config: dict[str, Any] | None = None
+    runtime_config: dict[str, Any] | None = None
+    accelerator_config: dict[str, Any] | None = None
 
-    def check(self) -> None:
-        """Raises: InvalidParameterValue, for the first that sockd does not do."""
+    def check(self, function: str) -> None:
+        """Args: function: its name. Raises: InvalidParameterValue, ValidationFailed."""
         if self.runtime is not None and not _RUNTIME.fullmatch(self.runtime):
             raise InvalidParameterValue(
                 f"Value {self.runtime[:64]} at 'runtime' failed to satisfy constraint: Member must satisfy enum value set: "
                 f"[python3.N, provided, provided.al2, provided.al2023]; Python here is the worker's own, {_OWN_RUNTIME}"
             )
         if self.logging_config is not None:
-            self.logging_config.check()
+            self.logging_config.check(function)
         for key, most in _TEXT_CHARS.items():
             if len(getattr(self, key) or "") > most:
                 raise InvalidParameterValue(f"{key.capitalize()} must be at most {most} characters")
-        refused = (
-            ("Layers", self.layers, "name packages in requirements.txt"),
-            ("FileSystemConfigs", self.file_system_configs, "functions have /tmp only"),
-            ("VpcConfig", _given(self.vpc_config), "see `network` and `egress` in sockd.toml"),
-            (
-                "DeadLetterConfig",
-                _given(self.dead_letter_config),
-                "events that fail are kept as dead letters; PutFunctionEventInvokeConfig sends them elsewhere",
-            ),
-            (
-                "SnapStart",
-                (self.snap_start or {}).get("ApplyOn", "None") != "None",
-                "every start is a fork of a Zygote",
-            ),
-        )
-        for name, value, instead in refused:
-            if value:
-                raise InvalidParameterValue(f"{name} is not offered by sockd: {instead}")
 
     def changes(self, old: AwsAttributes, **attributes: Any) -> dict[str, Any]:
         """The keys of `sockd.toml` that this sets.
@@ -175,25 +178,41 @@ class Settings(Shape):
         return "python" if self.runtime is not None and old.runtime.startswith(_PROVIDED) else None
 
 
-class Code(Shape):
-    """Where an archive is; and the members of UpdateFunctionCode that are not."""
+class Update(Settings):
+    """UpdateFunctionConfiguration."""
 
-    zip_file: msgspec.Raw = NO_ARCHIVE
-    s3_bucket: str | None = None
-    image_uri: str | None = None
-    architectures: list[str] | None = None
-    publish: bool = False
-    dry_run: bool = False
     revision_id: str | None = None
 
-    def check(self) -> None:
+
+class Code(Shape):
+    """Where an archive or an image is."""
+
+    zip_file: msgspec.Raw = NO_ARCHIVE
+    image_uri: str | None = None
+    s3_bucket: str | None = None
+    s3_key: str | None = None
+    s3_object_version: str | None = None
+    s3_object_storage_mode: str | None = None
+    source_kms_key_arn: str | None = msgspec.field(name="SourceKMSKeyArn", default=None)
+
+    def check(self, architectures: list[str] | None = None) -> None:
         """Raises: InvalidParameterValue."""
-        if self.architectures not in (None, [], ["x86_64"]):
+        if architectures not in (None, [], ["x86_64"]):
             raise InvalidParameterValue("Architectures: this worker runs on x86_64")
-        if self.s3_bucket is not None or (self.image_uri is None) == (self.zip_file == NO_ARCHIVE):
+        if (self.image_uri is None) == (self.zip_file == NO_ARCHIVE):
             raise InvalidParameterValue(
                 "sockd takes code as ZipFile, an archive within the request, or as ImageUri, an image in a registry"
             )
+
+
+class UpdateCode(Code):
+    """UpdateFunctionCode."""
+
+    architectures: list[str] | None = None
+    publish: bool = False
+    publish_to: str | None = None
+    dry_run: bool = False
+    revision_id: str | None = None
 
 
 class Create(Settings, kw_only=True):
@@ -203,11 +222,14 @@ class Create(Settings, kw_only=True):
     package_type: str = "Zip"
     architectures: list[str] | None = None
     publish: bool = False
+    publish_to: str | None = None
     tags: dict[str, str] = {}
+    code_signing_config_arn: str | None = None
+    tenancy_config: dict[str, Any] | None = None
 
-    def check(self) -> None:
-        """Raises: InvalidParameterValue."""
-        super().check()
+    def check(self, function: str) -> None:
+        """Raises: InvalidParameterValue, ValidationFailed."""
+        super().check(function)
         if self.package_type not in ("Zip", "Image"):
             raise ValidationFailed(
                 self.package_type[:64], "packageType", "Member must satisfy enum value set: [Image, Zip]"
@@ -224,7 +246,7 @@ class Create(Settings, kw_only=True):
                 "Runtime and Handler are mandatory parameters for functions created with a ZipFile."
             )
         check_tags(self.tags)
-        msgspec.structs.replace(self.code, architectures=self.architectures).check()
+        self.code.check(self.architectures)
 
 
 class Tags(Shape):
@@ -239,6 +261,7 @@ class Publish(Shape):
     code_sha256: str | None = msgspec.field(name="CodeSha256", default=None)
     description: str | None = None
     revision_id: str | None = None
+    publish_to: str | None = None
 
 
 class Routing(Shape):
@@ -273,14 +296,15 @@ S = TypeVar("S", bound=Shape)
 
 
 def parse(body: bytes | bytearray, shape: type[S]) -> S:
-    """A body as a shape. Raises: InvalidRequestContent."""
+    """A body as a shape. Raises: InvalidRequestContent; InvalidParameterValue, for a member that sockd does not do."""
     try:
         parsed = msgspec.json.decode(body or b"{}", type=shape)
         # JSON can say "\ud800", which no UTF-8 has: neither the registry nor an answer could hold it.
         msgspec.json.encode(parsed)
-        return parsed
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidRequestContent(f"Could not parse request body into json: {error}") from None
+    parsed.check_offered()
+    return parsed
 
 
 def check_tags(tags: dict[str, str]) -> None:
@@ -410,13 +434,13 @@ def code_location(details: Details) -> dict[str, str]:
 
 def logging_config(details: Details) -> dict[str, str]:
     """How a function logs; levels are a JSON log's alone."""
-    config, group = details.config, {"LogGroup": f"/aws/lambda/{details.record.name}"}
+    config, group = details.config, {"LogGroup": log_group(details.record.name)}
     if config.log_format == "text":
         return {"LogFormat": "Text", **group}
     levels = {"ApplicationLogLevel": config.log_level, "SystemLogLevel": config.system_log_level}
     return {"LogFormat": "JSON", **{name: (level or "info").upper() for name, level in levels.items()}, **group}
 
 
-def _given(value: dict[str, Any] | None) -> bool:
-    """Whether a structure says anything: tools send empty ones."""
-    return value is not None and any(value.values())
+def log_group(function: str) -> str:
+    """The name of a function's log, as on AWS."""
+    return f"/aws/lambda/{function}"

@@ -12,12 +12,13 @@ import msgspec
 
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
-from sockd.http.aws.names import arn, function_named
+from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.wire.url_names import UrlNames
 from sockd.plain.config import Config
+from sockd.plain.function_arns import arn
 from sockd.registry.aliases import LATEST
 from sockd.registry.aliases import NAME as ALIAS
 from sockd.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl

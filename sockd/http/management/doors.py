@@ -35,6 +35,7 @@ from starlette.types import ASGIApp
 from sockd.http.front import NoSuchPage, run
 from sockd.http.management import live as management_live
 from sockd.http.management import logs as management_logs
+from sockd.http.management.keyed import key_of
 from sockd.http.management.streams import Work
 from sockd.http.management.typed_routes import Handler, called, function_name, respond, typed_routes
 from sockd.http.management.uploads import parse_json, read_body, store
@@ -54,6 +55,8 @@ INITSCRIPT_HEADER: Final = "x-sockd-initscript-bytes"
 """How many bytes of the body, before the zip, are a WebAssembly module."""
 LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, stall_s=math.inf, half_close=False)
 """For the server of this door: uploads take their time, and a client that leaves must be noticed."""
+STATUS_FOR_SOME: Final = ("version", "limits")
+"""The fields of the status that a key for some functions is shown: those that a deploy needs."""
 _MAX_NAME_BYTES = 300
 _MAX_REQUIREMENTS_BYTES = 1 << 20
 
@@ -81,11 +84,19 @@ class Management:
             ("POST", "/packages/forgive", self._forgive_packages),
             ("DELETE", "/packages/{key}", self._remove_package),
         ]
-        every = [*typed_routes(handlers), *management_logs.routes(worker), *management_live.routes(worker), *routes]
-        self.app = AsgiApplication(Starlette(routes=every, exception_handlers={HTTPException: _on_http_exception}))
+        self.routes = [
+            *(*typed_routes(handlers), *management_logs.routes(worker), *management_live.routes(worker)),
+            *routes,
+        ]
+        """All of them; what each requires of a key is in `permissions`."""
+        app = Starlette(routes=self.routes, exception_handlers={HTTPException: _on_http_exception})
+        self.app = AsgiApplication(app)
 
     async def _list(self, request: Request) -> Response:
-        return respond(json_answer(self._worker.functions()))
+        functions, key = self._worker.functions(), key_of(request)
+        if key is not None and key.functions:
+            functions = [function for function in functions if function.name in key.functions]
+        return respond(json_answer(functions))
 
     async def _describe(self, request: Request) -> Response:
         return respond(json_answer(self._worker.function(function_name(request))))
@@ -148,7 +159,10 @@ class Management:
         return respond(await run(self._worker, wanted))
 
     async def _status(self, request: Request) -> Response:
-        return respond(json_answer(self._worker.status()))
+        status, key = self._worker.status(), key_of(request)
+        if key is not None and key.functions:
+            status = {name: status[name] for name in STATUS_FOR_SOME if name in status}
+        return respond(json_answer(status))
 
     async def _tree(self, request: Request) -> Response:
         return respond(json_answer(self._worker.tree()))

@@ -20,12 +20,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.events.destinations import FunctionDestination, parse_destination
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.events import Events
+from sockd.http.access.keys import Key
+from sockd.http.management.keyed import key_of
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
 from sockd.http.management.uploads import read_json
 from sockd.http.wire.answers import json_answer
-from sockd.plain.errors import BadRequest
+from sockd.plain.errors import BadRequest, KeyNotEnough
 
 MAX_BODY_BYTES = 64 * 1024
 STATES = ("all", "waiting", "dead")
@@ -75,6 +78,8 @@ def routes(events: Events) -> list[Route]:
         config = EventInvokeConfig(
             function=function_name(request), qualifier=_qualifier(request), **msgspec.structs.asdict(wanted)
         )
+        if (key := key_of(request)) is not None:
+            _check_destinations(key, config, events.event_config(config.function, config.qualifier))
         return respond(json_answer(_described(await events.put_event_config(config))))
 
     async def remove_config(request: Request) -> Response:
@@ -95,6 +100,19 @@ def routes(events: Events) -> list[Route]:
             ("DELETE", config_path, remove_config),
         ]
     )
+
+
+def _check_destinations(key: Key, wanted: EventInvokeConfig, old: EventInvokeConfig | None) -> None:
+    """Check that a key may invoke the functions that it makes destinations: their events are its doing. A destination that is
+    there already stays the doing of the client that has set it. Raises: KeyNotEnough, BadRequest."""
+    sides = [(wanted.on_success, old.on_success if old else ""), (wanted.on_failure, old.on_failure if old else "")]
+    for text in (new for new, former in sides if new and new != former):
+        destination = parse_destination(text)
+        if isinstance(destination, FunctionDestination):
+            try:
+                key.check("invoke", destination.name)
+            except KeyNotEnough as error:
+                raise KeyNotEnough(f"the destination {text[:200]!r}: {error.message}") from None
 
 
 def _qualifier(request: Request) -> str:

@@ -1,84 +1,61 @@
 """The management API for remote clients: the same requests over TCP, each with a key.
 
-    POLICY: GET requires the permission read; running a function requires invoke; all other requests, and values of an
-    environment, require deploy. A key for some functions allows requests about one of these, and `/status`. Requests about
-    keys, and those that open a port on the worker's host, work only over the local management socket.
-
-There is no TLS here: a proxy in front has it. A key is judged by the head, before any of a body is read. Owns nothing.
+What a key must allow stands in `permissions`. A route that narrows its answer, or checks more than its path, finds the key with
+`key_of`. There is no TLS here: a proxy in front has it. A key is judged by the head, before any of a body is read. Owns nothing.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
 from urllib.parse import unquote
+
+from starlette.requests import Request
 
 from sockd.http.access.callers import AUTHORIZATION
 from sockd.http.access.host_check import is_loopback
-from sockd.http.access.keys import Keys, Right
-from sockd.http.wire.connection import Application, Connection
+from sockd.http.access.keys import Key, Keys
+from sockd.http.management.permissions import check_request
+from sockd.http.wire.asgi import AsgiApplication
+from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange
 from sockd.http.wire.head import Head
 from sockd.http.wire.refused import Refused
 from sockd.http.wire.sockets import parse_listen
 from sockd.plain.config import ManagementConfig
-from sockd.plain.errors import BadConfig, KeyNotEnough, SockdError
+from sockd.plain.errors import BadConfig, SockdError
 
-_READS = ("GET", "HEAD")
-
-
-class Needed(NamedTuple):
-    """What a request takes."""
-
-    right: Right
-    function: str | None
-    """That it is about; None: about the worker, or more than one."""
-    is_for_every_key: bool = False
-    """Also for one that is for some functions."""
+_KEY = "key"
+"""Of the state of a request."""
 
 
 class KeyedManagement:
     """An application that checks each request's key."""
 
-    def __init__(self, app: Application, keys: Keys) -> None:
+    def __init__(self, app: AsgiApplication, keys: Keys) -> None:
         self._app = app
         self._keys = keys
 
     def open(self, connection: Connection, head: Head) -> Exchange:
         try:
-            self._check(head)
+            key = self._checked(head)
         except SockdError as error:
             return Refused(connection, head, error)
-        return self._app.open(connection, head)
+        return self._app.open(connection, head, {_KEY: key})
 
-    def _check(self, head: Head) -> None:
+    def _checked(self, head: Head) -> Key:
+        """The key of a request that it allows. Raises: KeyNeeded, KeyNotEnough."""
         shown = [value for name, value in head.headers if name == AUTHORIZATION]
         key = self._keys.bearer(shown[0] if len(shown) == 1 else None)
         path, query = (part.decode("latin-1") for part in head.path_and_query())
         # The same path that the routes are found by: decoded once.
-        needed = needed_for(head.method.decode(), unquote(path), query)
-        if needed is None:
-            return
-        function = needed.function
-        if needed.is_for_every_key and key.functions:
-            function = key.functions[0]
-        key.check(needed.right, function)
+        check_request(key, head.method.decode(), unquote(path), query)
+        return key
 
 
-def needed_for(method: str, path: str, query: str = "") -> Needed | None:
-    """The permission that a request requires; None: any key. Raises: KeyNotEnough if no key suffices."""
-    parts = path.strip("/").split("/")
-    of_function = parts[2:] if parts[0] == "functions" else []
-    if parts[0] == "keys" or of_function == ["debug"]:
-        raise KeyNotEnough("this is for root on the worker's host (and management.group), over its own socket")
-    if parts == ["key"]:
-        return None
-    function = parts[1].partition(":")[0] if parts[0] == "functions" and len(parts) > 1 else None
-    if method in _READS:
-        shows_values = of_function == ["env"] and query != ""
-        return Needed("deploy" if shows_values else "read", function, is_for_every_key=parts == ["status"])
-    if of_function == ["invoke"]:
-        return Needed("invoke", function)
-    return Needed("deploy", function)
+def key_of(request: Request) -> Key | None:
+    """The key that a request came with; None: it came over the socket, from a manager of the worker."""
+    key = getattr(request.state, _KEY, None)
+    assert key is None or isinstance(key, Key)
+    return key
 
 
 def check_listen(config: ManagementConfig) -> None:

@@ -19,7 +19,7 @@ from sockd.http.run.replays import Replays
 from sockd.http.run.worker_api import EventsApi
 from sockd.http.wire.answers import Answer, accepted_fields, json_answer
 from sockd.plain import call_signature
-from sockd.plain.errors import BadRequest
+from sockd.plain.errors import BadRequest, QueryNotTaken
 from sockd.plain.invoke_request import InvokeRequest
 
 INVOCATION_TYPE = b"x-amz-invocation-type"
@@ -87,6 +87,8 @@ def is_fresh(asked: Mapping[bytes, bytes]) -> bool:
 
 async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, retry_key: str = "") -> Answer:
     """Run a function asynchronously: 202 with the id of its attempts. Raises: SockdError."""
+    if request.query:
+        raise QueryNotTaken(request.name)
     if request.fresh:
         raise BadRequest("X-Sockd-Fresh is not possible for an asynchronous invocation, which runs in any sandbox")
     if request.expected is not None:

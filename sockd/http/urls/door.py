@@ -14,7 +14,6 @@ from sockd.functions.version import ANY_METHOD
 from sockd.http.access.host_check import ForbiddenHost, HostCheck, NoServiceWorkers
 from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
-from sockd.http.aws.names import arn
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.urls.addressed import Addressed, addressed
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
@@ -31,6 +30,7 @@ from sockd.http.wire.head import Head
 from sockd.http.wire.url_names import PATH_PREFIX, UrlNames
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
+from sockd.plain.function_arns import arn
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.plain.trace_context import of_headers
@@ -93,11 +93,17 @@ class UrlDoor:
         url = self._worker.urls.find(addressed.id)
         path, query = (part.decode("latin-1") for part in head.path_and_query())
         admitted = Admitted(url, addressed, SignedRequest(head.method.decode(), path, query, headers))
-        if url.auth == "AWS_IAM" and not self.preflight(admitted) and not _says_signed(admitted.signed):
+        if not self._may_be_open(url, admitted.signed) and not self.preflight(admitted):
             raise Forbidden()
         if head.content_length() > self.max_body_bytes:
             raise self.too_large()
         return admitted
+
+    def _may_be_open(self, url: FunctionUrl, request: SignedRequest) -> bool:
+        """Whether a request may be answered, as far as its head tells."""
+        if url.auth == "AWS_IAM":
+            return _says_signed(request)
+        return self._worker.urls.policies.of(url.name, url.qualifier).opens_urls
 
     def preflight(self, admitted: Admitted) -> bool:
         """Whether this door answers instead of the function."""

@@ -14,10 +14,10 @@ import msgspec
 
 from sockd.http.wire.answer_headers import HOP_BY_HOP
 from sockd.http.wire.head import Headers
+from sockd.plain.function_arns import ACCOUNT
 
 TEXT_TYPES = ("text", "json", "xml", "form-urlencoded", "javascript")
 """What a content type says of a body that is text; any other body is in base64."""
-ACCOUNT = "000000000000"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DEFAULT = "$default"
 

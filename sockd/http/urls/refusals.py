@@ -36,7 +36,7 @@ _TYPE_CHARS = 128
 
 
 class Forbidden(AccessDenied):
-    """The URL requires a signature, and this request has no valid one."""
+    """The URL requires a signature, and this request has no valid one; or its function's policy does not open it."""
 
     def __init__(self) -> None:
         super().__init__(_FORBIDDEN)

@@ -6,6 +6,7 @@ Knows nothing of management."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,18 +28,19 @@ class AsgiApplication:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    def open(self, connection: Connection, head: Head) -> Exchange:
-        return AsgiExchange(connection, head, self._app)
+    def open(self, connection: Connection, head: Head, state: Mapping[str, object] | None = None) -> Exchange:
+        """As `Application.open`. Args: state: what the request's handler finds in `request.state`."""
+        return AsgiExchange(connection, head, self._app, state or {})
 
 
 class AsgiExchange(Exchange):
     """One request to it."""
 
-    def __init__(self, connection: Connection, head: Head, app: ASGIApp) -> None:
+    def __init__(self, connection: Connection, head: Head, app: ASGIApp, state: Mapping[str, object]) -> None:
         super().__init__(connection, head)
         self.ready = True
         self._app = app
-        self._scope = _scope(head, connection)
+        self._scope = _scope(head, connection, state)
         self._body = bytearray()
         self._changed = asyncio.Event()
         """The body, or whether there is a client."""
@@ -103,7 +105,7 @@ class AsgiExchange(Exchange):
         return f"{self.begin(self._start['status'], ''.join(lines))}\r\n".encode("latin-1")
 
 
-def _scope(head: Head, connection: Connection) -> Scope:
+def _scope(head: Head, connection: Connection, state: Mapping[str, object]) -> Scope:
     path, query = head.path_and_query()
     scope: dict[str, Any] = {
         "type": "http",
@@ -118,6 +120,7 @@ def _scope(head: Head, connection: Connection) -> Scope:
         "headers": head.headers,
         "client": _address(connection, "peername"),
         "server": _address(connection, "sockname"),
+        "state": dict(state),
     }
     return scope
 

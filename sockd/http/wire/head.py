@@ -5,16 +5,30 @@ Owns nothing. What must have one meaning only (lengths, chunks, folded lines) th
 
 from __future__ import annotations
 
+import re
+
 import httptools
 
 Headers = list[tuple[bytes, bytes]]
 """Names in lower case."""
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*)?(\?[^#]*)?", re.IGNORECASE)
 
 
 def length_of(digits: bytes | str) -> int:
     """A Content-Length. The parser has refused everything but one number below 2**64; zeros in front of it may be as many as
     a head has room for, and `int` refuses more than 4300 digits."""
     return int(digits.lstrip(b"0" if isinstance(digits, bytes) else "0") or "0")  # type: ignore[arg-type]
+
+
+def in_origin_form(target: bytes, headers: Headers) -> tuple[bytes, Headers]:
+    """A target that names the host as well, the form for proxies, in the form for servers; others stay as they are.
+
+    The host of the target stands for that of the Host header (RFC 9112, 3.2.2): what is checked is what was asked for."""
+    found = _ABSOLUTE.fullmatch(target)
+    if found is None:
+        return target, headers
+    host, path, query = found.groups(b"")
+    return (path or b"/") + query, [(name, host if name == b"host" else value) for name, value in headers]
 
 
 class Head:
@@ -35,7 +49,7 @@ class Head:
         if target.startswith(b"/"):
             path, _, query = target.partition(b"?")
             return path, query
-        url = httptools.parse_url(target)  # http://host/path, the form for proxies, which servers must take, too
+        url = httptools.parse_url(target)
         return url.path or b"", url.query or b""
 
     def expects_continue(self) -> bool:

@@ -9,7 +9,7 @@ import logging
 
 import httptools
 
-from sockd.http.wire.head import Head, Headers
+from sockd.http.wire.head import Head, Headers, in_origin_form
 from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, NO_ROOM, NO_SUCH_CODING, Refusal
 
@@ -124,6 +124,8 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         parser, limit_bytes = self._parser, self.limits.head_bytes
+        if self._target[:1] != b"/":
+            self._target, self._headers = in_origin_form(self._target, self._headers)
         head = Head(parser.get_method(), self._target, parser.get_http_version(), self._headers)
         # Exact only where it matters: chunks may hold more than this head.
         if self._head_bytes + self._head_slack_bytes > limit_bytes and head.size_bytes() > limit_bytes:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.root
 EXAMPLES = 1500
 INVOCATIONS = "/2015-03-31/functions/{}/invocations"
 OTHERS = ("/run/{}", "/run/{}/a?b=c", "/url/{}/", "/{}", "/page/{}", "/status", "/metrics", "/healthz", "/")
-ROUTES = [(method, path) for method, path, _ in TABLE] + [
+ROUTES = [(method, path) for method, path, *_ in TABLE] + [
     (method, path) for path in OTHERS for method in ("GET", "POST", "OPTIONS", "DELETE")
 ]
 ODD = (

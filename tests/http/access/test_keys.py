@@ -1,4 +1,4 @@
-"""Keys by themselves: what is kept of them, which texts are keys, what each allows; and what each request takes."""
+"""Keys by themselves: what is kept of them, which texts are keys, what each allows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from sockd.http.access.keys import MAX_KEYS, Key, Keys
-from sockd.http.management.keyed import needed_for
 from sockd.plain.errors import BadConfig, BadRequest, KeyNeeded, KeyNotEnough, NoSuchKey
 
 pytestmark = pytest.mark.anyio
@@ -70,24 +69,3 @@ async def test_a_damaged_file_is_no_worker_without_keys(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text('[{"id": 1}]')
     with pytest.raises(BadConfig):
         Keys.open(tmp_path / "keys.json")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "right", "function"),
-    [
-        ("GET", "/functions/f/logs", "read", "f"),
-        ("HEAD", "/functions/f:1", "read", "f"),
-        ("GET", "/secrets", "read", None),
-        ("POST", "/functions/f:live/invoke", "invoke", "f"),
-        ("POST", "/functions/f/record", "deploy", "f"),
-        ("PUT", "/functions/keys/aliases/debug", "deploy", "keys"),
-        ("DELETE", "/functions/f", "deploy", "f"),
-        ("POST", "/packages", "deploy", None),
-        ("PUT", "/schedules/s", "deploy", None),
-        ("OPTIONS", "/functions", "deploy", None),
-    ],
-)
-def test_what_a_request_takes(method: str, path: str, right: str, function: str | None) -> None:
-    needed = needed_for(method, path)
-    assert needed is not None
-    assert (needed.right, needed.function) == (right, function)

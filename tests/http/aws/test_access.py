@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sockd.http.aws.access import Access
-from sockd.http.aws.routes import Operation, route
+from sockd.http.aws.routes import PERMISSIONS, Operation, Permission, route
 from sockd.plain.config import HttpConfig, LambdaApiConfig
 from sockd.plain.errors import BadConfig
 from tests.http.aws.conftest import KEYS, request
@@ -66,6 +66,14 @@ PATHS = {
     "UpdateFunctionUrlConfig": ("PUT", "/2021-10-31/functions/slow/url"),
     "DeleteFunctionUrlConfig": ("DELETE", "/2021-10-31/functions/slow/url"),
     "ListFunctionUrlConfigs": ("GET", "/2021-10-31/functions/slow/urls"),
+    "AddPermission": ("POST", "/2015-03-31/functions/slow/policy"),
+    "RemovePermission": ("DELETE", "/2015-03-31/functions/slow/policy/s"),
+    "GetPolicy": ("GET", "/2015-03-31/functions/slow/policy"),
+    "GetFunctionCodeSigningConfig": ("GET", "/2020-06-30/functions/slow/code-signing-config"),
+    "GetRuntimeManagementConfig": ("GET", "/2021-07-20/functions/slow/runtime-management-config"),
+    "GetFunctionRecursionConfig": ("GET", "/2024-08-31/functions/slow/recursion-config"),
+    "ListLayers": ("GET", "/2018-10-31/layers"),
+    "ListEventSourceMappings": ("GET", "/2015-03-31/event-source-mappings/"),
 }
 
 
@@ -83,6 +91,7 @@ async def test_without_keys_only_invoking_is_open(keyless: Raw, worker: FakeLamb
     method, path = PATHS[name]
     for key in (None, "test"):  # SDKs sign with whatever they were given
         reply = await keyless.ask(request(method, path, {}, key=key))
+        assert (PERMISSIONS[Operation(name)] is Permission.INVOKE) == name.startswith("Invoke")
         if name == "Invoke":
             assert (reply.status, reply.body) == (200, b"{}")
         elif name == "InvokeWithResponseStream":
@@ -154,6 +163,14 @@ async def test_a_name_that_is_not_loopbacks_is_refused(keyless: Raw, worker: Fak
     reply = await keyless.ask(request("POST", INVOKE, {}, key=None).replace(b"localhost", b"evil.example"))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
     assert worker.invoked == []
+
+
+async def test_a_target_with_scheme_and_host_is_that_operation(keyless: Raw, worker: FakeLambda) -> None:
+    worker.names.add("echo")
+    asked = request("POST", INVOKE, {}, key=None).replace(b"POST /", b"POST http://localhost/")
+    assert (await keyless.ask(asked)).body == b"{}"
+    reply = await keyless.ask(asked.replace(b"POST http://localhost", b"POST http://evil.example"))
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
 
 
 async def test_a_page_of_another_site_invokes_nothing(keyless: Raw, worker: FakeLambda) -> None:

@@ -222,7 +222,8 @@ async def test_the_drains_end_answers_everybody(
         (f"{FUNCTIONS}/slow/versions", {"CodeSha256": "x"}, "InvalidParameterValueException"),
         (f"{FUNCTIONS}/slow/versions", {"RevisionId": "x"}, "PreconditionFailedException"),
         (f"{FUNCTIONS}/slow/versions", {"Description": "x" * 257}, "InvalidParameterValueException"),
-        (f"{FUNCTIONS}/slow/policy", {}, "UnknownOperationException"),
+        (f"{FUNCTIONS}/slow/policy", {}, "InvalidRequestContentException"),
+        ("/2018-10-31/layers/a/versions", {}, "UnknownOperationException"),
         ("/2", {}, "ResourceNotFoundException"),
         ("/20", {}, "UnknownOperationException"),
     ],
@@ -243,7 +244,7 @@ async def test_empty_structures_are_what_tools_send(client: Raw) -> None:
         "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []},
         "DeadLetterConfig": {},
         "SnapStart": {"ApplyOn": "None"},
-        "TracingConfig": {"Mode": "Active"},
+        "TracingConfig": {"Mode": "PassThrough"},
         "Publish": False,
     }
     assert (await client.ask(request("POST", FUNCTIONS, created(**nothing)))).status == 201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import pytest
@@ -9,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.code.setting_checks import check_name
-from sockd.http.aws.errors import InvalidParameterValue, ValidationFailed
+from sockd.http.aws.errors import AccessDenied, InvalidParameterValue, ResourceNotFound, ValidationFailed
 from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.plain.errors import SockdError
 
 
 @pytest.mark.parametrize(
     "prefix",
-    ["", "function:", "123456789012:", "123456789012:function:", "arn:aws-cn:lambda:x-1:123456789012:function:"],
+    ["", "function:", "000000000000:", "000000000000:function:", "arn:aws:lambda:local:000000000000:function:"],
 )
 @pytest.mark.parametrize(
     ("suffix", "qualifier"), [("", None), (":$LATEST", "$LATEST"), (":7", "7"), (":pr-o_d", "pr-o_d")]
@@ -25,6 +26,29 @@ def test_every_form_names_the_function(prefix: str, suffix: str, qualifier: str 
     assert function_named(quote(f"{prefix}my-f_1{suffix}", safe="")) == Named("my-f_1", qualifier)
     assert function_named(f"{prefix}my-f_1", "$LATEST") == Named("my-f_1", "$LATEST")
     assert function_named(f"{prefix}my-f_1{suffix}", qualifier) == Named("my-f_1", qualifier)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "error", "words"),
+    [
+        (
+            "arn:aws:lambda:eu-central-1:000000000000:function:",
+            ResourceNotFound,
+            "from 'eu-central-1' are not reachable",
+        ),
+        ("arn:aws:lambda:eu-central-1:123456789012:function:", ResourceNotFound, "in this region ('local')"),
+        ("arn:aws-cn:lambda:local:000000000000:function:", ResourceNotFound, "'aws-cn' are not reachable in this"),
+        ("arn:aws:lambda:local:123456789012:function:", AccessDenied, "of the account 123456789012 is not accessible"),
+        ("123456789012:function:", AccessDenied, "of the account 123456789012 is not accessible"),
+        ("123456789012:", AccessDenied, "ARNs begin with arn:aws:lambda:local:000000000000:function:"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", ":$LATEST", ":7"])
+def test_a_function_of_another_region_or_account_is_not_the_local_one(
+    prefix: str, error: type[SockdError], words: str, suffix: str
+) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        function_named(quote(f"{prefix}f{suffix}", safe=""))
 
 
 def test_the_arn_that_we_tell_names_the_function() -> None:

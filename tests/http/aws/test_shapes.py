@@ -14,7 +14,9 @@ from sockd.http.aws import shapes
 from sockd.plain.config import FunctionDefaults
 from sockd.plain.errors import BadRequest, SockdError
 
-MEMBERS = sorted({*shapes.Create.__struct_encode_fields__, *shapes.Code.__struct_encode_fields__, "Variables", "Size"})
+MEMBERS = sorted(
+    {*shapes.Create.__struct_encode_fields__, *shapes.UpdateCode.__struct_encode_fields__, "Variables", "Size"}
+)
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -35,10 +37,10 @@ GOOD: dict[str, Any] = {"FunctionName": "f", "Runtime": "python3.11", "Handler":
 @given(st.dictionaries(st.sampled_from(MEMBERS), VALUES), st.booleans())
 def test_any_body_is_settings_or_a_typed_error(body: dict[str, Any], whole: bool) -> None:
     text = json.dumps(GOOD | body if whole else body).encode()
-    for shape in (shapes.Create, shapes.Settings):
+    for shape in (shapes.Create, shapes.Update):
         try:
             parsed = shapes.parse(text, shape)
-            parsed.check()
+            parsed.check("f")
             changes = parsed.changes(AwsAttributes())
             FunctionConfig().changed(changes)
             config = FunctionConfig.from_toml(None, FunctionDefaults(), changes)

@@ -9,6 +9,7 @@ import pytest
 
 from sockd.http.urls.door import INLINE_BYTES
 from sockd.registry.function_url import Cors
+from sockd.registry.policy import INVOKE_URL, Statement
 from sockd.sigv4.credentials import Credentials
 from sockd.sigv4.signer import Signer
 from tests.http.aws.conftest import KEYS
@@ -39,6 +40,13 @@ async def test_a_request_by_name_and_by_path(client: Raw, worker: UrlWorker) -> 
         assert event["headers"]["host"] == host or f"{url.id}.lambda-url.localhost:5000"
 
 
+async def test_a_target_may_name_scheme_and_host(client: Raw, worker: UrlWorker) -> None:
+    url = worker.urls.create("says")
+    for target in (f"http://localhost/url/{url.id}/x?z=1", f"http://{url.id}.lambda-url.localhost/x?z=1"):
+        assert (await client.ask(get(target))).status == 200
+        assert (worker.event["rawPath"], worker.event["rawQueryString"]) == ("/x", "z=1")
+
+
 async def test_the_name_of_a_url_leads_to_its_function_alone(client: Raw, worker: UrlWorker) -> None:
     url = worker.urls.create("says")
     for path in ("/status", "/metrics", "/run/echo", "/2015-03-31/functions/", "/url/x/"):
@@ -46,6 +54,31 @@ async def test_the_name_of_a_url_leads_to_its_function_alone(client: Raw, worker
         assert (reply.status, reply.body) == (200, b"{}")
         assert worker.event["rawPath"] == path
     assert {request.name for request in worker.asked} == {"says"}
+
+
+async def test_a_policy_opens_and_closes_a_url_without_authorization(client: Raw, worker: UrlWorker) -> None:
+    url, policies = worker.urls.create("says"), worker.urls.policies
+
+    async def status() -> int:
+        return (await client.ask(ask(url, "GET", "/"))).status
+
+    assert await status() == 200, "nobody has said anything"
+    policies.add("says", "", Statement("bucket", "lambda:InvokeFunction", "s3.amazonaws.com"))
+    assert await status() == 200, "a statement about another caller does not close it"
+    policies.add("says", "", Statement("signed", INVOKE_URL, "*", "AWS_IAM"))
+    assert await status() == 403, "of signed requests alone"
+    policies.add("says", "", Statement("public", INVOKE_URL, "*", "NONE"))
+    assert await status() == 200
+    policies.remove("says", "", "public")
+    reply = await client.ask(ask(url, "GET", "/"))
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
+    assert reply.json["Message"].startswith("Forbidden.")
+    asked = len(worker.asked)
+    policies.add("says", "", Statement("some", INVOKE_URL, "*", "NONE", source_account="123456789012"))
+    assert await status() == 403, "nobody proves an account"
+    policies.add("says", "prod", Statement("other", INVOKE_URL, "*", "NONE"))
+    assert await status() == 403, "the policy of an alias is not the function's"
+    assert len(worker.asked) == asked
 
 
 @pytest.mark.parametrize("id_", ["a" * 32, "", "A-_", "x" * 63])

@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def test_async_handlers_share_one_loop(load: Load) -> None:
         handler._run.__self__.close()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("value", ["b'x'", "{1}", "object()", "float('nan')", "-float('inf')", "{(1,): 1}", "[]"])
+@pytest.mark.parametrize("value", ["bytearray(b'x')", "[b'\\xff']", "{1}", "object()", "{(1,): 1}", "[]"])
 def test_what_json_cannot_hold_is_a_marshal_error(load: Load, value: str) -> None:
     handler = load(f"def handler(event):\n    v = {value}\n    if v == []: v.append(v)\n    return v\n")
     with pytest.raises(errors.MarshalError, match=r"^Unable to marshal response: "):
@@ -183,3 +184,35 @@ def test_an_error_is_described_as_aws_does(load: Load) -> None:
     assert (described["errorType"], described["errorMessage"]) == ("LookupError", "gone")
     assert "raise LookupError('gone')" in described["stackTrace"][-1]
     assert not any(entry.__file__ in line for line in described["stackTrace"])
+
+
+@pytest.mark.parametrize("event", [b"NaN", b'{"a": -Infinity}', b"[Infinity]"])
+def test_an_event_has_no_number_that_json_has_not(event: bytes) -> None:
+    with pytest.raises(errors.InvalidEvent, match="is not JSON"):
+        event_json.parse_event(event)
+
+
+def test_an_event_may_begin_with_a_byte_order_mark() -> None:
+    assert event_json.parse_event(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    with pytest.raises(errors.InvalidEvent):
+        event_json.parse_event(b"\xef\xbb\xbf" * 2 + b"1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (float("nan"), b"NaN"),
+        ({"a": [float("inf"), -float("inf")]}, b'{"a":[Infinity,-Infinity]}'),
+        ({"a": b"raw", "b": ["\u00e9".encode()]}, b'{"a":"raw","b":["\\u00e9"]}'),
+        ({b"k": {b"\xc3\xa9": 1}, 2: (b"x",)}, b'{"k":{"\\u00e9":1},"2":["x"]}'),
+        ({b"k": Decimal("1.10"), "n": Decimal("NaN")}, b'{"k":1.10,"n":NaN}'),
+    ],
+)
+def test_an_answer_is_written_as_aws_s_runtime_writes_it(answer: object, text: bytes) -> None:
+    assert event_json.encode_answer(answer) == text
+
+
+@pytest.mark.parametrize("answer", [{"a": b"\xff"}, {b"\xff": 1}, bytearray(b"x"), {(1,): b""}, {1}])
+def test_an_answer_that_no_text_can_say(answer: object) -> None:
+    with pytest.raises(errors.MarshalError, match="Unable to marshal response"):
+        event_json.encode_answer(answer)

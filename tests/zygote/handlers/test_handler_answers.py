@@ -77,6 +77,20 @@ def test_a_generator_is_a_head_chunks_and_an_empty_result(server: Server) -> Non
     assert server.end() == (0, b"")
 
 
+def test_bytes_are_the_whole_answer_as_they_are(server: Server) -> None:
+    server.init("def handler(event): return bytes(event)\n")
+    server.expect(READY, 3)
+    for number, size in ((1, 3), (2, 0)):
+        server.invoke(number, size)
+        head = server.expect(HEAD, number)
+        assert protocol.decode_head(head) == (200, [(b"content-type", b"application/octet-stream")])
+        if size:
+            server.expect(CHUNK, number)
+        if number == 1:
+            server.expect(MODULES, number)
+        server.expect(RESULT, number)
+
+
 def test_word_of_a_client_that_had_all_is_ignored(server: Server) -> None:
     server.init(COUNTS)
     server.expect(READY, 3)

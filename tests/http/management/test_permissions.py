@@ -1,0 +1,177 @@
+"""What each route of the management API requires of a key: the table, and the keyed door that obeys it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sockd.http.access.keys import RIGHTS, Keys, Right
+from sockd.http.management import events as management_events
+from sockd.http.management.doors import Management
+from sockd.http.management.keyed import KeyedManagement
+from sockd.http.management.permissions import PERMISSIONS, Permission, Scope
+from sockd.http.wire.asgi import AsgiApplication
+from sockd.http.wire.server import HttpServer
+from sockd.http.wire.sockets import bind_tcp
+from sockd.plain.config import Config
+from sockd.worker.daemon import management_routes
+from tests.http.fake_events import FakeEvents
+from tests.http.fake_worker import FakeWorker
+from tests.http.raw import Raw, get, raw
+
+pytestmark = pytest.mark.anyio
+
+
+class Anything:
+    """What routes are made of and never ask here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return Anything()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path / "keys.json")
+
+
+@asynccontextmanager
+async def served(app: AsgiApplication, keys: Keys) -> AsyncIterator[Raw]:
+    server = HttpServer(KeyedManagement(app, keys), bind_tcp("127.0.0.1:0"))
+    await server.start()
+    try:
+        async with raw(server.port) as client:
+            yield client
+    finally:
+        await server.aclose(0)
+
+
+@pytest.fixture
+async def door(keys: Keys) -> AsyncIterator[Raw]:
+    """In front of an application that would answer everything."""
+    async with served(AsgiApplication(Response()), keys) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(keys: Keys, tmp_path: Path) -> AsyncIterator[Raw]:
+    """In front of a worker with the functions `mine`, `next` and `other`."""
+    worker = FakeWorker()
+    worker.names = {"mine", "next", "other"}
+    events: Any = FakeEvents(worker.function)
+    async with served(Management(worker, Config(), tmp_path, management_events.routes(events)).app, keys) as client:
+        yield client
+
+
+def ask(method: str, path: str, key: str, body: bytes = b"") -> bytes:
+    head, _, _ = get(path, f"Authorization: Bearer {key}", f"Content-Length: {len(body)}", method=method).partition(
+        b"\r\n\r\n"
+    )
+    return head + b"\r\n\r\n" + body
+
+
+def path_of(template: str) -> str:
+    """A path of a route, about the function `mine`."""
+    return re.sub(r"{.*?}", "x", template.replace("/functions/{name}", "/functions/mine"))
+
+
+def test_each_route_has_its_permission(tmp_path: Path) -> None:
+    anything: Any = Anything()
+    more = management_routes(anything, Config(), Keys(), tmp_path)
+    routes = [route for route in Management(FakeWorker(), Config(), tmp_path, more).routes if isinstance(route, Route)]
+    found = {(method, route.path) for route in routes for method in (route.methods or ()) if method != "HEAD"}
+    assert found == PERMISSIONS.keys()
+
+
+@pytest.mark.parametrize(("route", "permission"), PERMISSIONS.items(), ids=[" ".join(route) for route in PERMISSIONS])
+async def test_a_key_needs_what_the_table_says(
+    keys: Keys, door: Raw, route: tuple[str, str], permission: Permission
+) -> None:
+    method, path = route[0], path_of(route[1])
+
+    async def status(rights: list[Right], *functions: str, query: str = "") -> int:
+        text = await keys.add("k", rights, functions)
+        reply = await door.ask(ask(method, path + query, text))
+        await keys.remove("k")
+        return reply.status
+
+    every = list(RIGHTS)
+    is_local = permission.scope is Scope.LOCAL
+    assert await status(every) == (403 if is_local else 200)
+    needed: list[Right] = list(permission.rights) or ["read"]
+    for_some = permission.scope is not Scope.WORKER and not is_local
+    assert await status(needed, "mine", "also") == (200 if for_some else 403)
+    is_open_to_others = permission.scope in (Scope.NARROWED, Scope.ANY_KEY)
+    assert await status(every, "other") == (200 if is_open_to_others else 403)
+    for right in permission.rights:
+        others: list[Right] = [other for other in RIGHTS if other != right]
+        assert await status(others) == 403
+    if permission.rights_with_query:
+        assert await status(needed, query="?values=1") == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "right", "is_enough"),
+    [
+        ("HEAD", "/functions/mine", "read", True),
+        ("POST", "/functions/mine:live/invoke", "invoke", True),
+        ("POST", "/functions/mine%3Alive/invoke", "invoke", True),
+        ("GET", "/functions%2Fother", "read", False),
+        ("PUT", "/functions/keys/aliases/debug", "deploy", False),
+        ("OPTIONS", "/functions", "deploy", False),
+        ("GET", "/nothing", "read", False),
+        ("GET", "/functions/mine/env?%76alues=1", "read", False),
+    ],
+)
+async def test_paths_as_clients_write_them(
+    keys: Keys, door: Raw, method: str, path: str, right: Right, is_enough: bool
+) -> None:
+    text = await keys.add("k", [right], ["mine"])
+    assert (await door.ask(ask(method, path, text))).status == (200 if is_enough else 403)
+
+
+async def test_a_key_for_some_functions_is_shown_no_others(keys: Keys, client: Raw) -> None:
+    some, all_of_them = await keys.add("some", ["read"], ["mine", "gone"]), await keys.add("all", ["read"])
+    listed = (await client.ask(ask("GET", "/functions", some))).json
+    assert [function["name"] for function in listed] == ["mine"]
+    assert len((await client.ask(ask("GET", "/functions", all_of_them))).json) == 3
+    status = (await client.ask(ask("GET", "/status", some))).json
+    assert status.keys() <= {"version", "limits"}
+    assert "url" in (await client.ask(ask("GET", "/status", all_of_them))).json
+
+
+PATH = "/functions/mine/event-invoke-config"
+
+
+@pytest.mark.parametrize("side", ["on_success", "on_failure"])
+@pytest.mark.parametrize("destination", ["other", "other:1", "arn:aws:lambda:local:000000000000:function:other"])
+async def test_a_destination_is_a_function_that_the_key_may_invoke(
+    keys: Keys, client: Raw, side: str, destination: str
+) -> None:
+    body = b'{"%b": "%b"}' % (side.encode(), destination.encode())
+    for name, rights, functions in (
+        ("of-mine", ["deploy", "invoke", "read"], ["mine"]),
+        ("deployer", ["deploy", "read"], []),
+    ):
+        reply = await client.ask(ask("PUT", PATH, await keys.add(name, rights, functions), body))  # type: ignore[arg-type]
+        assert (reply.status, reply.json["errorType"]) == (403, "AccessDeniedException")
+        assert f"the destination '{destination}': the key '{name}'" in reply.json["errorMessage"]
+    both = await keys.add("both", ["deploy", "invoke", "read"], ["mine", "other"])
+    assert (await client.ask(ask("GET", PATH, both))).json == []
+    assert (await client.ask(ask("PUT", PATH, both, body))).status == 200
+
+
+async def test_a_destination_that_another_client_has_set_may_stay(keys: Keys, client: Raw) -> None:
+    whole = await keys.add("whole", ["deploy", "invoke"])
+    mine = await keys.add("of-mine", ["deploy", "invoke"], ["mine"])
+    assert (await client.ask(ask("PUT", PATH, whole, b'{"on_failure": "other"}'))).status == 200
+    assert (await client.ask(ask("PUT", PATH, mine, b'{"on_failure": "other", "max_retries": 1}'))).status == 200
+    assert (await client.ask(ask("PUT", PATH, mine, b'{"on_success": "other"}'))).status == 403
+    directory = b'{"on_success": "directory:done", "on_failure": "other"}'
+    assert (await client.ask(ask("PUT", PATH, mine, directory))).status == 200
