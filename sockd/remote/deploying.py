@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -61,6 +62,12 @@ def deploy(
 
     Args: force: although the function was deployed from another source; worker: one elsewhere.
     Raises: NameTaken, DeployFailed, NoWorker."""
+    if code.secrets:
+        warnings.warn(
+            f"{name}: left out, as possible secrets: {', '.join(code.secrets)}; a line !/PATH in .sockdignore packs one; "
+            "for variables: sockd secret set",
+            stacklevel=3,
+        )
     overrides = json.dumps({"deployer": deployer.fields, **({"force": True} if force else {})})
     try:
         path = f"/functions/{quote(name)}"

@@ -101,7 +101,8 @@ class Management:
         with contextlib.ExitStack() as stack:
             archive = stack.enter_context(tempfile.NamedTemporaryFile(dir=self._tmp, suffix=".zip"))
             limit = self._config.code.max_zip_bytes
-            initscript = await store(request, archive, limit, prefix_bytes=self._initscript_bytes(request))
+            prefix_bytes = self._initscript_bytes(request)
+            initscript = await store(request, archive, limit, prefix_bytes=prefix_bytes, setting="code.max_zip_bytes")
             owned = stack.pop_all()
 
         async def deploy(progress: Progress) -> object:
