@@ -115,7 +115,7 @@ class Deployments:
         if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
             has_packages = declared.text is not None
             handler = await in_thread(check_handler, code.path, handler, has_packages=has_packages, python=python)
-        kept = self._closure_kept(name, declared.text, config, python) if overrides.get(KEEP_PACKAGES) else None
+        kept = self._closure_kept(name, declared, config, python) if overrides.get(KEEP_PACKAGES) else None
         closure = await self._install(name, declared, config, kept, python, progress)
         if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:
             merged = await self._default_packages.added(closure, code.path, progress, python)
@@ -187,7 +187,7 @@ class Deployments:
         return {}
 
     def _closure_kept(
-        self, name: str, requirements: str | None, config: FunctionConfig, python: Interpreter
+        self, name: str, declared: Dependencies, config: FunctionConfig, python: Interpreter
     ) -> Closure | None:
         """The packages of the current version, if it asked for the same."""
         with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed, SecretsLocked):
@@ -195,7 +195,8 @@ class Deployments:
             before = FunctionConfig.from_json(record.config)
             if (before.packages, before.build, before.python) != (config.packages, config.build, config.python):
                 return None
-            if dependencies.read(self._code.path(record.digest), record.handler, python).text == requirements:
+            then = dependencies.read(self._code.path(record.digest), record.handler, python)
+            if then.asks_for == declared.asks_for:
                 return Closure.from_json(record.closure)
         return None
 
@@ -212,7 +213,13 @@ class Deployments:
         if kept is None and declared.text is not None:
             progress(f"resolving {declared.source}")
             closure = await self._packages.resolve(
-                declared.text, declared.line_words, config.packages.chosen, build=config.build, python=python
+                declared.text,
+                declared.line_words,
+                config.packages.chosen,
+                build=config.build,
+                python=python,
+                constraints=declared.constraints,
+                is_complete=declared.is_complete,
             )
         await self._ensure(name, closure, progress)
         return closure

@@ -87,8 +87,8 @@ def deploy(
     knows them, the digest of an image that the worker has, or a local image, which is uploaded: oci:DIR, an archive of
     `docker save` or an OCI layout, or - for one on the standard input.
 
-    SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pyproject.toml, or PEP 723 in the
-    entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
+    SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pylock.toml, uv.lock, pyproject.toml, or
+    PEP 723 in the entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
     .sockdignore and .gitignore name what is not packed; secrets, such as .env, are left out unless .sockdignore includes them.
     A running function switches to the new version without losing a request. A SOURCE that ends in .wasm is an
     initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
