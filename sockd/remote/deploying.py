@@ -74,10 +74,10 @@ def deploy(
         _, body = manage("PUT", path, code.archive, {"x-sockd-overrides": overrides}, worker)
     except PermissionError:
         raise DeployFailed(f"only root deploys: {runnable('sudo sockd deploy FILE.py')}") from None
-    last: dict[str, Any] = json.loads(body.splitlines()[-1])
+    *steps, last = map(json.loads, body.splitlines())
     if "result" in last:
         result: dict[str, Any] = last["result"]
-        return result
+        return {**result, "notes": [printable(step["progress"]) for step in steps if step.get("note")]}
     error = last.get("error", last)
     kind = NameTaken if last.get("status") == 409 else DeployFailed
     raise kind(printable(f"{name}: {error.get('errorMessage', 'the worker stopped before it was done')}"))

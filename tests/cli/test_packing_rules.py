@@ -74,3 +74,11 @@ def test_the_limits_are_those_of_the_worker(run: Run, served: Served, code: Path
     (code / "more.bin").write_bytes((code / "model.bin").read_bytes()[: 10 << 20])
     done = run("deploy", str(code))
     assert "packs to 65 MB; the limit is 60 MB (code.max_zip_bytes in the worker's configuration)" in done.stderr
+
+
+def test_notes_of_the_worker_stay_and_are_in_the_json(run: Run, code: Path, tmp_path: Path) -> None:
+    done = run("deploy", str(code), "--name", "noted")
+    assert "note: kept from sockd config and sockd env: memory_mb = 256\n" in done.stderr
+    assert json.loads(run("deploy", str(code), "--name", "noted", "--json").stdout)["notes"] == [
+        "kept from sockd config and sockd env: memory_mb = 256"
+    ]

@@ -16,7 +16,7 @@ from sockd.cli.functions.code_directory import CodeDirectory, left_out_json, sho
 from sockd.cli.functions.egress import egress_option, egress_setting
 from sockd.console.client import Management, state_dir_option
 from sockd.console.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
-from sockd.console.output import USAGE, Failure, echo, json_option, print_json, progress
+from sockd.console.output import USAGE, Failure, echo, json_option, print_json, progress, say
 from sockd.plain.errors import BuildNeeded
 from sockd.plain.own_command import runnable
 
@@ -87,8 +87,8 @@ def deploy(
     knows them, the digest of an image that the worker has, or a local image, which is uploaded: oci:DIR, an archive of
     `docker save` or an OCI layout, or - for one on the standard input.
 
-    SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pylock.toml, uv.lock, pyproject.toml, or
-    PEP 723 in the entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
+    SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pylock.toml, uv.lock, pyproject.toml,
+    or PEP 723 in the entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
     .sockdignore and .gitignore name what is not packed; secrets, such as .env, are left out unless .sockdignore includes them.
     A running function switches to the new version without losing a request. A SOURCE that ends in .wasm is an
     initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
@@ -125,6 +125,7 @@ def deploy(
     if wasm:
         headers["x-sockd-initscript-bytes"] = str(len(wasm))
     has_code = image is None or source.is_dir()
+    notes: list[str] = []
     code = CodeDirectory(source, management, in_image=image is not None) if source.is_dir() else None
     with progress(f"packing {source}" if has_code else f"deploying {name}") as show:
         if image is not None:
@@ -134,7 +135,8 @@ def deploy(
         if has_code:
             show(f"sending {len(body)} bytes")
         try:
-            function = management.result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
+            lines = management.lines("PUT", "functions", name, body=body, headers=headers)
+            function = management.result(lines, show, notes.append)
         except Failure as failure:
             if failure.kind == BuildNeeded.error_type:
                 failure.fix = runnable(f"sockd {shlex.join(sys.argv[1:])} --build")
@@ -143,7 +145,7 @@ def deploy(
     # Of a worker elsewhere nobody here knows where its port is published.
     url = None if management.is_elsewhere else f"{management.get('status')['url']}/run/{name}"
     if as_json:
-        print_json({**function, "url": url, "left_out": left_out_json(left_out)})
+        print_json({**function, "url": url, "left_out": left_out_json(left_out), "notes": notes})
         return
     packages = function["packages"]
     runs = (
@@ -157,6 +159,8 @@ def deploy(
     if url is not None:
         echo(f"  {url}\n  curl -d '{{}}' {url}")
     echo(f"  {runnable(f'sockd invoke {name}')} -d '{{}}'")
+    for note in notes:
+        say(f"note: {note}")
     show_left_out(source, left_out)
 
 

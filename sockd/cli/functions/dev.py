@@ -78,6 +78,7 @@ class Project:
         self._refused_digest = ""
         self._code = CodeDirectory(directory, management)
         self._shown_secrets = ""
+        self._shown_notes: set[str] = set()
 
     def is_packed(self, path: Path) -> bool:
         """Whether a file or directory, by its absolute path, is among what is deployed, or decides about it."""
@@ -157,8 +158,13 @@ class Project:
     def _deploy(self, archive: bytes) -> dict[str, Any]:
         headers = {"x-sockd-overrides": json.dumps({"keep_packages": True})}
         lines = self.management.lines("PUT", "functions", self.name, body=archive, headers=headers)
-        deployed: dict[str, Any] = self.management.result(lines, lambda text: None)
+        deployed: dict[str, Any] = self.management.result(lines, lambda text: None, self._show_note)
         return deployed
+
+    def _show_note(self, text: str) -> None:
+        if text not in self._shown_notes:
+            say(f"note: {text}")
+        self._shown_notes.add(text)
 
     def _tell_failure(self, paths: Sequence[str], why: str) -> None:
         if self._as_json:
