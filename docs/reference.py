@@ -113,7 +113,9 @@ def function() -> str:
     """`sockd.toml`."""
     text = "# `sockd.toml`\n\nThe settings of a function, a file beside its code; every key is optional.\n"
     text += _table(
-        FunctionConfig, bounds=BOUNDS, leave_out=("aws", "initscript", "packages", "secrets", "sealed", "deployer")
+        FunctionConfig,
+        bounds=BOUNDS,
+        leave_out=("aws", "initscript", "packages", "secrets", "sealed", "deployer", "by_command"),
     )
     text += f"\n## [packages]\n\n{inspect.getdoc(FunctionPackages)}\n{_table(FunctionPackages)}"
     return f"{text}\n## [initscript]\n\n{inspect.getdoc(InitscriptConfig)}\n{_table(InitscriptConfig, bounds=INITSCRIPT_BOUNDS)}"

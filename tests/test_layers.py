@@ -36,13 +36,9 @@ NEEDED = {
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names
 }
-<<<<<<< HEAD
-"""Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal, has variables of the
-interpreter or is debugged; in Zygotes with packages; in sandboxes of a verification, a build or an image."""
-=======
 """Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal or with keys of
-bytes, or is debugged; in Zygotes with packages; in sandboxes of a verification, a build or an image."""
->>>>>>> awsapi
+bytes, has variables of the interpreter or is debugged; in Zygotes with packages; in sandboxes of a verification, a build or an
+image."""
 MODULES_LIMIT = 95
 """A bare interpreter has 23; those that own_traceback keeps for itself are not counted. Counted, not timed: what this costs
 is `sockd bench cold_start`'s affair."""

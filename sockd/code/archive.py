@@ -100,12 +100,12 @@ def plan(entries: Sequence[Entry], *, max_files: int, max_bytes: int) -> Plan:
             files[path] = entry
             _add_lineage(directories, os.path.dirname(path))
         if len(files) + len(directories) > max_files:
-            raise BadArchive(f"the archive makes more than {max_files} files and directories")
+            raise BadArchive(f"the archive makes more than {max_files} files and directories (code.max_files)")
     if both := files.keys() & directories:
         raise BadArchive(f"{min(both)!r} is both a file and a directory in the archive")
     declared = sum(entry.size_bytes for entry in entries)
     if declared > max_bytes:
-        raise BadArchive(f"the archive unpacks to {declared} bytes; the limit is {max_bytes}")
+        raise BadArchive(f"the archive unpacks to {declared} bytes; the limit is {max_bytes} (code.max_code_bytes)")
     return Plan(
         tuple(sorted(path for path in directories if not _is_bytecode(path))),
         tuple(sorted((path, entry) for path, entry in files.items() if not _is_bytecode(path))),
@@ -169,7 +169,9 @@ def extract(zip_path: Path, directory: Path, config: CodeConfig) -> Tree:
     with open(zip_path, "rb", buffering=0) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes > config.max_zip_bytes:
-            raise BadArchive(f"the archive has {size_bytes} bytes; the limit is {config.max_zip_bytes}")
+            raise BadArchive(
+                f"the archive has {size_bytes} bytes; the limit is {config.max_zip_bytes} (code.max_zip_bytes)"
+            )
 
         def read_at(offset: int, length: int) -> bytes:
             return os.pread(file.fileno(), length, offset)

@@ -1,4 +1,5 @@
-"""The dependencies that a function's code declares: requirements.txt, else pyproject.toml, else its entry file (PEP 723).
+"""The dependencies that a function's code declares: requirements.txt, else pylock.toml, uv.lock, pyproject.toml, or its
+entry file (PEP 723).
 
 The first of these that declares dependencies is used, the others are ignored. Reads text, runs no code. What Python they
 require is checked whichever is used: it says of the code that it does not run on another.
@@ -19,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 import sockd
 from sockd.caches.packages import requirements
+from sockd.code import lock_files, other_tools, requirement_files
 from sockd.code.code_store import read_bytes, read_text
 from sockd.images.interpreter import OWN_PYTHON, Interpreter
 from sockd.plain import toml
@@ -30,6 +32,8 @@ STAND_IN = "sockd.py"
 """In the code of a decorated function: its project may depend on sockd, which its sandbox does not need."""
 MAX_BYTES = 256 * 1024
 """Of requirements.txt and of pyproject.toml."""
+MAX_LOCK_BYTES = 4 << 20
+"""Of a lock file."""
 MAX_SOURCE_BYTES = 4 << 20
 """Of an entry file; a longer one has no block."""
 MAX_BLOCK_BYTES = 64 * 1024
@@ -48,6 +52,15 @@ class Dependencies(NamedTuple):
     """Those that have to be installed, as lines of a requirements.txt; None: nothing was declared, or the code brings all."""
     notes: tuple[str, ...] = ()
     """What is ignored, for the person who deploys."""
+    constraints: str = ""
+    """Versions that hold for what is installed, as lines of a requirements.txt."""
+    is_complete: bool = False
+    """Whether the lines are all that is to be installed, with exact versions: they are from a lock file."""
+
+    @property
+    def asks_for(self) -> tuple[str | None, str, bool]:
+        """What decides about the packages."""
+        return self.text, self.constraints, self.is_complete
 
     @property
     def line_words(self) -> str:
@@ -61,6 +74,8 @@ class _Declared(NamedTuple):
     source: str = ""
     lines: str | None = None
     notes: tuple[str, ...] = ()
+    constraints: str = ""
+    is_complete: bool = False
 
 
 def read(code: Path, handler: str, python: Interpreter = OWN_PYTHON) -> Dependencies:
@@ -68,10 +83,15 @@ def read(code: Path, handler: str, python: Interpreter = OWN_PYTHON) -> Dependen
     interpreter that is to run it.
 
     Raises: BadArchive for a file that cannot be read; ResolveFailed when it requires another Python."""
-    text = read_text(code, REQUIREMENTS, MAX_BYTES)
-    used = _Declared(REQUIREMENTS, text) if text is not None else None
+    used = _requirements(code)
     notes: list[str] = []
-    for declares in (partial(_pyproject, code, python), partial(_script, code, handler, python)):
+    sources = (
+        partial(_pylock, code, python),
+        partial(_uv_lock, code, python),
+        partial(_pyproject, code, python),
+        partial(_script, code, handler, python),
+    )
+    for declares in sources:
         try:
             declared = declares()
         except BadArchive as error:
@@ -84,9 +104,58 @@ def read(code: Path, handler: str, python: Interpreter = OWN_PYTHON) -> Dependen
             continue
         if used is None:
             used = declared
-        else:
+        elif (used.source, declared.source) != (lock_files.UV_LOCK, PYPROJECT):
             notes.append(f"the dependencies of {declared.source} are ignored, those of {used.source} are used")
+    notes += _unread(code, used)
     return _missing(code, used, notes, python) if used is not None else Dependencies(notes=tuple(notes))
+
+
+def _requirements(code: Path) -> _Declared | None:
+    text = read_text(code, REQUIREMENTS, MAX_BYTES)
+    if text is None:
+        return None
+    files = requirement_files.read(code, REQUIREMENTS, text)
+    return _Declared(REQUIREMENTS, files.text, constraints=files.constraints)
+
+
+def _unread(code: Path, used: _Declared | None) -> list[str]:
+    """What is said of files of other tools. Raises: ResolveFailed if one has dependencies and nothing else declares any."""
+    file, command = other_tools.unread(code)
+    if not file and used is None:
+        text = read_text(code, PYPROJECT, MAX_BYTES)
+        if text is not None and other_tools.poetry_dependencies(_parsed(PYPROJECT, text)):
+            file, command = f"[tool.poetry.dependencies] of {PYPROJECT}", other_tools.POETRY
+    if not file:
+        return []
+    if used is None and not _distributions(code):
+        raise ResolveFailed(f"{file} is not read; write its dependencies as a requirements.txt: {command}")
+    return [f"{file} is not read; to use it: {command}"]
+
+
+def _pylock(code: Path, python: Interpreter) -> _Declared:
+    text = read_text(code, lock_files.PYLOCK, MAX_LOCK_BYTES)
+    if text is None:
+        return _Declared()
+    lock = _parsed(lock_files.PYLOCK, text)
+    _check_python(lock_files.PYLOCK, lock.get("requires-python"), python)
+    return _locked(lock_files.PYLOCK, lock_files.from_pylock(lock, python))
+
+
+def _uv_lock(code: Path, python: Interpreter) -> _Declared:
+    text, pyproject = (
+        read_text(code, *each) for each in ((lock_files.UV_LOCK, MAX_LOCK_BYTES), (PYPROJECT, MAX_BYTES))
+    )
+    if text is None:
+        return _Declared()
+    lock = _parsed(lock_files.UV_LOCK, text)
+    _check_python(lock_files.UV_LOCK, lock.get("requires-python"), python)
+    project = _parsed(PYPROJECT, pyproject).get("project") if pyproject is not None else None
+    lines = lock_files.from_uv_lock(lock, project if isinstance(project, dict) else None, python)
+    return _locked(lock_files.UV_LOCK, lines)
+
+
+def _locked(file: str, lines: list[str]) -> _Declared:
+    return _Declared(file, "".join(f"{line}\n" for line in lines), is_complete=True)
 
 
 def _missing(code: Path, used: _Declared, notes: list[str], python: Interpreter) -> Dependencies:
@@ -97,9 +166,9 @@ def _missing(code: Path, used: _Declared, notes: list[str], python: Interpreter)
         brought["sockd"] = Version(sockd.__version__)
     missing = requirements.without(text, brought, python.marker_variables) if brought else text
     if missing == text:
-        return Dependencies(used.source, text, tuple(notes))
+        return Dependencies(used.source, text, tuple(notes), used.constraints, used.is_complete)
     note = f"packages of {used.source} that are in the code are used as they are"
-    return Dependencies(used.source, missing or None, (*notes, note))
+    return Dependencies(used.source, missing or None, (*notes, note), used.constraints, used.is_complete)
 
 
 def _pyproject(code: Path, python: Interpreter) -> _Declared:

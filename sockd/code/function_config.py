@@ -78,7 +78,7 @@ ONLY_WITH_IMAGE = (
 )
 MASK = "********"
 """Stands for a value that is not shown."""
-NOT_IN_FILES = ("secrets", "sealed", "aws", "deployer")
+NOT_IN_FILES = ("secrets", "sealed", "aws", "deployer", "by_command")
 
 
 class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -219,6 +219,9 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     deployer: dict[str, str] = msgspec.field(default_factory=dict)
     """Of a decorated function: `source`, the FILE:FUNCTION that it was deployed from, and `key`, which signs its deployer's
     calls (`sockd.plain.call_signature`), in hex. Said by each deploy, kept sealed, never given to a sandbox."""
+
+    by_command: list[str] = msgspec.field(default_factory=list)
+    """What commands have set, which deploys keep (`kept_settings`)."""
 
     @classmethod
     def from_toml(

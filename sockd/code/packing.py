@@ -1,6 +1,7 @@
 """Packing: a function's directory as a zip file, the way the command line sends it.
 
-Owns nothing. The counterpart of `archive`, under the same rules for names and kinds, so that what packs also deploys.
+Owns nothing. The counterpart of `archive`, under the same rules for names and kinds, so that what packs also deploys. What of the
+directory is packed decides `selection`.
 """
 
 from __future__ import annotations
@@ -8,114 +9,119 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from sockd.code.archive import BYTECODE, Tree, TreeFile, checked_path
+from sockd.code.archive import Tree, TreeFile
+from sockd.code.selection import SOCKDIGNORE, LeftOut, Selected, select
 from sockd.plain.config import CodeConfig
 from sockd.plain.errors import BadArchive
+from sockd.plain.spelling import size
 from sockd.plain.zip_directory import UNIX
 
-LEFT_BEHIND = frozenset({".git", BYTECODE, ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
-OF_EDITORS = re.compile(r"\..*\.sw[a-z]|.*~|\.#.*|\.DS_Store")
-"""What editors and file managers leave beside a file while it is open."""
 PACKED_TIME = (1980, 1, 1, 0, 0, 0)
 """The zip format's epoch: the same directory packs to the same bytes."""
 FILE = stat.S_IFREG | 0o644
+SHOWN_LARGEST = 5
+MOST_LISTED = 1_000_000
+"""Files and directories that a list of what would be packed may have."""
+
+
+class PackedDirectory(NamedTuple):
+    """A directory as a zip file."""
+
+    archive: bytes
+    digest: str
+    """What the code store will name the code."""
+    left_out: tuple[LeftOut, ...]
 
 
 def pack(directory: Path, config: CodeConfig | None = None) -> bytes:
-    """A directory as a zip file; the same directory gives the same bytes, whenever and by whom it is packed. Blocks.
+    """Return a directory as a zip file; the same directory gives the same bytes, whenever and by whom it is packed. Blocks.
 
-    Version control, bytecode, virtual environments, tools' caches (LEFT_BEHIND) and editors' files (OF_EDITORS) stay behind.
+    Raises: BadArchive for what could not be deployed (devices, names, links that leave the directory) or is over the limits;
+        OSError."""
+    return pack_directory(directory, config).archive
 
-    Raises: BadArchive for what could not be deployed (links, devices, names) or is over the limits; OSError."""
-    return pack_with_digest(directory, config)[0]
 
-
-def pack_with_digest(
+def pack_directory(
     directory: Path,
     config: CodeConfig | None = None,
     *,
     only: Sequence[str] | None = None,
     added: Mapping[str, bytes] | None = None,
-) -> tuple[bytes, str]:
-    """As `pack`, with the digest that the code store will give to what is in it.
+) -> PackedDirectory:
+    """As `pack`, with what else there is to know.
 
     Args:
         only: names at the top of the directory, the rest stays behind; None: all of it.
         added: files to be packed instead of the directory's own, or besides."""
     config = config or CodeConfig()
     added = added or {}
+    selection = select(directory, only=only, max_entries=config.max_files)
+    selected = [each for each in selection.packed if each.path not in added]
+    _check_size(directory, selected, config)
+    entries = sorted(
+        [*selected, *(Selected(path, FILE, len(data)) for path, data in added.items())], key=lambda e: e.path
+    )
     buffer = io.BytesIO()
     size_bytes = 0
     files, directories = [], []
-    walked = islice(_walk(directory, "", only), config.max_files + 1)
-    found = [(path, mode) for path, mode in walked if path not in added]
-    _check_sizes(directory, [path for path, _ in found], config)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for count, (path, mode) in enumerate(sorted([*found, *((path, FILE) for path in added)]), start=1):
-            if count > config.max_files:
-                raise BadArchive(f"{directory} holds more than {config.max_files} files and directories")
-            info = zipfile.ZipInfo(path, PACKED_TIME)
-            info.create_system, info.external_attr = UNIX, mode << 16
+        for entry in entries:
+            info = zipfile.ZipInfo(entry.path, PACKED_TIME)
+            info.create_system, info.external_attr = UNIX, entry.mode << 16
             info.compress_type = zipfile.ZIP_DEFLATED
-            is_directory = path.endswith("/")
+            is_directory = entry.path.endswith("/")
             data = b""
             if not is_directory:
                 # No more than may be is read: one file may be larger than this machine's memory.
                 room = config.max_code_bytes - size_bytes
-                data = added[path] if path in added else _beginning(directory / path, room + 1)
+                data = added[entry.path] if entry.path in added else _beginning(directory / entry.path, room + 1)
             size_bytes += len(data)
-            if size_bytes > config.max_code_bytes:
-                raise BadArchive(f"{directory} holds more than {config.max_code_bytes} bytes")
+            if size_bytes > config.max_code_bytes:  # a file grew while it was read
+                raise BadArchive(f"{directory} holds more than {config.max_code_bytes} bytes (code.max_code_bytes)")
             archive.writestr(info, data)
             if is_directory:
-                directories.append(path[:-1])
+                directories.append(entry.path[:-1])
             else:
-                files.append(TreeFile(path, bool(mode & 0o111), len(data), hashlib.sha256(data).digest()))
-    if buffer.tell() > config.max_zip_bytes:
-        raise BadArchive(f"{directory} packs to {buffer.tell()} bytes; the limit is {config.max_zip_bytes}")
+                files.append(TreeFile(entry.path, bool(entry.mode & 0o111), len(data), hashlib.sha256(data).digest()))
+    _check_packed_size(directory, buffer, archive.infolist(), config)
     tree = Tree(tuple(sorted(files, key=lambda file: file.path)), tuple(sorted(directories)))
-    return buffer.getvalue(), tree.digest()
+    return PackedDirectory(buffer.getvalue(), tree.digest(), selection.left_out)
 
 
-def _check_sizes(directory: Path, paths: Sequence[str], config: CodeConfig) -> None:
-    """Before anything is read. Raises: BadArchive, OSError."""
-    sizes = {path: os.stat(directory / path, follow_symlinks=False).st_size for path in paths if not path.endswith("/")}
-    total = sum(sizes.values())
+def _check_size(directory: Path, selected: Sequence[Selected], config: CodeConfig) -> None:
+    """Before anything is read. Raises: BadArchive."""
+    total = sum(each.size_bytes for each in selected)
     if total > config.max_code_bytes:
-        largest = max(sizes, key=sizes.__getitem__)
-        raise BadArchive(
-            f"{directory} holds {total} bytes, and the limit is {config.max_code_bytes}; the largest file is {largest!r} with "
-            f"{sizes[largest]}"
-        )
+        what = f"{directory} holds {size(total)}"
+        sizes = ((each.path, each.size_bytes) for each in selected)
+        raise _too_large(what, "code.max_code_bytes", config.max_code_bytes, sizes)
 
 
-def _beginning(path: Path, size: int) -> bytes:
+def _check_packed_size(
+    directory: Path, buffer: io.BytesIO, infos: Sequence[zipfile.ZipInfo], config: CodeConfig
+) -> None:
+    """Raises: BadArchive."""
+    if buffer.tell() > config.max_zip_bytes:
+        what = f"{directory} packs to {size(buffer.tell())}"
+        sizes = ((info.filename, info.compress_size) for info in infos)
+        raise _too_large(what, "code.max_zip_bytes", config.max_zip_bytes, sizes)
+
+
+def _too_large(what: str, setting: str, limit: int, sizes: Iterable[tuple[str, int]]) -> BadArchive:
+    largest = sorted(sizes, key=lambda each: -each[1])[:SHOWN_LARGEST]
+    named = ", ".join(f"{path} {size(length)}" for path, length in largest)
+    return BadArchive(
+        f"{what}; the limit is {size(limit)} ({setting} in the worker's configuration). Largest: {named}. "
+        f"Name what the function does not need in {SOCKDIGNORE}"
+    )
+
+
+def _beginning(path: Path, most: int) -> bytes:
     with open(path, "rb") as file:
-        return file.read(min(size, os.fstat(file.fileno()).st_size + 1))
-
-
-def _walk(directory: Path, prefix: str, only: Sequence[str] | None = None) -> Iterator[tuple[str, int]]:
-    """(path, st_mode) of everything to be packed; paths of directories end with a slash."""
-    for item in sorted(os.scandir(directory / prefix), key=lambda item: item.name):
-        path = prefix + item.name
-        if item.name in LEFT_BEHIND or OF_EDITORS.fullmatch(item.name) or (only is not None and item.name not in only):
-            continue
-        try:
-            checked_path(path)
-        except UnicodeEncodeError:
-            raise BadArchive(f"the name {path!r} is not UTF-8") from None
-        if item.is_dir(follow_symlinks=False):
-            yield path + "/", stat.S_IFDIR | 0o755
-            yield from _walk(directory, path + "/")
-        elif item.is_file(follow_symlinks=False):
-            executable = item.stat(follow_symlinks=False).st_mode & 0o111
-            yield path, stat.S_IFREG | (0o755 if executable else 0o644)
-        else:
-            raise BadArchive(f"{path!r} is a link, device, pipe or socket; only files and directories are deployed")
+        return file.read(min(most, os.fstat(file.fileno()).st_size + 1))

@@ -189,12 +189,20 @@ class Management:
                     raise self.failure(message["status"], message["error"], path)
                 yield message
 
-    def result(self, lines: Iterable[dict[str, Any]], show: Callable[[str], object]) -> Any:
-        """The last of an answer's `lines`; those before it are shown. Raises: Failure, also if there is no such line."""
+    def result(
+        self,
+        lines: Iterable[dict[str, Any]],
+        show: Callable[[str], object],
+        note: Callable[[str], object] | None = None,
+    ) -> Any:
+        """The last of an answer's `lines`; those before it are shown.
+
+        Args: show: a line that says what is done now; note: one that stays; None: as the others.
+        Raises: Failure, also if there is no last line."""
         for line in lines:
             if "result" in line:
                 return line["result"]
-            show(line["progress"])
+            (note if note is not None and line.get("note") else show)(line["progress"])
         raise Failure(
             "the worker stopped before the command ended", why="the connection ended", fix=self._status_command()
         )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
-from sockd.code import dependencies, ol_yaml
+from sockd.code import dependencies, kept_settings, ol_yaml
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.default_packages import DefaultPackages
 from sockd.code.dependencies import Dependencies
@@ -28,6 +28,7 @@ from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import Interpreter
 from sockd.images.interpreter_settings import Started
 from sockd.images.writable_root import why_no_writable_roots
+from sockd.plain import toml
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
 from sockd.plain.errors import (
@@ -39,6 +40,7 @@ from sockd.plain.errors import (
     ResolveFailed,
     SecretsLocked,
 )
+from sockd.plain.notes import Note
 from sockd.registry.registry import Registry
 
 CHECK_HANDLER = "check_handler"
@@ -65,6 +67,8 @@ class Deployable(NamedTuple):
     """Its packages, which are installed."""
     image: str = ""
     """The digest of its image, which the worker has."""
+    named: frozenset[str] = frozenset()
+    """The settings that the deploy names (`kept_settings.named`)."""
 
 
 class Deployments:
@@ -98,34 +102,38 @@ class Deployments:
         Args: overrides: keys of sockd.toml that win over it, and KEEP_PACKAGES.
         Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
         settings = {key: value for key, value in overrides.items() if key not in (CHECK_HANDLER, KEEP_PACKAGES, FORCE)}
-        beneath = self._timeout(code, overrides) | await _ol_settings(code, progress)
+        ol_settings = await _ol_settings(code, progress)
+        beneath = self._timeout(code, overrides) | ol_settings
         # A stranger's texts, parsed in Python: not on the loop.
         config = await in_thread(_read_settings, code, self._defaults, settings, beneath)
+        named = await in_thread(_named, code, settings, ol_settings)
         config = config.with_secrets(self._secrets(name))
         if not overrides.get(FORCE):
             self.check_source(name, config)
         if config.image is not None:
-            return await self._with_image(code, config, config.image, progress)
+            return (await self._with_image(code, config, config.image, progress))._replace(named=named)
         python = await self._packages.interpreter(config.python)
         if not provided(code.path, config.runtime):
             interpreter_settings.check(config.environment, Started.of_host(config.python))
         await in_thread(self._code.compile_for, code.digest, python)
         handler = entry_point(code.path, config.handler, config.runtime)
         if EXEC_WRAPPER in config.environment and not provided(code.path, config.runtime):
-            progress(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
+            progress(
+                Note(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')
+            )
         declared = await in_thread(dependencies.read, code.path, handler, python)
         for note in declared.notes:
-            progress(note)
+            progress(Note(note))
         if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
             has_packages = declared.text is not None
             handler = await in_thread(check_handler, code.path, handler, has_packages=has_packages, python=python)
-        kept = self._closure_kept(name, declared.text, config, python) if overrides.get(KEEP_PACKAGES) else None
+        kept = self._closure_kept(name, declared, config, python) if overrides.get(KEEP_PACKAGES) else None
         closure = await self._install(name, declared, config, kept, python, progress)
         if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:
             merged = await self._default_packages.added(closure, code.path, progress, python)
             await self._ensure(name, merged, progress)
             closure = merged
-        return Deployable(config, handler, closure)
+        return Deployable(config, handler, closure, named=named)
 
     async def _with_image(self, code: CodeVersion, config: FunctionConfig, text: str, progress: Progress) -> Deployable:
         """What runs in an image: its program.
@@ -193,7 +201,7 @@ class Deployments:
         return {}
 
     def _closure_kept(
-        self, name: str, requirements: str | None, config: FunctionConfig, python: Interpreter
+        self, name: str, declared: Dependencies, config: FunctionConfig, python: Interpreter
     ) -> Closure | None:
         """The packages of the current version, if it asked for the same."""
         with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed, SecretsLocked):
@@ -201,7 +209,8 @@ class Deployments:
             before = FunctionConfig.from_json(record.config)
             if (before.packages, before.build, before.python) != (config.packages, config.build, config.python):
                 return None
-            if dependencies.read(self._code.path(record.digest), record.handler, python).text == requirements:
+            then = dependencies.read(self._code.path(record.digest), record.handler, python)
+            if then.asks_for == declared.asks_for:
                 return Closure.from_json(record.closure)
         return None
 
@@ -218,7 +227,13 @@ class Deployments:
         if kept is None and declared.text is not None:
             progress(f"resolving {declared.source}")
             closure = await self._packages.resolve(
-                declared.text, declared.line_words, config.packages.chosen, build=config.build, python=python
+                declared.text,
+                declared.line_words,
+                config.packages.chosen,
+                build=config.build,
+                python=python,
+                constraints=declared.constraints,
+                is_complete=declared.is_complete,
             )
         await self._ensure(name, closure, progress)
         return closure
@@ -271,6 +286,13 @@ def _read_settings(
 ) -> FunctionConfig:
     """What the code's sockd.toml says, if it has one. Blocks. Raises: BadFunctionConfig, BadArchive."""
     return FunctionConfig.from_toml(code.settings(), defaults, overrides, beneath=beneath)
+
+
+def _named(code: CodeVersion, overrides: dict[str, Any], beneath: dict[str, Any]) -> frozenset[str]:
+    """What a deploy names of the settings; its texts have been read once. Blocks."""
+    given = {key: value for key, value in overrides.items() if value is not None}
+    tables = (toml.loads(code.settings() or ""), given, beneath)
+    return frozenset().union(*map(kept_settings.named, tables))
 
 
 async def _ol_settings(code: CodeVersion, progress: Progress) -> dict[str, Any]:

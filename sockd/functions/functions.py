@@ -20,6 +20,7 @@ import msgspec
 
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
+from sockd.code import kept_settings
 from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.entrypoint import entry_point, provided
@@ -55,6 +56,7 @@ from sockd.plain.errors import (
     UnknownImage,
 )
 from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.notes import Note
 from sockd.registry.aliases import LATEST
 from sockd.registry.function_record import FunctionRecord
 from sockd.registry.registry import Registry
@@ -241,7 +243,7 @@ class Functions:
         await self.get(name)
         try:
             current = self.current(name)
-            config = current.config.changed(changes)
+            config = kept_settings.marked(current.config, current.config.changed(changes), changes)
             self._check_variables(current, config)
             await check_writable_root(config)
             if "egress" in changes and not self.has_private(name):
@@ -362,15 +364,19 @@ class Functions:
     async def _deploy(
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
-        config, handler, closure, image = await self._deployments.prepare(name, code, overrides, progress)
+        config, handler, closure, image, named = await self._deployments.prepare(name, code, overrides, progress)
         self._check_reserve(name, config)
         current = self.live[name].version.record.initscript if name in self.live else ""
         async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
-            config = self._with_rules(name, config)  # not before: rules may have changed meanwhile
+            config, notes = self._with_kept(
+                name, config, named
+            )  # not before: a command may have changed settings meanwhile
+            await check_writable_root(config)
+            config = self._with_rules(name, config)
             async with self._enforced(name, config, are_given=config.network == "private"):
                 if not overrides.get(FORCE):
                     self._deployments.check_source(name, config)  # once more: another deploy may have ended meanwhile
-                replaced = self._replaced(name, config)
+                notes += self._replaced(name, config, named)
                 record = self._registry.put(
                     name,
                     digest=code.digest,
@@ -382,8 +388,8 @@ class Functions:
                     image=image,
                 )
                 version = self._switch(self._version(record))
-        for line in replaced:
-            progress(line)
+        for line in notes:
+            progress(Note(line))
         return version
 
     def _check_variables(self, current: Version, config: FunctionConfig) -> None:
@@ -405,6 +411,20 @@ class Functions:
         python = self._python_of(self._images.get(record.image), config)
         return None if python.reason else Started.of_image(python)
 
+    def _with_kept(self, name: str, config: FunctionConfig, named: frozenset[str]) -> tuple[FunctionConfig, list[str]]:
+        """A deploy's settings with those that commands have set, and what to say of these. Raises: BadFunctionConfig."""
+        try:
+            before = self.current(name).config
+        except (NoSuchFunction, SecretsLocked, UnknownImage):
+            return config, []
+        config, kept, changed = kept_settings.apply(config, before, named)
+        notes = []
+        if kept:
+            notes.append(f"kept from sockd config and sockd env: {', '.join(kept)}; sockd.toml changes what it names")
+        if changed:
+            notes.append(f"set by sockd config or sockd env, changed by this deploy: {', '.join(changed)}")
+        return config, notes
+
     def _check_reserve(self, name: str, config: FunctionConfig) -> None:
         """Refuse a deploy that `switch` could not reserve memory for, before it is recorded."""
         held = self.live[name].version.config.reserved_memory_mb if name in self.live else 0
@@ -418,14 +438,16 @@ class Functions:
             return config
         return msgspec.structs.replace(config, egress=self.live[name].version.config.egress)
 
-    def _replaced(self, name: str, config: FunctionConfig) -> list[str]:
+    def _replaced(self, name: str, config: FunctionConfig, named: frozenset[str]) -> list[str]:
         """What to say, once a deploy is in force, of settings of all versions that it replaces."""
         lines = []
-        if (rule := self.run_rules.get(name)) is not None and config.run != rule:
+        # What a command had set, and the deploy names, has been said.
+        said = named.intersection(self.live[name].version.config.by_command) if name in self.live else frozenset()
+        if (rule := self.run_rules.get(name)) is not None and config.run != rule and "run" not in said:
             run = config.run or "as http.run"
             lines.append(f"/run was {rule!r}, and is {run!r} from now on: a deploy has its sockd.toml's settings")
         egress = self.live[name].version.config.egress if name in self.live else config.egress
-        if config.egress != egress:
+        if config.egress != egress and "egress" not in said:
             now = spelling.egress(config.egress)
             lines.append(f"egress was {spelling.egress(egress)}, and is {now} from now on, for all versions")
         return lines

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
+
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.functions import Functions
 from sockd.functions.provisioning import Provisioning
@@ -195,4 +197,7 @@ def same(one: FunctionRecord, other: FunctionRecord) -> bool:
     content = (one.digest, one.handler, one.closure, one.initscript, one.image)
     if content != (other.digest, other.handler, other.closure, other.initscript, other.image):
         return False
-    return config.with_shared(config) == FunctionConfig.from_json(other.config).with_shared(config)
+    theirs = FunctionConfig.from_json(other.config).with_shared(config)
+    return msgspec.structs.replace(config.with_shared(config), by_command=[]) == msgspec.structs.replace(
+        theirs, by_command=[]
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -61,16 +62,22 @@ def deploy(
 
     Args: force: although the function was deployed from another source; worker: one elsewhere.
     Raises: NameTaken, DeployFailed, NoWorker."""
+    if code.secrets:
+        warnings.warn(
+            f"{name}: left out, as possible secrets: {', '.join(code.secrets)}; a line !/PATH in .sockdignore packs one; "
+            "for variables: sockd secret set",
+            stacklevel=3,
+        )
     overrides = json.dumps({"deployer": deployer.fields, **({"force": True} if force else {})})
     try:
         path = f"/functions/{quote(name)}"
         _, body = manage("PUT", path, code.archive, {"x-sockd-overrides": overrides}, worker)
     except PermissionError:
         raise DeployFailed(f"only root deploys: {runnable('sudo sockd deploy FILE.py')}") from None
-    last: dict[str, Any] = json.loads(body.splitlines()[-1])
+    *steps, last = map(json.loads, body.splitlines())
     if "result" in last:
         result: dict[str, Any] = last["result"]
-        return result
+        return {**result, "notes": [printable(step["progress"]) for step in steps if step.get("note")]}
     error = last.get("error", last)
     kind = NameTaken if last.get("status") == 409 else DeployFailed
     raise kind(printable(f"{name}: {error.get('errorMessage', 'the worker stopped before it was done')}"))

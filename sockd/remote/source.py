@@ -50,6 +50,8 @@ class Packed:
     archive: bytes
     digest: str
     """As the worker's, of the extracted files."""
+    secrets: tuple[str, ...] = ()
+    """Files and directories that were left out, as they may hold credentials."""
 
 
 def place_of(function: Callable[..., Any]) -> Place:
@@ -89,7 +91,7 @@ def package(
         pickles: whether the function takes and gives pickles.
     Raises: DeployFailed."""
     # Here, because a client that finds its functions deployed needs none of it, and it takes longer than all the rest.
-    from sockd.code.packing import pack_with_digest
+    from sockd.code.packing import pack_directory
     from sockd.plain.errors import BadArchive
 
     if (place.directory / "sockd.py").exists() or (place.directory / "sockd").exists():
@@ -101,7 +103,7 @@ def package(
         added["requirements.txt"] = "".join(f"{each}\n" for each in packages).encode()
     added["sockd.py"] = (Path(stand_in.__file__).read_text() + TAIL.format(place=place, pickles=pickles)).encode()
     try:
-        return Packed(*pack_with_digest(place.directory, only=files, added=added))
+        packed = pack_directory(place.directory, only=files, added=added)
     except BadArchive as error:
         raise DeployFailed(
             f"{place.directory} cannot be packed: {error.message}; "
@@ -109,6 +111,7 @@ def package(
         ) from None
     except OSError as error:
         raise DeployFailed(f"{place.directory} cannot be packed: {error}") from error
+    return Packed(packed.archive, packed.digest, tuple(each.path for each in packed.left_out if each.is_secret))
 
 
 def toml(settings: Mapping[str, Any]) -> str:

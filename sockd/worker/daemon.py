@@ -286,11 +286,13 @@ class Daemon:
         }
 
     def _limits(self) -> dict[str, int]:
-        """Of what clients send, in bytes."""
+        """Return the limits of what clients send."""
         config = self._worker.config
         return {
             "payload_bytes": config.http.max_payload_bytes,
             "archive_bytes": config.code.max_zip_bytes,
+            "code_bytes": config.code.max_code_bytes,
+            "code_files": config.code.max_files,
             "initscript_bytes": config.initscripts.max_module_kb * 1024,
         }
 

@@ -11,7 +11,8 @@ import pytest
 import watchfiles
 from click.testing import CliRunner
 
-from sockd.cli.functions.dev import dev
+from sockd.cli.functions.dev import Project, dev
+from sockd.console.client import Management
 from tests.cli.serving import Served
 
 HANDLER = "def handler(event): return {}\n"
@@ -118,9 +119,24 @@ def test_what_is_removed_or_made_executable_changed_too(said: Any, directory: Pa
 
 def test_a_directory_that_cannot_be_packed_is_told_with_what_was_saved(said: Any, directory: Path) -> None:
     def link() -> set[str]:
-        (directory / "link").symlink_to("handler.py")
+        (directory / "link").symlink_to("/etc/passwd")
         return {"link"}
 
     lines = said(lambda: set(), link)
     assert names(lines) == ["version", "watching", "error"]
     assert lines[-1]["changed"] == ["link"] and "is a link" in lines[-1]["error"]
+
+
+def test_what_a_deploy_would_leave_out_is_neither_watched_nor_deployed(
+    said: Any, served: Served, directory: Path
+) -> None:
+    (directory / ".gitignore").write_text("data/\n")
+    (directory / "data").mkdir()
+    lines = said(lambda: set(), saved(directory / "data" / "big.csv", "1\n"), saved(directory / ".env", "KEY=1\n"))
+    assert names(lines) == ["version", "watching"]
+    assert served.worker.deployed["watched"][0] == ["handler.py"]
+    project = Project(directory, "watched", Management(served.state_dir), as_json=True)
+    seen = {
+        name: project.is_packed(directory / name) for name in ("handler.py", ".sockdignore", ".env", "data/big.csv")
+    }
+    assert seen == {"handler.py": True, ".sockdignore": True, ".env": False, "data/big.csv": False}

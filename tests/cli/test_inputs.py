@@ -29,7 +29,7 @@ def with_a_gigabyte(served: Served, *arguments: str, stdin: Path) -> subprocess.
         (("invoke", "echo", "-d", "-"), "the standard input is too large"),
         (("deploy", "large.zip"), "large.zip is too large"),
         (("deploy", "large.wasm", "--name", "echo"), "large.wasm is too large"),
-        (("deploy", "directory"), "directory holds 4294967296 bytes"),
+        (("deploy", "directory"), "directory holds 4.0 GB; the limit is"),
         (("secret", "set", "echo", "KEY"), "the standard input is too large"),
         (("packages", "add", "-r", "large"), "large is too large"),
         (("initscript", "check", "large.wasm"), "large.wasm is too large"),

@@ -173,7 +173,9 @@ async def test_rules_stay_the_functions_while_it_has_another_network(
         await house.functions.configure("f", {"egress": OTHER})
         await house.deploy("f", {"f.py": "def f(event): return 3"}, network="private")
         policy = await (await house.functions.get("f")).allowance.egress.enforced()
-        assert policy.egress == egress.EVERYTHING_PUBLIC, "a deploy has its own settings"
+        assert policy.egress == networks.parse(OTHER), "what a command has set stays until a deploy names it"
+        await house.deploy("f", {"f.py": "def f(event): return 3"}, network="private", egress=["internet"])
+        assert policy.egress == egress.EVERYTHING_PUBLIC, "a deploy has the settings that it names"
 
 
 async def test_a_published_version_is_cut_off_while_the_last_deploy_has_another_network(

@@ -19,11 +19,13 @@ import pytest
 
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.code.code_store import CodeStore
+from sockd.functions.environments import Environments
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions
 from sockd.networks.networks import Networks
 from sockd.plain.config import CodeConfig, Config, PackageConfig
 from sockd.plain.errors import BadFunctionConfig, BadRequest, InstallFailed, NoCapacity, NoSuchFunction, ResolveFailed
+from sockd.plain.notes import Note
 from sockd.registry.registry import Registry
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd_zygote import protocol
@@ -91,7 +93,7 @@ HELLO = {"f.py": "def f(event): return 1"}
 
 
 def with_packages(*requirements: str) -> dict[str, str]:
-    return {**HELLO, "requirements.txt": "\n".join(requirements)}
+    return {"f.py": "def f(event): return 1", "requirements.txt": "\n".join(requirements)}
 
 
 async def test_a_deployed_function_is_found_and_an_unknown_one_is_not(tmp_path: Path, index: PackageIndex) -> None:
@@ -163,7 +165,11 @@ async def test_a_failed_deploy_leaves_the_function_and_the_directory_as_they_wer
             (with_packages("no-such"), {}, ResolveFailed),
             ({"readme": ""}, {}, BadFunctionConfig),
             (HELLO, {"memory_mb": "much"}, BadFunctionConfig),
-            ({**HELLO, "x.py": ""}, {"memory_mb": 2000, "reserved_memory_mb": 2000}, NoCapacity),
+            (
+                {"f.py": "def f(event): return 1", "x.py": ""},
+                {"memory_mb": 2000, "reserved_memory_mb": 2000},
+                NoCapacity,
+            ),
         ):
             with pytest.raises(error):
                 await house.deploy("kept", files, **overrides)
@@ -177,7 +183,7 @@ async def test_reserved_memory_is_taken_switched_and_given_back(tmp_path: Path, 
     async with opened(tmp_path, index) as house:
         await house.deploy("vip", HELLO, memory_mb=300, reserved_memory_mb=600)
         assert house.budget.used == 600 * MB
-        await house.deploy("vip", {**HELLO, "x.py": ""}, memory_mb=300, reserved_memory_mb=900)
+        await house.deploy("vip", {"f.py": "def f(event): return 1", "x.py": ""}, memory_mb=300, reserved_memory_mb=900)
         assert house.budget.used == 900 * MB  # what it held counts as free for it
         with pytest.raises(NoCapacity, match="reserved_memory_mb = 200"):
             await house.deploy("other", HELLO, memory_mb=200, reserved_memory_mb=200)
@@ -189,7 +195,7 @@ async def test_reserved_memory_is_taken_switched_and_given_back(tmp_path: Path, 
 async def test_a_switch_drops_the_old_version_s_sandboxes_once(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         old = await house.deploy("f", HELLO)
-        new = await house.deploy("f", {**HELLO, "x.py": ""})
+        new = await house.deploy("f", {"f.py": "def f(event): return 1", "x.py": ""})
         assert house.handlers.dropped == [old.program]
         assert (old.record.version, new.record.version) == (1, 2)
         assert (await house.functions.get("f")).version is new
@@ -205,7 +211,7 @@ async def test_a_removed_function_s_last_requests_are_waited_for(tmp_path: Path,
             await asyncio.sleep(0)
         with pytest.raises(NoSuchFunction):
             await house.functions.get("busy")
-        await house.deploy("next", {**HELLO, "x.py": ""})
+        await house.deploy("next", {"f.py": "def f(event): return 1", "x.py": ""})
         assert version.record.digest in os.listdir(tmp_path / "code") and not removing.done()
         function.admission.leave()
         await removing
@@ -263,3 +269,22 @@ async def test_a_variable_that_is_refused_now_stays_where_it_was_deployed(tmp_pa
         assert house.functions.current("one") is changed
         restored = await house.functions.restore(again.record)
         assert restored.config.env == old.env
+
+
+async def test_deploys_keep_what_commands_have_set_until_they_name_it(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        await house.deploy("f", {"f.py": "def f(event): return 1", "sockd.toml": 'timeout_s = 4\n[env]\nA = "file"\n'})
+        await house.functions.configure("f", {"memory_mb": 256, "timeout_s": 9.0})
+        await Environments(house.functions).change("f", {"A": "command", "B": "2"}, [])
+        house.progress.clear()
+        await house.deploy("f", {"f.py": "def f(event): return 1", "sockd.toml": "[env]\nA = 'file'\n"})
+        config = house.functions.current("f").config
+        assert (config.memory_mb, config.timeout_s, config.env) == (256, 9.0, {"A": "file", "B": "2"})
+        notes = [line for line in house.progress if isinstance(line, Note)]
+        assert notes == [
+            "kept from sockd config and sockd env: env.B, memory_mb = 256, timeout_s = 9.0; sockd.toml changes what it names",
+            "set by sockd config or sockd env, changed by this deploy: env.A",
+        ]
+        await house.deploy("f", {"f.py": "def f(event): return 2"}, memory_mb=64)
+        assert house.functions.current("f").config.memory_mb == 64
+        assert house.progress[-1].endswith("changed by this deploy: memory_mb from 256 to 64")

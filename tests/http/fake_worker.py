@@ -18,6 +18,7 @@ from sockd.http.run.worker_api import Progress, Tree, TreeNode, WorkerApi
 from sockd.observe.traces import TraceKind
 from sockd.plain import errors
 from sockd.plain.invoke_request import InvokeRequest
+from sockd.plain.notes import Note
 from sockd.plain.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times
 from tests.http.fake_events import FakeEvents
 
@@ -290,6 +291,8 @@ class FakeWorker:
                 self.deployed[name] = (archive.namelist(), overrides)
         except zipfile.BadZipFile:
             raise errors.BadArchive("not a zip file") from None
+        if name == "noted":
+            progress(Note("kept from sockd config and sockd env: memory_mb = 256"))
         if name == "slow":
             self.started.set()
             try:

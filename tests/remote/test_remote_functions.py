@@ -92,6 +92,19 @@ def test_a_function_is_packed_with_its_directory_its_settings_and_the_stand_in(a
     assert module.f(3) == 3 == module.f.local(3) and module.f.__name__ == "f"
 
 
+def test_secrets_are_left_out_and_a_deploy_warns_of_them(app: Import, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = app("@sockd.function\ndef f(x): return x\n")
+    directory = Path(str(module.__file__)).parent
+    (directory / ".env").write_text("KEY=1\n")
+    assert ".env" not in packed(module.f)
+    answer = (200, b'{"result": {}}')
+    monkeypatch.setattr("sockd.remote.deploying.manage", lambda *arguments: answer)
+    with pytest.warns(UserWarning, match=r"left out, as possible secrets: \.env; a line !/PATH in \.sockdignore"):
+        module.f.deploy()
+    (directory / ".sockdignore").write_text("!/.env\n")
+    assert packed(module.f)[".env"] == "KEY=1\n"
+
+
 def test_the_digest_changes_with_the_code_and_with_nothing_else(app: Import) -> None:
     module = app("@sockd.function\ndef f(x): return x\n")
     first = module.f._packed().digest

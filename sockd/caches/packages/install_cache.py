@@ -117,17 +117,28 @@ class InstallCache:
         *,
         build: bool = False,
         python: Interpreter = OWN_PYTHON,
+        constraints: str = "",
+        is_complete: bool = False,
     ) -> Closure:
         """The pinned closure of the text of a requirements.txt; installs nothing.
 
         Args: line_words: as of `requirements.parse`; chosen: the indexes; build: whether packages without a wheel, and URLs,
-            may be built from source; python: the interpreter that is to import them.
+            may be built from source; python: the interpreter that is to import them; constraints: versions that hold for what is
+            installed, as lines of a requirements.txt; is_complete: the requirements name all that is to be installed.
         Raises: BadFunctionConfig for an index that the worker does not have; ResolveFailed with uv's words; PackagesFailed when
             the index does not answer in time."""
         variables = self._indexes.variables(chosen)
         async with self._resolves:
             lock = self._lock_in_sandbox if build else None
-            return await self._resolver.resolve(requirements, line_words, variables, lock, python)
+            return await self._resolver.resolve(
+                requirements,
+                line_words,
+                variables,
+                lock,
+                python,
+                constraints=constraints,
+                is_complete=is_complete,
+            )
 
     async def ensure(self, closure: Closure, *, progress: Progress | None = None) -> None:
         """Returns when every distribution of the closure is installed; at once when all are, as they usually are.

@@ -54,6 +54,10 @@ class Requirements:
         """A requirements file for the resolver, without the hashes: uv does not apply those when it resolves."""
         return "".join(line + "\n" for line in self.lines)
 
+    def with_digests(self, other: Requirements) -> Requirements:
+        """The same requirements, whose packages must also have the digests that others name."""
+        return Requirements(self.lines, self.digests + other.digests)
+
     @property
     def has_urls(self) -> bool:
         return any("://" in line for line in self.lines)
@@ -174,7 +178,7 @@ def _check_url(url: str, *, may_have_urls: bool) -> None:
 
 def _why_no_option(option: str) -> str:
     if option in ("-r", "--requirement", "-c", "--constraint"):
-        return "other files are not read; put their lines here"
+        return "other files are not read here; put their lines in their place"
     if option in ("-e", "--editable"):
         return "editable packages are refused; put their code beside the handler"
     if option in ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--trusted-host"):

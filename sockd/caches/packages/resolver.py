@@ -104,24 +104,35 @@ class Resolver:
         variables: Mapping[str, str] | None = None,
         lock_in_sandbox: LockInSandbox | None = None,
         python: Interpreter = OWN_PYTHON,
+        *,
+        constraints: str = "",
+        is_complete: bool = False,
     ) -> Closure:
         """The closure of the text of a requirements.txt; text that asks for nothing runs nothing.
 
         Args: line_words: as of `requirements.parse`; variables: as of `Uv.run`;
             lock_in_sandbox: for requirements that wheels alone do not meet; None: those are refused; python: the interpreter
-            that is to import them.
+            that is to import them; constraints: versions that hold for what is installed, as lines of a requirements.txt;
+            is_complete: the requirements name all that is to be installed, and nothing is added.
         Raises: ResolveFailed for requirements that cannot be met, in uv's words; BuildNeeded; PackagesFailed when the index does
         not answer, or not in time."""
         may_build = lock_in_sandbox is not None
         wanted = await in_thread(parse, requirements, line_words, may_have_urls=may_build)
         if not wanted.lines:
             return Closure()
+        limits = await in_thread(parse, constraints, "constraints line", may_have_urls=False)
+        wanted = wanted.with_digests(limits)
         if not wanted.has_urls:
             try:
-                return await self._of_wheels(wanted.text, wanted, python, variables)
+                options = ("--no-deps",) if is_complete else ()
+                return await self._of_wheels(wanted.text, wanted, python, variables, *options, constraints=limits.text)
             except BuildNeeded:
                 if not may_build:
                     raise
+        if limits.lines:
+            raise ResolveFailed(
+                "constraints (-c) do not hold for builds from source; put exact versions into requirements.txt"
+            )
         assert lock_in_sandbox is not None  # parse refuses URLs without it
         claimed = _parsed(await lock_in_sandbox(wanted.text, variables, python))
         pins, built = await in_thread(split, claimed, wanted, python)
@@ -135,20 +146,26 @@ class Resolver:
         python: Interpreter,
         variables: Mapping[str, str] | None,
         *options: str,
+        constraints: str = "",
     ) -> Closure:
         try:
             async with asyncio.timeout(self._deadline_s):
-                lock = await self._compile(text, variables, f"--python={python.executable}", *options)
+                lock = await self._compile(text, constraints, variables, f"--python={python.executable}", *options)
         except TimeoutError:
             raise PackagesFailed(f"resolving the requirements took longer than {self._deadline_s:g} s") from None
         # The first choice asks the interpreter's own file which libc it is for.
         return await in_thread(choose, lock, wanted, python)
 
-    async def _compile(self, text: str, variables: Mapping[str, str] | None, *options: str) -> dict[str, Any]:
+    async def _compile(
+        self, text: str, constraints: str, variables: Mapping[str, str] | None, *options: str
+    ) -> dict[str, Any]:
         """The lock file, parsed."""
         directory = Path(await in_thread(tempfile.mkdtemp, prefix="resolve-", dir=self._tmp))
         try:
             await in_thread((directory / "requirements.txt").write_text, text)
+            if constraints:
+                await in_thread((directory / "constraints.txt").write_text, constraints)
+                options = ("--constraints=constraints.txt", *options)
             completed = await self._uv.run(
                 *("pip", "compile", "requirements.txt", "--format=pylock.toml", "--output-file=pylock.toml"),
                 *("--no-header", "--no-build", "--no-sources", *options),

@@ -40,7 +40,7 @@ from sockd.plain.spelling import network
 def config(name: str, egress: tuple[str, ...], state_dir: Path, as_json: bool, **options: Any) -> None:
     """Show or change settings of a function.
 
-    A change creates a version with the same code. The next deploy replaces it by the settings of its sockd.toml.
+    A change creates a version with the same code. Deploys keep it until their sockd.toml, or an option, names the setting.
     --egress alone creates none: the rules hold at once, for running sandboxes and all versions."""
     changes = {key: value for key, value in options.items() if value is not None} | egress_setting(egress)
     function = Management(state_dir).call("PATCH", "functions", name, "settings", body=json.dumps(changes).encode())

@@ -6,26 +6,23 @@ import json
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from sockd.cli.functions.code_directory import CodeDirectory, left_out_json, show_left_out, show_plan
 from sockd.cli.functions.egress import egress_option, egress_setting
 from sockd.console.client import Management, state_dir_option
 from sockd.console.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
-from sockd.console.output import USAGE, Failure, echo, json_option, print_json, progress
+from sockd.console.output import USAGE, Failure, echo, json_option, print_json, progress, say
 from sockd.plain.errors import BuildNeeded
 from sockd.plain.own_command import runnable
 
-SETTINGS = "sockd.toml"
 EMPTY = b"PK\5\6" + bytes(18)
 """A zip without files: of a function whose code is all in its image."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-T = TypeVar("T")
 
 
 def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
@@ -66,6 +63,7 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 )
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
 @click.option("--build", is_flag=True, help="Build packages that have no wheel from source, in a sandbox.")
+@click.option("--dry-run", is_flag=True, help="List what is packed and what is left out; deploy nothing.")
 @click.option("--force", is_flag=True, help="Replace a function that was deployed from another source.")
 @state_dir_option
 @json_option
@@ -77,6 +75,7 @@ def deploy(
     egress: tuple[str, ...],
     initscript: Path | None,
     build: bool,
+    dry_run: bool,
     force: bool,
     state_dir: Path,
     as_json: bool,
@@ -88,8 +87,9 @@ def deploy(
     knows them, the digest of an image that the worker has, or a local image, which is uploaded: oci:DIR, an archive of
     `docker save` or an OCI layout, or - for one on the standard input.
 
-    SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pyproject.toml, or PEP 723 in the
-    entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
+    SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pylock.toml, uv.lock, pyproject.toml,
+    or PEP 723 in the entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
+    .sockdignore and .gitignore name what is not packed; secrets, such as .env, are left out unless .sockdignore includes them.
     A running function switches to the new version without losing a request. A SOURCE that ends in .wasm is an
     initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
     each function in it that @sockd.function decorates is deployed, with the settings that it says. A function that
@@ -97,6 +97,9 @@ def deploy(
     is_path = image is None or len(source.parts) > 1  # else it may be the name of a function
     if is_path and not source.exists():
         raise click.BadParameter(f"Path '{source}' does not exist.", param_hint="'[SOURCE]'")
+    if dry_run:
+        show_plan(source, in_image=image is not None, as_json=as_json)
+        return
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.functions.deploy_app import deploy_app
 
@@ -121,25 +124,28 @@ def deploy(
     wasm = _module(initscript, management) if initscript is not None else b""
     if wasm:
         headers["x-sockd-initscript-bytes"] = str(len(wasm))
-    in_image = image is not None or (source.is_dir() and _names_image(source))
     has_code = image is None or source.is_dir()
+    notes: list[str] = []
+    code = CodeDirectory(source, management, in_image=image is not None) if source.is_dir() else None
     with progress(f"packing {source}" if has_code else f"deploying {name}") as show:
         if image is not None:
             overrides["image"] = worker_reference(image, management, show)
             headers["x-sockd-overrides"] = json.dumps(overrides)
-        body = wasm + (packed(source, management, in_image=in_image) if has_code else EMPTY)
+        body = wasm + (_code(source, code, management) if has_code else EMPTY)
         if has_code:
             show(f"sending {len(body)} bytes")
         try:
-            function = management.result(management.lines("PUT", "functions", name, body=body, headers=headers), show)
+            lines = management.lines("PUT", "functions", name, body=body, headers=headers)
+            function = management.result(lines, show, notes.append)
         except Failure as failure:
             if failure.kind == BuildNeeded.error_type:
                 failure.fix = runnable(f"sockd {shlex.join(sys.argv[1:])} --build")
             raise
+    left_out = code.left_out if code is not None else ()
     # Of a worker elsewhere nobody here knows where its port is published.
     url = None if management.is_elsewhere else f"{management.get('status')['url']}/run/{name}"
     if as_json:
-        print_json({**function, "url": url})
+        print_json({**function, "url": url, "left_out": left_out_json(left_out), "notes": notes})
         return
     packages = function["packages"]
     runs = (
@@ -153,6 +159,16 @@ def deploy(
     if url is not None:
         echo(f"  {url}\n  curl -d '{{}}' {url}")
     echo(f"  {runnable(f'sockd invoke {name}')} -d '{{}}'")
+    for note in notes:
+        say(f"note: {note}")
+    show_left_out(source, left_out)
+
+
+def _code(source: Path, code: CodeDirectory | None, management: Management) -> bytes:
+    """Return the code as a zip. Args: code: None: the source is a zip. Raises: Failure."""
+    if code is not None:
+        return code.packed().archive
+    return read_file(source, ARCHIVE_BYTES, lambda: int(management.get("status")["limits"]["archive_bytes"]))
 
 
 def worker_reference(image: str, management: Management, show: Callable[[str], None]) -> str:
@@ -208,47 +224,3 @@ def _pair(item: str) -> tuple[str, str]:
     if not equals or not key:
         raise Failure(f"--env {item!r} is not KEY=VALUE", exit_code=USAGE)
     return key, value
-
-
-def packed(source: Path, management: Management, *, in_image: bool) -> bytes:
-    """A zip as it is, or a directory as a zip. Args: in_image: its code is an image's. Raises: Failure."""
-    from sockd.code.packing import pack, pack_with_digest
-
-    if in_image and source.is_dir() and (only := _of_image(source)) is not None:
-        return readable(source, lambda directory: pack_with_digest(directory, only=only)[0])
-    if source.is_file():
-        return read_file(source, ARCHIVE_BYTES, lambda: int(management.get("status")["limits"]["archive_bytes"]))
-    return readable(source, pack)
-
-
-def _names_image(directory: Path) -> bool:
-    """Whether its settings name an image. Settings that cannot be read are the worker's to refuse."""
-    try:
-        return "image" in tomllib.loads((directory / SETTINGS).read_text())
-    except (OSError, ValueError):
-        return False
-
-
-def _of_image(directory: Path) -> list[str] | None:
-    """The files that a function in an image has beside it; None: perhaps more, as an initscript may be among them.
-
-    The directory is often that of the Dockerfile: with all that the image is built from, or the image itself."""
-    try:
-        settings = (directory / SETTINGS).read_text()
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError):
-        return None
-    return None if "initscript" in settings else [SETTINGS]
-
-
-def readable(source: Path, read: Callable[[Path], T]) -> T:
-    """The result of `read` for a directory or zip. Raises: Failure if it cannot be deployed."""
-    from sockd.plain.errors import SockdError
-
-    try:
-        return read(source)
-    except SockdError as error:
-        raise Failure(f"{source} cannot be deployed", why=error.message) from None
-    except OSError as error:
-        raise Failure(f"{source} cannot be read", why=str(error)) from None

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Any
 
 from sockd.console.client import chosen_worker
-from sockd.console.output import UNREACHABLE, USAGE, Failure, echo, print_json, progress
+from sockd.console.output import UNREACHABLE, USAGE, Failure, echo, print_json, progress, say
 from sockd.remote.errors import DeployFailed, NoWorker
 from sockd.remote.remote_function import RemoteFunction, found
 from sockd.remote.workers import RemoteWorker
@@ -44,6 +44,8 @@ def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: boo
             f"{each['name']}: version {each['version_number']} ({each['version'][:12]}), "
             f"{packages} package{'' if packages == 1 else 's'}"
         )
+        for note in each["notes"]:
+            say(f"note: {note}")
 
 
 def decorated(file: Path) -> list[RemoteFunction[..., Any]]:

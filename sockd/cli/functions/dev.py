@@ -10,14 +10,18 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sockd.cli.functions.deploy import default_name, readable
+from sockd.cli.functions.code_directory import CodeDirectory, secrets_words
+from sockd.cli.functions.deploy import default_name
 from sockd.cli.observe.logs import show_line_by_line
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import Failure, echo, json_option, print_json, say
+
+if TYPE_CHECKING:
+    from sockd.code.selection import LeftOut
 
 SETTLE_MS = 5
 """A save is complete after this time without a change: editors write a file and then rename it."""
@@ -34,8 +38,8 @@ MAX_SOURCE_BYTES = 4 << 20
 def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> None:
     """Deploy DIRECTORY each time a file in it is saved, until Ctrl-C.
 
-    Prints the function's output, and errors of code that does not compile, which is not deployed. Packages are resolved only
-    when the declared dependencies change."""
+    Packs as sockd deploy does: .sockdignore and .gitignore hold. Prints the function's output, and errors of code that does not
+    compile, which is not deployed. Packages are resolved only when the declared dependencies change."""
     try:
         import watchfiles
     except ImportError:
@@ -44,7 +48,14 @@ def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> No
     with contextlib.suppress(KeyboardInterrupt):
         project.deploy()
         project.show_output()
-        changes = watchfiles.watch(directory, step=SETTLE_MS, debounce=100, rust_timeout=IDLE_MS, yield_on_timeout=True)
+        changes = watchfiles.watch(
+            directory,
+            watch_filter=lambda _, path: project.is_packed(Path(path)),
+            step=SETTLE_MS,
+            debounce=100,
+            rust_timeout=IDLE_MS,
+            yield_on_timeout=True,
+        )
         for number, change in enumerate(changes):
             # When it yields for the first time, be it a time-out, it watches. What was saved between the deploy and then
             # no event tells of, so it is looked for before anything is said of watching.
@@ -65,6 +76,18 @@ class Project:
         self._digest = ""
         self._files: Files = {}
         self._refused_digest = ""
+        self._code = CodeDirectory(directory, management)
+        self._shown_secrets = ""
+        self._shown_notes: set[str] = set()
+
+    def is_packed(self, path: Path) -> bool:
+        """Whether a file or directory, by its absolute path, is among what is deployed, or decides about it."""
+        from sockd.code.selection import is_packed
+
+        try:
+            return is_packed(self._directory, path.relative_to(self._directory.resolve()))
+        except ValueError:
+            return True
 
     def deploy(self, saved: Sequence[Path] = ()) -> None:
         """Deploy what is there now if it is something new, and tell; whatever is wrong with it is told, too, and the version
@@ -75,12 +98,10 @@ class Project:
 
         Args: saved: what events told of, to be named if nothing can be packed. Raises: Failure, of the first deploy."""
         started_ns = time.perf_counter_ns()
-        from sockd.code.packing import pack_with_digest
-
         changed = [_relative(path, self._directory) for path in saved]
         is_first = not self._digest
         try:
-            archive, digest = readable(self._directory, pack_with_digest)
+            archive, digest, left_out = self._code.packed()
             if digest == self._refused_digest:
                 return  # one save may be several events; it was told
             self._refused_digest = ""
@@ -101,11 +122,18 @@ class Project:
             return
         self._files = files
         self._digest = digest
+        self._show_secrets(left_out)
         took_ms = (time.perf_counter_ns() - started_ns) / 1e6
         if self._as_json:
             _print({"changed": changed, "version": function["version_number"], "ms": round(took_ms, 3)})
         else:
             echo(f"{_now()}  {_shown(changed)}version {function['version_number']} in {took_ms:.0f} ms")
+
+    def _show_secrets(self, left_out: Sequence[LeftOut]) -> None:
+        words = secrets_words(self._directory, left_out)
+        if words and words != self._shown_secrets:
+            say(words)
+        self._shown_secrets = words
 
     def tell_watching(self) -> None:
         """Report that changes are now observed."""
@@ -130,8 +158,13 @@ class Project:
     def _deploy(self, archive: bytes) -> dict[str, Any]:
         headers = {"x-sockd-overrides": json.dumps({"keep_packages": True})}
         lines = self.management.lines("PUT", "functions", self.name, body=archive, headers=headers)
-        deployed: dict[str, Any] = self.management.result(lines, lambda text: None)
+        deployed: dict[str, Any] = self.management.result(lines, lambda text: None, self._show_note)
         return deployed
+
+    def _show_note(self, text: str) -> None:
+        if text not in self._shown_notes:
+            say(f"note: {text}")
+        self._shown_notes.add(text)
 
     def _tell_failure(self, paths: Sequence[str], why: str) -> None:
         if self._as_json:

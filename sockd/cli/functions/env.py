@@ -27,7 +27,7 @@ def env(
 ) -> None:
     """Show or change the environment of a function.
 
-    A change creates a version. The next deploy replaces it by the [env] of its sockd.toml; secrets remain."""
+    A change creates a version. Deploys keep it until the [env] of their sockd.toml names the variable; secrets remain anyway."""
     management = Management(state_dir)
     if assignments or unset:
         import json

@@ -8,8 +8,9 @@
     PUT    /functions/{name}/initscript   a WebAssembly module
 
 A PUT of a function may bring its initscript, too: before the zip, as many bytes as the header x-sockd-initscript-bytes
-says. What takes long (PUT, POST /packages) answers 200 and streams lines of JSON: {"progress": ...} as it goes, then one
-{"result": ...} or {"error": {...}}. Closing the connection before that cancels the work.
+says. What takes long (PUT, POST /packages) answers 200 and streams lines of JSON: {"progress": ...} as it goes, with "note":
+true for what its user is to know afterwards, too, then one {"result": ...} or {"error": {...}}. Closing the connection before
+that cancels the work.
 
 Environments are `management_env`'s, logs `management_logs`'s, what happens now and happened last `management_live`'s.
 Owns the temporary file of an upload. Knows nothing of functions.
@@ -112,7 +113,8 @@ class Management:
         with contextlib.ExitStack() as stack:
             archive = stack.enter_context(tempfile.NamedTemporaryFile(dir=self._tmp, suffix=".zip"))
             limit = self._config.code.max_zip_bytes
-            initscript = await store(request, archive, limit, prefix_bytes=self._initscript_bytes(request))
+            prefix_bytes = self._initscript_bytes(request)
+            initscript = await store(request, archive, limit, prefix_bytes=prefix_bytes, setting="code.max_zip_bytes")
             owned = stack.pop_all()
 
         async def deploy(progress: Progress) -> object:

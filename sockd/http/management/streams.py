@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from sockd.http.run.worker_api import Progress
 from sockd.http.wire.answers import failure
+from sockd.plain.notes import Note
 from sockd.plain.request_ids import new_request_id, request_id_text
 
 
@@ -67,13 +68,16 @@ class Work:
         put = self._queue.put_nowait
         try:
             with self._owned:
-                result = await self._work(lambda text: self.tell(progress=text))
+                result = await self._work(self._progress)
             self.tell(result=result)
         except Exception as error:
             answer = failure(error, request_id_text(new_request_id()))
             put(b'{"status":%d,"error":%s}\n' % (answer.status, answer.body))
         finally:
             put(None)
+
+    def _progress(self, text: str) -> None:
+        self.tell(progress=str(text), **({"note": True} if isinstance(text, Note) else {}))
 
     async def _lines(self) -> AsyncGenerator[bytes]:
         while (line := await self._queue.get()) is not None:

@@ -43,12 +43,13 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return b"".join([chunk async for chunk in _chunks(request, limit_bytes)])
 
 
-async def store(request: Request, archive: Any, limit_bytes: int, *, prefix_bytes: int = 0) -> bytes:
+async def store(request: Request, archive: Any, limit_bytes: int, *, prefix_bytes: int = 0, setting: str = "") -> bytes:
     """Write the body to a file, a megabyte at a time and beside the loop: a disk may stall for as long as it likes.
 
-    Args: prefix_bytes: so many bytes come first and do not belong to the file; they are returned."""
+    Args: prefix_bytes: so many bytes come first and do not belong to the file; they are returned; setting: the key of the
+        worker's configuration that the limit is from."""
     empty, pending, prefix = True, bytearray(), bytearray()
-    async for chunk in _chunks(request, limit_bytes + prefix_bytes):
+    async for chunk in _chunks(request, limit_bytes + prefix_bytes, f" ({setting})" if setting else ""):
         wanted = prefix_bytes - len(prefix)
         prefix += chunk[:wanted]
         if len(chunk) <= wanted:
@@ -65,15 +66,15 @@ async def store(request: Request, archive: Any, limit_bytes: int, *, prefix_byte
     return bytes(prefix)
 
 
-async def _chunks(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
+async def _chunks(request: Request, limit_bytes: int, setting: str = "") -> AsyncIterator[bytes]:
     """What is declared too large is refused before any of it is read."""
     length = length_of(request.headers.get("content-length", "0"))
     if length > limit_bytes:
-        raise RequestTooLarge(f"the body has {length} bytes; the limit is {limit_bytes}")
+        raise RequestTooLarge(f"the body has {length} bytes; the limit is {limit_bytes}{setting}")
     total = 0
     async for chunk in request.stream():
         total += len(chunk)
         if total > limit_bytes:
-            raise RequestTooLarge(f"the body has more than {limit_bytes} bytes, the limit")
+            raise RequestTooLarge(f"the body has more than {limit_bytes} bytes, the limit{setting}")
         if chunk:
             yield chunk

@@ -290,6 +290,23 @@ class TestResolve:
         index.add(wheel("app", "1.0", {"app.py": ""}))
         assert await resolver.resolve("app") == await resolver.resolve("App==1.*")
 
+    async def test_constraints_choose_versions_and_ask_for_nothing(
+        self, resolver: Resolver, index: PackageIndex
+    ) -> None:
+        index.add(wheel("app", "1.0", {"app.py": ""}, requires=("lib",)))
+        for version in ("1.0", "2.0"):
+            index.add(wheel("lib", version, {"lib.py": ""}))
+        closure = await resolver.resolve("app", constraints="lib<2\nother==3\n")
+        assert [(each.name, each.version) for each in closure.distributions] == [("app", "1.0"), ("lib", "1.0")]
+        with pytest.raises(ResolveFailed, match="no wheel for this worker has one of the hashes"):
+            await resolver.resolve("app", constraints=f"lib==1.0 --hash=sha256:{'0' * 64}\n")
+
+    async def test_complete_requirements_are_not_added_to(self, resolver: Resolver, index: PackageIndex) -> None:
+        index.add(wheel("app", "1.0", {"app.py": ""}, requires=("lib",)))
+        index.add(wheel("lib", "1.0", {"lib.py": ""}))
+        closure = await resolver.resolve("app==1.0", is_complete=True)
+        assert [each.name for each in closure.distributions] == ["app"]
+
     @pytest.mark.parametrize("text", ["", "\n# nothing\n\n", "\ufeff"])
     async def test_no_requirement_runs_nothing(self, tmp_path: Path, text: str) -> None:
         assert await make_resolver(tmp_path, "http://127.0.0.1:9/").resolve(text) == Closure()
