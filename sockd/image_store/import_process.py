@@ -39,6 +39,7 @@ from sockd.image_store.import_wire import (
 from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, add_bytecode, compile_jobs
 from sockd.kernel import descriptor_passing
 from sockd.oci.bytecode import mend_times
+from sockd.oci.destinations import Destinations
 from sockd.oci.http import HttpClient, default_tls
 from sockd.oci.image import OciImage
 from sockd.oci.limits import Limits
@@ -86,7 +87,8 @@ def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, t
     reference = Reference.parse(request.reference)
     if request.has_archive:
         reference = replace(reference, kind=_UPLOADED.get(reference.kind, reference.kind))
-    client = HttpClient(insecure_hosts=request.insecure_registries, tls=tls)
+    destinations = Destinations(insecure_hosts=request.insecure_registries, redirect_hosts=request.redirect_hosts)
+    client = HttpClient(destinations=destinations, tls=tls)
     source = open_source(
         reference,
         scratch,

@@ -65,6 +65,7 @@ class ImportSettings:
     limits: Limits
     deadline_s: float
     insecure_registries: tuple[str, ...] = ()
+    redirect_hosts: tuple[str, ...] = ()
     docker_config: Path | None = None
     """A file with credentials, as `docker login` writes it; it need not be there."""
     memory_bytes: int = MEMORY_BYTES
@@ -193,6 +194,7 @@ class ImportRuns:
             limits=settings.limits,
             credentials=credentials,
             insecure_registries=settings.insecure_registries,
+            redirect_hosts=settings.redirect_hosts,
             directories=image_base.DIRECTORIES,
             files=image_base.FILES,
             places=image_base.PLACES,

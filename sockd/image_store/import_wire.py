@@ -47,6 +47,7 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     credentials: Credentials | None = None
     insecure_registries: tuple[str, ...] = ()
+    redirect_hosts: tuple[str, ...] = ()
     directories: tuple[str, ...]
     """Mount points that the image must have."""
     files: tuple[str, ...]

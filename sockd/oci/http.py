@@ -1,21 +1,22 @@
 """HTTP as a registry client needs it: one request on a connection of its own, redirects, retries, bounded waits.
 
 A header with credentials goes only to the origin (scheme, host and port) that it is meant for: registries redirect blobs to
-storage with a signed URL, which must not learn them. TLS is checked against the system's certificate authorities. Plain HTTP
-is spoken with hosts of this machine and with those that the configuration names, and no redirect leads to it from HTTPS.
+storage with a signed URL, which must not learn them. TLS is checked against the system's certificate authorities. Which
+addresses are connected to, and with which of them plain HTTP is spoken, is `destinations`' to say; no redirect leads from HTTPS
+to plain HTTP.
 """
 
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import socket
 import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from sockd.oci.destinations import Destinations
+from sockd.oci.origin import Origin
 from sockd.plain.errors import BadImage, RegistryUnavailable
 
 MOST_REDIRECTS = 5
@@ -27,37 +28,10 @@ TIMEOUT_S = 30.0
 PROBE_S = 3.0
 """For the TLS handshake of a server that may also be spoken with in plain HTTP: some wait for the end of a request in it."""
 AGENT = "sockd"
-_PORTS = {"https": 443, "http": 80}
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 BROKEN = (OSError, http.client.HTTPException)
 """What a connection that breaks raises."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a request goes."""
-
-    scheme: str
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, url: str) -> Origin:
-        """Raises: BadImage."""
-        try:
-            parts = urllib.parse.urlsplit(url)
-            port = parts.port
-        except ValueError:
-            raise BadImage(f"a registry sent the malformed address {url[:100]!r}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise BadImage(f"a registry sent the address {url[:100]!r}, which is not followed")
-        return cls(parts.scheme, parts.hostname, port or _PORTS[parts.scheme])
-
-    def __str__(self) -> str:
-        """The host for people: with its port, unless it is the scheme's own."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 class Response:
@@ -99,15 +73,15 @@ class HttpClient:
     def __init__(
         self,
         *,
-        insecure_hosts: tuple[str, ...] = (),
+        destinations: Destinations | None = None,
         timeout_s: float = TIMEOUT_S,
         first_wait_s: float = FIRST_WAIT_S,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Args:
-        insecure_hosts: HOST or HOST:PORT that may be spoken with in plain HTTP.
+        destinations: which addresses are connected to; None: the rules without a configured host.
         tls: what `default_tls` returned, as to read all authorities takes tens of milliseconds; None: it is called now."""
-        self._insecure_hosts = insecure_hosts
+        self._destinations = destinations or Destinations()
         self._timeout_s = timeout_s
         self._first_wait_s = first_wait_s
         self._tls = tls or default_tls()
@@ -117,16 +91,16 @@ class HttpClient:
         """End waits between attempts; requests fail from now on."""
         self._stopped.set()
 
-    def allows_plain(self, origin: Origin) -> bool:
+    def allows_plain(self, origin: Origin, registry: Origin) -> bool:
         """Whether plain HTTP may be spoken with this host."""
-        named = {origin.host, f"{origin.host}:{origin.port}"} & set(self._insecure_hosts)
-        return bool(named) or is_loopback(origin.host)
+        return self._destinations.allows_plain(origin, registry)
 
     def request(
         self,
         url: str,
         headers: Mapping[str, str],
         *,
+        registry: Origin,
         authorization: Callable[[Origin], str] = lambda origin: "",
         method: str = "GET",
         body: bytes | None = None,
@@ -134,11 +108,14 @@ class HttpClient:
     ) -> Response:
         """The answer that is neither a redirect nor temporary; its status may still be an error.
 
-        Args: authorization: the header for an origin; asked again at each attempt; reason: what a failure says, for the message.
+        Args:
+            registry: the one that the deployer named, whose answers led to this request.
+            authorization: the header for an origin; asked again at each attempt.
+            reason: what a failure says, for the message.
         Raises: RegistryUnavailable, BadImage."""
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:
-                response = self._follow(method, url, headers, authorization, body)
+                response = self._follow(method, url, headers, registry, authorization, body)
             except ssl.SSLCertVerificationError as error:
                 raise RegistryUnavailable(
                     f"the certificate of {Origin.of(url)} is not valid: {error.verify_message}"
@@ -155,8 +132,8 @@ class HttpClient:
         raise RegistryUnavailable(f"{Origin.of(url)} does not answer after {MOST_ATTEMPTS} attempts: {why}")
 
     def probe(self, url: str) -> None:
-        """Whether a server speaks HTTPS. Raises: ssl.SSLError if it does not; OSError if it does not answer."""
-        self._send("GET", url, {}, None, timeout_s=min(PROBE_S, self._timeout_s)).close()
+        """Whether a registry speaks HTTPS. Raises: ssl.SSLError if it does not; OSError if it does not answer; BadImage."""
+        self._send("GET", url, {}, Origin.of(url), None, timeout_s=min(PROBE_S, self._timeout_s)).close()
 
     def pause(self, failures: int, asked_s: float | None = None) -> None:
         """Wait before another attempt.
@@ -172,13 +149,14 @@ class HttpClient:
         method: str,
         url: str,
         headers: Mapping[str, str],
+        registry: Origin,
         authorization: Callable[[Origin], str],
         body: bytes | None,
     ) -> Response:
         for _ in range(MOST_REDIRECTS + 1):
             origin = Origin.of(url)
             own = authorization(origin)
-            response = self._send(method, url, {**headers, **({"Authorization": own} if own else {})}, body)
+            response = self._send(method, url, {**headers, **({"Authorization": own} if own else {})}, registry, body)
             if response.status not in _REDIRECTS:
                 return response
             location = response.header("Location")
@@ -190,7 +168,14 @@ class HttpClient:
         raise BadImage(f"{origin} redirects more than {MOST_REDIRECTS} times")
 
     def _send(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, *, timeout_s: float | None = None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        registry: Origin,
+        body: bytes | None,
+        *,
+        timeout_s: float | None = None,
     ) -> Response:
         timeout_s = timeout_s or self._timeout_s
         origin = Origin.of(url)
@@ -198,9 +183,10 @@ class HttpClient:
         if origin.scheme == "https":
             connection = http.client.HTTPSConnection(origin.host, origin.port, timeout=timeout_s, context=self._tls)
         else:
-            if not self.allows_plain(origin):
-                raise BadImage(f"{origin} is only spoken with over HTTPS; images.insecure_registries names exceptions")
             connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
+        # http.client would resolve the name itself, and connect to any of its addresses.
+        connection.auto_open = 0
+        connection.sock = self._connect(origin, registry, timeout_s)
         try:
             parts = urllib.parse.urlsplit(url)
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -211,6 +197,20 @@ class HttpClient:
             raise BadImage(f"a registry sent the malformed address {url[:100]!r}: {error}") from None
         except BaseException:
             connection.close()
+            raise
+
+    def _connect(self, origin: Origin, registry: Origin, timeout_s: float) -> socket.socket:
+        """A connection to a permitted address of an origin, in TLS if its scheme is https."""
+        try:
+            sock = self._destinations.connect(origin, registry, timeout_s)
+        except UnicodeError as error:
+            raise BadImage(f"a registry sent the malformed host {origin.host[:100]!r}: {error}") from None
+        if origin.scheme != "https":
+            return sock
+        try:
+            return self._tls.wrap_socket(sock, server_hostname=origin.host)
+        except BaseException:
+            sock.close()
             raise
 
 
@@ -225,16 +225,6 @@ def _words(error: Exception) -> str:
         return "the name is not known (DNS)"
     text = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
     return text[:200].lower() if isinstance(error, ConnectionError) else text[:200]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its name alone; no name is resolved."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _retry_after(response: Response) -> float | None:

@@ -13,9 +13,10 @@ from sockd.oci import documents
 from sockd.oci.credentials import HUB_SERVER, Credentials
 from sockd.oci.digests import Verified
 from sockd.oci.documents import Descriptor, Manifest
-from sockd.oci.http import BROKEN, MOST_ATTEMPTS, HttpClient, Origin, Response
+from sockd.oci.http import BROKEN, MOST_ATTEMPTS, HttpClient, Response
 from sockd.oci.image import Layer, OciImage, Platform
 from sockd.oci.limits import Limits
+from sockd.oci.origin import Origin
 from sockd.oci.reference import DOCKER_HUB, Reference
 from sockd.oci.tokens import Authorization
 from sockd.plain.errors import BadImage, ImageAccessDenied, NoSuchImage, RegistryUnavailable
@@ -86,7 +87,7 @@ class RegistrySource:
     def _choose_scheme(self) -> None:
         """HTTPS, unless plain HTTP is permitted and the registry speaks that only."""
         origin = Origin.of(self._base)
-        if not self._client.allows_plain(origin):
+        if not self._client.allows_plain(origin, origin):
             return
         try:
             self._client.probe(self._base)
@@ -135,7 +136,9 @@ class RegistrySource:
         origin = Origin.of(url)
         for _ in range(MOST_AUTHORIZATIONS):
             sent = self._authorization.header(origin)
-            response = self._client.request(url, headers, authorization=self._authorization.header, reason=_reason)
+            response = self._client.request(
+                url, headers, registry=origin, authorization=self._authorization.header, reason=_reason
+            )
             if response.status in statuses:
                 return response
             challenge, why = response.header("WWW-Authenticate"), _reason(response)

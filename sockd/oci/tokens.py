@@ -12,7 +12,8 @@ import msgspec
 
 from sockd.oci import documents
 from sockd.oci.credentials import Credentials
-from sockd.oci.http import BROKEN, HttpClient, Origin
+from sockd.oci.http import BROKEN, HttpClient
+from sockd.oci.origin import Origin
 from sockd.plain.errors import BadImage, ImageAccessDenied, RegistryUnavailable
 
 MOST_TOKEN_BYTES = 1 << 20
@@ -70,7 +71,8 @@ class Authorization:
     def _token(self, parameters: dict[str, str]) -> str:
         realm = parameters.get("realm", "")
         origin = Origin.of(realm)
-        if origin.scheme != "https" and not self._client.allows_plain(origin):
+        is_plain = origin.scheme != "https"
+        if is_plain and (self._registry.scheme == "https" or not self._client.allows_plain(origin, self._registry)):
             raise BadImage(f"{self._registry} has a token server without HTTPS")
         query = {"service": parameters.get("service", ""), "scope": self._scope}
         if self._credentials is not None and self._credentials.identity_token:
@@ -100,7 +102,12 @@ class Authorization:
         form = urllib.parse.urlencode(body).encode() if body is not None else None
         headers = {"Content-Type": "application/x-www-form-urlencoded"} if body is not None else {}
         response = self._client.request(
-            url, headers, method="GET" if body is None else "POST", body=form, authorization=authorization
+            url,
+            headers,
+            registry=self._registry,
+            method="GET" if body is None else "POST",
+            body=form,
+            authorization=authorization,
         )
         try:
             if response.status in (400, 401, 403):

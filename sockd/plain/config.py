@@ -389,6 +389,9 @@ class ImagesConfig(Slice, frozen=True):
     worker's user, if it is there."""
     insecure_registries: tuple[str, ...] = ()
     """Registries that are reached without TLS: HOST or HOST:PORT. Those on loopback may be in any case."""
+    redirect_hosts: tuple[str, ...] = ()
+    """Token servers and storage on loopback, in private networks or on this host to which registries may send an import: HOST or
+    HOST:PORT. Public addresses may be in any case, over HTTPS, and so may the registry itself."""
     store: str | None = None
     """Where chunks of images are kept: s3://BUCKET/PREFIX, or a directory that is there; None: `chunks` in the state directory.
     Workers may share a store."""
@@ -457,11 +460,12 @@ class ImagesConfig(Slice, frozen=True):
             raise ValueError(
                 f"images.endpoint = {self.endpoint[:200]!r}: must be http://HOST[:PORT] or https://HOST[:PORT]"
             )
-        for registry in self.insecure_registries:
-            if not _REGISTRY.fullmatch(registry):
-                raise ValueError(
-                    f"images.insecure_registries: {registry[:200]!r} must be HOST or HOST:PORT, such as registry.internal:5000"
-                )
+        for key in ("insecure_registries", "redirect_hosts"):
+            for host in getattr(self, key):
+                if not _REGISTRY.fullmatch(host):
+                    raise ValueError(
+                        f"images.{key}: {host[:200]!r} must be HOST or HOST:PORT, such as registry.internal:5000"
+                    )
 
 
 class TraceConfig(Slice, frozen=True):

@@ -70,6 +70,7 @@ class ImageParts:
             limits=Limits(max_bytes=config.max_image_mb * MB, max_layers=config.max_layers, max_files=config.max_files),
             deadline_s=config.import_timeout_s,
             insecure_registries=config.insecure_registries,
+            redirect_hosts=config.redirect_hosts,
             docker_config=self._docker_config,
         )
         runs = ImportRuns(settings, self._state / "tmp", self._cgroups.take, self._cgroups.give_back)

@@ -15,7 +15,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -58,7 +58,8 @@ from sockd.images.host_pythons import SCHEME, HostPythons
 from sockd.images.image_python import SCHEME as IMAGE_SCHEME
 from sockd.images.premade import Premade
 from sockd.images.program import Limits, Network
-from sockd.kernel import mounts, oom_score, syscalls
+from sockd.kernel import allocator, mounts, oom_score, syscalls
+from sockd.kernel.allocator import HeapTrim
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
@@ -136,6 +137,7 @@ class Worker:
     reserve: SpaceReserve
     networks: Networks
     images: Images
+    heap: HeapTrim = field(default_factory=HeapTrim)
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -149,6 +151,7 @@ class Worker:
         take_short_slices()
         forbid_core_dumps()
         protect_from_oom()
+        allocator.return_large_blocks()
         syscalls.close_on_exec_from(3)  # uvloop's children inherit what is not (measured, whatever close_fds says)
         mounts.enter_private_namespace()
         hierarchies = Hierarchies.detect()
@@ -264,12 +267,14 @@ class Worker:
         return bool(config.store or self.images.store.all()) if config.ready is None else config.ready
 
     def _keep_house(self) -> None:
-        """Every few seconds, drop or make spares, and forget ports that are free again."""
+        """Every few seconds, drop or make spares, forget ports that are free again, return freed memory to the kernel."""
         self.sockets.forget_ports(time.monotonic())
         self.tree.adjust_spares()
         self.networks.adjust()
         self.tree.measure_root()
         self.reserve.fill()
+        if self.heap.is_due():
+            asyncio.get_running_loop().run_in_executor(None, self.heap.trim)
         self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
 
     def _stop_keeping_house(self) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,9 @@ LIMIT_MB = 400
 HOARDERS = 300
 BODY_BYTES = 6 * MB
 HOLD_S = 6
+PASSING, PIECE_BYTES = 60, 50_000
+HELD_KB = PASSING * BODY_BYTES * 9 // 10 // 1024
+"""By how much that many bodies make the daemon grow, at least."""
 CALLS = 20
 PLACES, CROWD = 1024, 1350
 """Connections that a worker takes, and that one user has: a quarter of the default, as the rule counts in shares of it."""
@@ -128,6 +133,45 @@ def test_unfinished_bodies_stay_within_a_budget(limited: list[str], happened: Ha
         assert watch.ms and calls and not watch.wrong and not wrong
         assert worker.alive
     finally:
+        worker.close()
+
+
+@case(
+    "K2",
+    f"{PASSING} connections with unfinished bodies of 6 MB, which are closed; others that came meanwhile stay",
+    expect="10 s later the daemon has at most 1.5 times its idle memory",
+)
+def test_the_memory_of_bodies_returns_to_the_host(
+    tmp_path: Path, happened: Happened, request: pytest.FixtureRequest
+) -> None:
+    config = f"[http]\nbuffer_mb = {PASSING * 2 * 7}\n"
+    worker = PrivateWorker(tmp_path, config, broken=request.config.getoption("broken", default=""))
+    pid, port, body = worker.daemon.pid, worker.daemon.port, bytes(BODY_BYTES - 1)
+    stay: list[socket.socket] = []
+    try:
+        idle_kb = rss_kb(pid)
+        head = f"POST /run/{NEIGHBOUR} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BODY_BYTES}\r\n\r\n".encode()
+        with flood.connections(port, PASSING, head) as clients:
+            for start in range(0, BODY_BYTES - 1, PIECE_BYTES):
+                for client in clients:  # in turns, so that the bodies' parts lie among each other
+                    client.sendall(body[start : start + PIECE_BYTES])
+                stay.append(flood.connect(port))
+                stay[-1].sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\nGET /status HT")
+            held_kb = worker.daemon.when(lambda: (rss := rss_kb(pid)) > idle_kb + HELD_KB and rss)
+        left_kb = 0
+
+        def is_small() -> bool:
+            nonlocal left_kb
+            left_kb = rss_kb(pid)
+            return left_kb <= 1.5 * idle_kb
+
+        with suppress(AssertionError):
+            worker.daemon.when(is_small, deadline_s=10)
+        happened(f"daemon {idle_kb >> 10} -> {held_kb >> 10} -> {left_kb >> 10} MB")
+        assert left_kb <= 1.5 * idle_kb
+    finally:
+        for client in stay:
+            client.close()
         worker.close()
 
 

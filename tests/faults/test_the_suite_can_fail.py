@@ -32,6 +32,7 @@ BREAKS = {
     "trusts-l1": ({"I24"}, {"I23"}),
     "plain-lru": ({"I25"}, {"I24"}),
     "endless-node": ({"I26"}, {"I25"}),
+    "kept-memory": ({"K2"}, {"H8"}),
     "borrowed-pidfd": ({"K0", "K16"}, {"F4", "F6"}),
 }
 """Protection taken away -> (cases that must fail, some that must not)."""

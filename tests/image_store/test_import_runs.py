@@ -196,6 +196,24 @@ async def test_a_hostile_image_is_a_typed_error(
         await imports.run(f"{address}/team/app:v1", limits=limits)
 
 
+async def test_an_import_is_not_sent_to_other_services_of_the_host_unless_they_are_configured(imports: Imports) -> None:
+    one = script()
+    other = Script(blobs=one.blobs)
+    with scripted_registry(one) as address, scripted_registry(other) as storage:
+        one.redirect = f"http://{storage}"
+        with pytest.raises(
+            BadImage, match=r"only spoken with over HTTPS; images\.insecure_registries names exceptions"
+        ):
+            await imports.run(f"{address}/team/app:v1")
+        one.redirect = f"https://{storage}"
+        with pytest.raises(BadImage, match=r"not a public address; images\.redirect_hosts names hosts"):
+            await imports.run(f"{address}/team/app:v1")
+        assert not other.requests
+        one.redirect = f"http://{storage}"
+        await imports.run(f"{address}/team/app:v1", insecure_registries=(storage,))
+        assert other.count("/blobs") == 3
+
+
 async def test_an_import_that_takes_too_long_ends_with_its_process(imports: Imports) -> None:
     one = script()
     one.answers["/manifests"] = [(503, {"Retry-After": "30"})] * 10

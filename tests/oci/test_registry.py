@@ -21,10 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from sockd.oci import documents
 from sockd.oci.credentials import Credentials, DockerConfig
-from sockd.oci.http import MOST_ATTEMPTS, HttpClient, is_loopback
+from sockd.oci.destinations import Destinations
+from sockd.oci.http import MOST_ATTEMPTS, HttpClient
 from sockd.oci.image import OciImage
 from sockd.oci.limits import Limits
 from sockd.oci.merge import apply_layers
+from sockd.oci.origin import Origin, is_loopback
 from sockd.oci.reference import Reference
 from sockd.oci.sources import open_source
 from sockd.oci.unpacked import UnpackedLayers
@@ -168,7 +170,7 @@ def test_a_token_that_has_expired_is_asked_for_again(script: Script, pull: Pull)
     script.answers["/blobs"] = [(401, {"WWW-Authenticate": 'Bearer realm="http://{}/token"'})]
     with scripted_registry(Script(tokens=["new"])) as tokens:
         script.answers["/blobs"] = [(401, {"WWW-Authenticate": f'Bearer realm="http://{tokens}/token"'})]
-        pull()
+        pull(destinations=Destinations(insecure_hosts=(tokens,)))
     assert set(script.authorizations("/blobs")) == {"Bearer old", "Bearer new"}
 
 
@@ -184,7 +186,7 @@ def test_a_redirect_to_another_host_does_not_carry_credentials(script: Script, p
     script.wants, script.accepted = "Basic", {GIVEN_BASIC}
     with scripted_registry(storage) as address:
         script.redirect = f"http://{address}"
-        pull(GIVEN)
+        pull(GIVEN, destinations=Destinations(insecure_hosts=(address,)))
     assert script.authorizations("/blobs") == {GIVEN_BASIC: 3} and storage.authorizations() == {"": 3}
 
 
@@ -211,6 +213,43 @@ def test_a_redirect_to_a_host_without_https_is_not_followed(script: Script, pull
     script.redirect = "http://192.0.2.1"
     with pytest.raises(BadImage, match="only spoken with over HTTPS"):
         pull()
+
+
+def test_a_registry_sends_no_request_to_another_service_of_this_host(script: Script, pull: Pull) -> None:
+    with scripted_registry(Script()) as other:
+        victim = f"http://{other}/admin/shutdown?now=1"
+        script.wants, script.realm = "Bearer", victim
+        with pytest.raises(BadImage, match="token server without HTTPS"):
+            pull()
+        script.wants = ""
+        for path in ("/manifests", "/blobs"):
+            script.answers = {path: [(307, {"Location": victim})] * 10}
+            with pytest.raises(BadImage, match="only spoken with over HTTPS"):
+                pull()
+
+
+def test_a_registry_over_https_sends_no_request_to_this_host(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTPS, too, whose certificate would be valid."""
+    context, authority = certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    victim = Script(blobs=script.blobs)
+    with scripted_registry(script, tls=context) as address, scripted_registry(victim, tls=context) as other:
+        script.wants, script.realm = "Bearer", f"https://{other}/run/victim"
+        with pytest.raises(
+            BadImage, match=r"sends this import to 127.0.0.1:\d+, which is 127.0.0.1, not a public address"
+        ):
+            pulled(f"{address}/team/app:v1", tmp_path)
+        script.realm = f"http://{other}/run/victim"
+        with pytest.raises(BadImage, match="token server without HTTPS"):
+            pulled(f"{address}/team/app:v1", tmp_path)
+        script.wants, script.redirect = "", f"https://{other}"
+        with pytest.raises(BadImage, match=r"images\.redirect_hosts names hosts"):
+            pulled(f"{address}/team/app:v1", tmp_path)
+        assert not victim.requests
+        pulled(f"{address}/team/app:v1", tmp_path, destinations=Destinations(redirect_hosts=(other,)))
+        assert victim.count("/blobs") == 3
 
 
 def test_a_blob_whose_connection_breaks_is_resumed_where_it_ended(script: Script, pull: Pull) -> None:
@@ -319,9 +358,9 @@ def test_documents_without_end_are_refused(script: Script, pull: Pull) -> None:
 
 
 def test_no_other_host_than_this_machine_is_spoken_with_in_plain_http() -> None:
-    one = client(insecure_hosts=("registry.test:5000", "plain.test"))
+    one = client(destinations=Destinations(insecure_hosts=("registry.test:5000", "plain.test")))
     with pytest.raises(BadImage, match="only spoken with over HTTPS"):
-        one.request("http://registry.test/v2/", {})
+        one.request("http://registry.test/v2/", {}, registry=Origin("http", "registry.test", 80))
     assert [is_loopback(host) for host in ("localhost", "127.1.2.3", "::1", "10.0.0.1", "localhost.example.com")] == [
         *[True] * 3,
         *[False] * 2,

@@ -48,13 +48,14 @@ def test_an_endpoint_that_is_none_is_refused(tmp_path: Path, endpoint: str) -> N
         loaded(tmp_path / "sockd.toml", f'[images]\nendpoint = "{endpoint}"\n')
 
 
+@pytest.mark.parametrize("key", ["insecure_registries", "redirect_hosts"])
 @pytest.mark.parametrize("registry", ["http://x", "", "x/team", "x:port", "a b", "x:5000/v2"])
-def test_a_registry_that_is_no_host_and_port_is_refused(tmp_path: Path, registry: str) -> None:
+def test_a_registry_that_is_no_host_and_port_is_refused(tmp_path: Path, registry: str, key: str) -> None:
     good = ["registry.internal:5000", "registry", "192.0.2.1:5000", "2001:db8::1", "[2001:db8::1]:5000"]
-    found = loaded(tmp_path / "sockd.toml", f"[images]\ninsecure_registries = {json.dumps(good)}\n")
-    assert list(found.images.insecure_registries) == good
-    with pytest.raises(BadConfig, match=r"images\.insecure_registries: .*must be HOST or HOST:PORT"):
-        loaded(tmp_path / "sockd.toml", f"[images]\ninsecure_registries = {json.dumps([registry])}\n")
+    found = loaded(tmp_path / "sockd.toml", f"[images]\n{key} = {json.dumps(good)}\n")
+    assert list(getattr(found.images, key)) == good
+    with pytest.raises(BadConfig, match=rf"images\.{key}: .*must be HOST or HOST:PORT"):
+        loaded(tmp_path / "sockd.toml", f"[images]\n{key} = {json.dumps([registry])}\n")
 
 
 def test_a_worker_may_have_no_cache_of_chunks_or_a_small_one(tmp_path: Path) -> None:

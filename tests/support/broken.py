@@ -29,8 +29,9 @@ from sockd.farm import uids, zygote
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
+from sockd.http.wire import body
 from sockd.images import base, root
-from sockd.kernel import mounts, pidfds, readiness, syscalls
+from sockd.kernel import allocator, mounts, pidfds, readiness, syscalls
 from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
@@ -127,6 +128,14 @@ def no_port_guard() -> None:
 def no_socket_limit() -> None:
     """Sandboxes have as many sockets as they like."""
     tree.CgroupTree.count_sockets = lambda self, most=0: None  # type: ignore[method-assign]
+
+
+@breaks("kept-memory")
+def kept_memory() -> None:
+    """Bodies lie in the heap among small blocks, which is as glibc manages it, and is never trimmed."""
+    allocator.return_large_blocks = lambda: None
+    body.IN_PIECES_BYTES = 1 << 40
+    allocator.HeapTrim.is_due = lambda self: False  # type: ignore[method-assign]
 
 
 @breaks("long-turns")

@@ -9,7 +9,8 @@ import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
-PROC_NET = Path("/proc/net")
+PROC_NET = Path("/proc/self/net")
+"""What /proc/net leads to; a /proc with the option subset=pid, as of confined processes, has no other (proc(5))."""
 LOOPBACK = (
     *(IPv4Network("0.0.0.0/8"), IPv4Network("127.0.0.0/8")),
     *(IPv6Network("::/128"), IPv6Network("::1/128")),
