@@ -615,6 +615,20 @@ async def test_a_zygote_that_fails_now_is_not_made_again_and_stops_no_other(tmp_
         assert learner._under_way == [] and all(zygote.closed for zygote in after.zygotes[1:] if "a" in zygote.imported)
 
 
+async def test_a_daemon_that_ends_while_zygotes_are_made_again_keeps_them_for_the_next(tmp_path: Path) -> None:
+    async with learner_of(Tree(), tmp_path) as learner:
+        await recorded(learner, "h-1-aaaaaaaaaaaa")
+    for _ in range(2):
+        hanging = HangingTree()
+        async with learner_of(hanging, tmp_path) as learner:
+            view = view_of("h-1-aaaaaaaaaaaa")
+            learner.adopt(view)
+            await learner.rebuild([view], deadline_s=0.0)
+            await hanging.hangs.acquire()
+        assert hanging.packages() == [set()] and all(zygote.closed for zygote in hanging.zygotes)
+        assert [node["program"] for node in json.loads((tmp_path / "learned.json").read_text())["nodes"]] == ["f"]
+
+
 async def test_a_forgotten_package_takes_its_nodes_along_and_may_be_tried_again(tmp_path: Path) -> None:
     tree = Tree()
     async with learner_of(tree, tmp_path) as learner:
