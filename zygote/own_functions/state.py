@@ -86,11 +86,12 @@ class State:
 
 
 def changed_setting(name: str, before: object, after: object) -> str:
-    """Return a setting's name, and where it is a mapping the first key that differs."""
+    """Return a setting's name, and where it is a mapping the first key that differs; of loggers the root, which all share."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return name
-    key = min(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    return f"{name}[{key!r}]"
+    keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    first = "root" if name == "loggers" and "root" in keys else min(keys)
+    return f"{name}[{first!r}]"
 
 
 def in_words(changes: list[str]) -> str:

@@ -100,6 +100,8 @@ class ImportLearner:
         self._under_way: list[UnderWay] = []
         self._wake = asyncio.Event()
         self._rebuilding: asyncio.Task[None] | None = None
+        self._coming = self.recordings.nodes
+        """Zygotes of an earlier daemon that were not made again yet: they are saved for the next one, if this one ends before."""
         self._random = random.Random()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._grow(), name="learner") for _ in range(config.learners)]
@@ -137,11 +139,11 @@ class ImportLearner:
         """Make the Zygotes of an earlier daemon again, in the same order of imports, so that what was verified holds for them.
 
         Args: views: of the versions that there are; deadline_s: how long to wait; the rest is made in the background."""
-        saved, self.recordings.nodes = self.recordings.nodes, []
         known = {view.program: view for view in views if view.top is not None}
-        wanted = sorted((node for node in saved if node.program in known), key=lambda node: -node.rate)
+        wanted = [node for node in self._coming if node.program in known]
+        self._coming = sorted(wanted, key=lambda node: -node.rate)
         if wanted and self._config.enabled:
-            self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild(wanted, known))
+            self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild([*self._coming], known))
             await asyncio.wait([self._rebuilding], timeout=deadline_s)
 
     async def _rebuild(self, wanted: Sequence[SavedNode], known: Mapping[str, ImportView]) -> None:
@@ -156,6 +158,7 @@ class ImportLearner:
                     await made[max(above, key=len)].wait()
                 async with slots:
                     await self._make_again(node, known[node.program])
+                self._coming.remove(node)
             finally:
                 made[node.order].set()
 
@@ -249,12 +252,12 @@ class ImportLearner:
     def save(self) -> None:
         """Publish what was learned for the next daemon."""
         now_s = time.monotonic()
-        nodes = [node for node in self._tree.nodes if node.imports and node.program]
-        if nodes or self._rebuilding is None or self._rebuilding.done():
-            self.recordings.nodes = [
-                SavedNode(node.program, tuple(sorted(node.imports)), node.shared.order, node.rate.at(now_s))
-                for node in nodes
-            ]
+        made = [
+            SavedNode(node.program, tuple(sorted(node.imports)), node.shared.order, node.rate.at(now_s))
+            for node in self._tree.nodes
+            if node.imports and node.program
+        ]
+        self.recordings.nodes = [*made, *self._coming]
         try:
             save_learned(self._learned, self.recordings, self.refused)
         except OSError as error:

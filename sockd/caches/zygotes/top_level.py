@@ -36,6 +36,8 @@ COMMUTING = frozenset(
     }
 )
 """Registries that imports add to under names of their own: the order in which they do changes nothing."""
+ROOT_LOGGER = "loggers['root']"
+"""Which is no import's own: the first that configures it decides for all."""
 WHOLE_PATH = "sys.path"
 """The name of the import that stands for a sys.path with all distributions of a closure, and those alone."""
 
@@ -67,7 +69,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def conflicts(self) -> list[str]:
         """What another import could see of it, if that came before instead of after it."""
-        return [name for name in self.writes if name.partition("[")[0] not in COMMUTING]
+        return [name for name in self.writes if name == ROOT_LOGGER or name.partition("[")[0] not in COMMUTING]
 
     @property
     def id(self) -> str:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.caches.zygotes import recordings as all_recordings
-from sockd.caches.zygotes.recordings import FORMAT, WORKER, Recordings, load_learned, save_learned
+from sockd.caches.zygotes.recordings import FORMAT, WORKER, Recordings, SavedNode, load_learned, save_learned
 from sockd.caches.zygotes.refusals import Refusals
 from sockd.caches.zygotes.top_level import Module, Step, TopLevel
 
@@ -171,6 +171,7 @@ def learned() -> tuple[Recordings, Refusals]:
     recordings.note_failed(f"numpy.bad@{NUMPY}", "ValueError: not here")
     for pair in ("node/f", "node/g", "node/f"):
         recordings.note_verified(pair)
+    recordings.nodes = [SavedNode("f", (f"numpy@{NUMPY}",), ("numpy",), 0.5)]
     refused.refuse(FLASK, "canary: no answer in 2 s", module="flask", node="flask", by_deadline=True)
     return recordings, refused
 
@@ -187,7 +188,7 @@ def test_verdicts_failures_and_refusals_survive_a_restart(tmp_path: Path) -> Non
     assert problem == ""
     assert list(again.verified) == ["node/g", "node/f"], "the one that was verified last is dropped last"
     assert again.failed == {f"numpy.bad@{NUMPY}": "ValueError: not here"}
-    assert refused_again.list() == refused.list()
+    assert refused_again.list() == refused.list() and again.nodes == recordings.nodes
     assert [path.name for path in tmp_path.iterdir()] == ["learned.json"]
     assert json.loads((tmp_path / "learned.json").read_text())["format"] == FORMAT
 
@@ -223,6 +224,8 @@ def test_the_parts_of_these_tests_are_a_file(tmp_path: Path) -> None:
         part(verified=[1]),
         part(verified=None),
         part(verified=["node/f"], refused=[["a"]]),
+        part(verified=["node/f"], nodes=None),
+        part(verified=["node/f"], nodes=[{"program": "f"}]),
     ],
 )
 def test_a_damaged_file_is_an_empty_start_that_says_so(tmp_path: Path, content: bytes) -> None:
@@ -230,7 +233,7 @@ def test_a_damaged_file_is_an_empty_start_that_says_so(tmp_path: Path, content: 
     path.write_bytes(content)
     recordings, refused, problem = load(path)
     assert str(path) in problem
-    assert not recordings.failed and not recordings.verified and refused.list() == []
+    assert not recordings.failed and not recordings.verified and not recordings.nodes and refused.list() == []
 
 
 @pytest.mark.parametrize("older", [{"format": 3}, {"format": 2, "worker": None}, {"worker": "0.0.1 3.11.0"}])
@@ -239,7 +242,8 @@ def test_nothing_of_an_older_workers_file_counts(tmp_path: Path, older: dict[str
     save_learned(path, *learned())
     path.write_text(json.dumps({**json.loads(path.read_text()), **older}))
     recordings, refused, problem = load(path)
-    assert not recordings.failed and not recordings.verified and refused.list() == [] and problem == ""
+    assert not recordings.failed and not recordings.verified and not recordings.nodes
+    assert refused.list() == [] and problem == ""
 
 
 def test_a_torn_file_never_starts_half_full(tmp_path: Path) -> None:

@@ -132,6 +132,22 @@ def test_imports_commute_where_none_of_them_writes(order: tuple[str, ...], is_se
         assert reason == f"the function imports in another order, among others {writer}, which changes warnings.filters"
 
 
+@pytest.mark.parametrize(
+    ("writes", "is_served"),
+    [
+        *((name, True) for name in sorted(top_level.COMMUTING)),
+        ("loggers['b']", True),
+        ("loggers['root']", False),
+        ("loggers.b", False),
+    ],
+)
+def test_imports_commute_that_register_something_under_names_of_their_own(writes: str, is_served: bool) -> None:
+    """The root logger is no import's own: of two that configure it the first decides."""
+    first = msgspec.structs.replace(step("a", NUMPY), writes=("loggers['a']", writes))
+    top = TopLevel((first, step("b", NUMPY)), CLOSURE)
+    assert (out_of_order(("b",), frozenset("b"), top) == "") is is_served
+
+
 # -- what sandboxes say
 
 SAID: list[dict[str, Any]] = msgspec.to_builtins(STEPS)

@@ -233,6 +233,8 @@ def test_words_name_the_first_changes() -> None:
 def test_a_setting_that_is_a_mapping_is_named_with_its_key() -> None:
     assert changed_setting("os.environ", {"A": "1"}, {"A": "1", "B": "2"}) == "os.environ['B']"
     assert changed_setting("sys.path", ["a"], ["b"]) == "sys.path"
+    assert changed_setting("loggers", {"a": [1]}, {"a": [2], "root": [1]}) == "loggers['root']"
+    assert changed_setting("loggers", {}, {"b": [1], "a": [1]}) == "loggers['a']"
 
 
 USED = """
