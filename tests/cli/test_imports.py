@@ -16,14 +16,16 @@ def test_each_package_with_its_cost_and_its_place(run: Run) -> None:
     assert lines[1].split() == ["pandas==3.0.0", "180.5", "ms", "2", "in", "each", "cold", "start"]
     assert lines[2].endswith("imported ahead") and lines[3].endswith("refused: it starts threads")
     assert "imports for 181.5 ms, and is spared 60.0 ms" in lines[4]
-    assert lines[5] == "a Zygote would take: pandas==3.0.0"
+    assert lines[5] == IMPORTS["sharing"]
+    assert lines[6] == "a Zygote would take: pandas==3.0.0"
     assert "  pandas.core" in run("imports", "echo", "--modules").stdout
     assert json.loads(run("imports", "echo", "--json").stdout) == IMPORTS
     assert run("imports", "unknown").returncode == 3
 
 
-def test_what_is_not_known_is_said() -> None:
-    assert any("no sandbox of this version" in line for line in words({**IMPORTS, "seen": False}))
+def test_why_it_shares_or_does_not_is_said() -> None:
+    why = "the function's own code changes os.environ['A'] before it imports numpy"
+    assert why in words({**IMPORTS, "sharing": why})
     assert any("zygote setting" in line for line in words({**IMPORTS, "zygotes_allowed": False}))
     over = {"packages": ["requests==2.34"], "reason": "an import looked for socks, which pysocks has"}
     assert "the Zygote of requests==2.34 is passed over: an import looked for socks, which pysocks has" in words(

@@ -102,10 +102,8 @@ def test_packages_are_resolved_compiled_and_imported_ahead_for_it(daemon: Runnin
     )
     assert cached.is_file()
     daemon.when(lambda: node_of(daemon, version, *deployed["packages"]))
-    daemon.deploy(f"{name}-again", files, python=version)
-    daemon.wait_verified()
-    again = daemon.run(f"{name}-again")
-    assert again.json[:1] == [1] and daemon.log_of(f"{name}-again", again) == "", "it was imported in a Zygote"
+    again = daemon.run_learned(name)
+    assert again.json[:1] == [1] and daemon.log_of(name, again) == "", "it was imported in a Zygote"
 
 
 LOOKS = """

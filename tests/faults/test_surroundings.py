@@ -115,13 +115,14 @@ def test_what_cannot_be_renewed_is_refused(house: PrivateWorker, kind: str, happ
 )
 def test_fork_handlers_run_in_order(house: PrivateWorker) -> None:
     package = (
-        "import ctypes, threading\nDONE, KEPT = [], []\nT = ctypes.CFUNCTYPE(None)\n"
-        "def note(word):\n    KEPT.append(T(lambda: DONE.append(word)))\n    return KEPT[-1]\n"
+        "import ctypes, threading\nclass Log:\n    __slots__ = ('done',)  # which no fingerprint describes\n"
+        "LOG, KEPT, T = Log(), [], ctypes.CFUNCTYPE(None)\nLOG.done = []\n"
+        "def note(word):\n    KEPT.append(T(lambda: LOG.done.append(word)))\n    return KEPT[-1]\n"
         "for n in '12':\n    ctypes.CDLL(None).__register_atfork(note('before ' + n), None, note('child ' + n), None)\n"
     )
     code = (
         "import threading\ndef f(event):\n"
-        "    return [p_atfork.DONE[-4:], threading.main_thread().native_id == threading.get_native_id()]\n"
+        "    return [p_atfork.LOG.done[-4:], threading.main_thread().native_id == threading.get_native_id()]\n"
     )
     own, learned = answers(house, "p-atfork", package, code)
     assert own == [[], True]

@@ -159,6 +159,7 @@ IMPORTS: dict[str, Any] = {
     "version": "1",
     "seen": True,
     "zygotes_allowed": True,
+    "sharing": "a Zygote has imported a part ahead: no Zygote has the rest",
     "passed_over": [],
     "packages": [
         {
