@@ -214,7 +214,7 @@ class ZygoteConfig(Slice, frozen=True):
     max_depth: int = 4
     """Of the tree, below the root."""
     max_modules: int = 5000
-    """Most modules that one Zygote imports ahead, and most that one function may report."""
+    """Most modules that the top level of a function may load; of one that loads more, nothing is imported ahead."""
     learners: int = 2
     """How many Zygotes are made at a time. With 2 or more, one of them is left for Zygotes that have not failed."""
     import_deadline_s: float = 30.0

@@ -330,6 +330,7 @@ def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, ha
         on_recorded=learner.record,
         is_learning=lambda: learner.is_learning,
         on_refused=refused,
+        save=learner.save,
     )
     tree.unverified = verifier.unverified
     learner.on_made.append(verifier.consider_node)
