@@ -23,6 +23,8 @@ MAX_STEPS = 5000
 MAX_MODULES = 20_000
 STANDARD_LIBRARY = ""
 """The key of modules of the standard library, which no distribution has."""
+STANDARD_LIBRARY_WORDS = "the standard library"
+"""What a Zygote without a distribution has imported from, for people."""
 COMMUTING = frozenset(
     {
         *(
