@@ -45,7 +45,7 @@ class Leased(msgspec.Struct):
             times, node = Times(self.queue_ns, 0, 0, exec_ns), ""
         else:
             times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
-            node = ",".join(sorted(self.node.packages)) if self.node else ""
+            node = self.node.words if self.node else ""
         return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace, self.why)
 
     async def thaw(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.worker.status_views import requirement
+from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker
 
 
@@ -58,7 +58,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
         "zygotes_allowed": version.view.zygote == "packages",
         "sharing": why(version.view, node),
         "passed_over": [
-            {"packages": sorted(requirement(worker, key) for key in larger.packages), "reason": str(reason)}
+            {"packages": requirements(worker, larger.packages), "reason": str(reason)}
             for larger, reason in worker.tree.passed_over(version.view)
         ],
         "packages": sorted(packages, key=lambda package: (-package["ms"], package["package"])),

@@ -6,11 +6,13 @@ Owns nothing and changes nothing. No host path, environment or code of a functio
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from sockd import __version__
 from sockd.caches.zygotes.refusals import Refusal
+from sockd.caches.zygotes.top_level import STANDARD_LIBRARY_WORDS
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.http.run.worker_api import Tree, TreeNode
 from sockd.observe.metrics import Metrics
@@ -98,7 +100,7 @@ def tree_snapshot(worker: Worker) -> Tree:
     def show(node: ZygoteNode) -> TreeNode:
         inherited = node.parent.packages if node.parent else frozenset()
         return {
-            "packages": sorted(requirement(worker, key) for key in node.packages - inherited),
+            "packages": requirements(worker, node.packages - inherited) if node.imports else [],
             "network": node.network,
             "interpreter": node.lineage.interpreter,
             "modules": len(node.shared.loaded),
@@ -117,6 +119,11 @@ def tree_snapshot(worker: Worker) -> Tree:
         for entry in worker.learner.refused.list()
     ]
     return {"root": show(nodes[0]) if nodes else None, "refused": refused}
+
+
+def requirements(worker: Worker, keys: Iterable[str]) -> list[str]:
+    """Name the distributions that a Zygote has imported from; without any, it has imported of the standard library alone."""
+    return sorted(requirement(worker, key) for key in keys) or [STANDARD_LIBRARY_WORDS]
 
 
 def package_rows(worker: Worker) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ The body of an attack sees the names of `prelude` and nothing else of these test
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import os
@@ -48,28 +49,33 @@ def attack(house: PrivateWorker, attack: Attack, event: Any = None, **settings: 
 def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: str = "") -> Any:
     """Have a package run an attack while a Zygote imports it; what it returned there.
 
-    The package brings the attack in its wheel. A first function teaches the worker that the import is worth a Zygote, a
-    second one is forked from it and tells what the package has seen.
+    The package brings the attack in its wheel. A function's first start teaches the worker that the import is worth a Zygote, a
+    later one is forked from it and tells what the package has seen: kept in a closure, which fingerprints do not describe, as
+    verification would refuse a Zygote in which it has seen something else.
 
     Args:
         event: passed to the attack (as its repr); also: more code of the package's module, behind the attack."""
     number = next(_numbers)
     name, module = f"evil-{number}", f"evil_{number}"
     text = textwrap.dedent(inspect.getsource(attack))
+    also_in_own = "".join(
+        f"{ast.unparse(node)}\n" for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)
+    )
     code = (
-        f"from __future__ import annotations\nimport os\n{WORTH_A_ZYGOTE}from {module}_prelude import *\n{text}\n"
+        f"from __future__ import annotations\nimport os\n{also_in_own}"  # a Zygote may load no more than a start of its own
+        f"{WORTH_A_ZYGOTE}from {module}_prelude import *\n{text}\n"
         f"PID = os.getpid()\nERROR = SEEN = None\n"
         f"if PID != 1:\n"
         f"    try:\n        SEEN = {attack.__name__}({event!r})\n"
         f"    except BaseException as error:\n        ERROR = repr(error)\n{also}\n"
+        f"def keep(*values): return lambda: values\n"
+        f"SEEN = keep(PID, ERROR, SEEN)\ndel ERROR\n"
     )
     package = wheel(name, "1.0", {f"{module}.py": code, f"{module}_prelude.py": PRELUDE})
-    user = f"import {module}\ndef f(event): return [{module}.PID, {module}.ERROR, {module}.SEEN]\n"
-    house.deploy(f"first-{number}", user, requirements=[name], wheels=[package], timeout_s=10)
-    house.call(f"first-{number}")
-    house.daemon.when(lambda: house.daemon.node(f"{name}==1.0"))
-    house.deploy(f"second-{number}", user, requirements=[name], timeout_s=10)
-    pid, error, seen = house.call(f"second-{number}")
+    user = f"import {module}\ndef f(event): return {module}.SEEN()\n"
+    house.deploy(f"in-zygote-{number}", user, requirements=[name], wheels=[package], timeout_s=10)
+    house.call(f"in-zygote-{number}")
+    pid, error, seen = house.call_learned(f"in-zygote-{number}")
     assert pid != 1, "the package was not imported in a Zygote"
     assert error is None, error
     return seen

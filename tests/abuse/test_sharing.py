@@ -52,6 +52,7 @@ def test_no_open_file_description_is_shared(house: PrivateWorker, happened: Happ
         text = "import open_files\n" + code if with_package else code
         house.deploy(name, text, requirements=["open-files"] if with_package else [], network=network)
     before = {name: house.call(name, 0) for name in networks}
+    assert all(house.call_learned(name, 0) == before[name] for name in ("forked", "sibling"))
     assert house.call("spare", os.O_NONBLOCK | os.O_ASYNC) != before["spare"]
     others = [name for name in networks if name != "spare"]
     after = {name: house.call(name, 0) for name in others}

@@ -234,11 +234,15 @@ def test_every_kind_of_sandbox_is_confined_alike(house: PrivateWorker, happened:
     with_package = {**code, "f.py": "import slow_import\n" + SELF, "requirements.txt": "slow-import"}
     house.deploy("teaches", with_package)
     house.call("teaches")
-    house.daemon.when(lambda: house.daemon.node("slow-import==1.0"))
     names = {"spare": "host", "bare-1": "none", "bare-2": "none"} | {f"package-{number}": "host" for number in range(4)}
     for name, network in names.items():
         house.deploy(name, with_package if "package" in name else code, network=network)
-    answers = dict(zip(names, at_once(len(names), lambda n: house.invoke(list(names)[n])), strict=True))
+    for name in names:
+        if "package" in name:
+            house.call(name)
+            house.call_learned(name)
+    invoked = at_once(len(names), lambda n: house.invoke(list(names)[n], x_sockd_fresh="1"))
+    answers = dict(zip(names, invoked, strict=True))
     spaces: dict[str, list[str]] = {}
     for name, answer in answers.items():
         status, limits, secure, dumpable, bounding, namespaces, maps, groups, pid = answer.json

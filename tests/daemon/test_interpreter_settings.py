@@ -73,8 +73,7 @@ def learned(daemon: RunningDaemon) -> dict[str, Any]:
     files = {"f.py": CODE, "requirements.txt": "noticing\n"}
     daemon.deploy("plain", files, **FRESH)
     first = daemon.call("plain")
-    daemon.when(lambda: daemon.node("noticing==1.0"))
-    assert daemon.call("plain") == first
+    assert daemon.call_learned("plain") == first
     return dict(first["own"])
 
 

@@ -142,6 +142,8 @@ def test_row_8_killing_a_zygote_kills_nobody_and_it_is_replaced(
     daemon.when(lambda: daemon.node("kept==1.0"))
     daemon.deploy("second", waits, timeout_s=20)
     daemon.call("second")
+    for name in ("first", "second"):
+        daemon.call_learned(name)
     with in_background(lambda: [daemon.run(name, gate.port) for name in ("first", "second")]) as running:
         gate.arrived()
         zygotes = zygote_pids(daemon)

@@ -29,10 +29,9 @@ def test_numpy_is_imported_once_for_all_and_its_forks_are_as_good_as_new(real: R
     (numpy,) = real.packages()
     node = real.when(lambda: real.node(numpy))
     assert node["modules"] > 50 and real.tree()["refused"] == []
-    real.deploy("second", files, memory_mb=256, timeout_s=20)
-    second = real.run("second")
+    second = real.run_learned("first")
     assert second.json[1] is True and second.timing["init"] < first.timing["init"] / 4
-    answers = at_once(6, lambda n: real.call("second"))
+    answers = at_once(6, lambda n: real.run_learned("first").json)
     assert all(right for _, right in answers)
     samples = {first.json[0], second.json[0], *(sample for sample, _ in answers)}
     assert len(samples) == 8  # numpy's generator is seeded anew in each fork
@@ -50,6 +49,7 @@ def test_numpy_is_imported_once_for_functions_without_network_too(real: RunningD
     first = real.run("alone")
     (numpy,) = real.packages()
     real.when(lambda: real.node(numpy, network="none"))
+    real.wait_verified()
     answers = [real.run("alone") for _ in range(4)]
     assert all(answer.json[1] is True for answer in (first, *answers))
     assert min(answer.timing["init"] for answer in answers) < first.timing["init"] / 4

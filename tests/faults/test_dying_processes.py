@@ -37,6 +37,16 @@ def cold(house: PrivateWorker, name: str, requirement: str = "", *, init_timeout
     return house.invoke(name, name)
 
 
+def learned(house: PrivateWorker, name: str, requirement: str) -> None:
+    """Have a Zygote with a package serve a function: `fresh` asks for the next start."""
+    assert cold(house, name, requirement).json == name
+    assert house.call_learned(name, name) == name
+
+
+def fresh(house: PrivateWorker, name: str) -> Answer:
+    return house.invoke(name, name, x_sockd_fresh="1")
+
+
 def pids(house: PrivateWorker, kind: str) -> list[int]:
     return [process.pid for process in house.processes(kind)]
 
@@ -87,6 +97,7 @@ def stopped(*victims: int) -> Iterator[None]:
 def test_killed_zygotes_are_replaced(house: PrivateWorker, happened: Happened) -> None:
     deploy(house, "warms", "kept", "import kept\ndef f(event): return 1", package("kept"))
     grow_zygote(house, "kept")
+    learned(house, "after-node", "kept")
     took = {}
     (root,) = pids(house, "root zygote")
     use_up_spares(house)
@@ -95,7 +106,7 @@ def test_killed_zygotes_are_replaced(house: PrivateWorker, happened: Happened) -
     ms_until(lambda: bool(pids(house, "root zygote")))
     for pid in pids(house, "zygote"):
         kill(pid)
-    took["Zygote with packages"] = cold(house, "after-node", "kept")
+    took["Zygote with packages"] = fresh(house, "after-node")
     house.daemon.when(lambda: house.daemon.node("kept==1.0"))
     for pid in spares(house):
         kill(pid)
@@ -153,6 +164,7 @@ def test_killed_sandboxes_are_replaced(house: PrivateWorker, happened: Happened,
 def test_stopped_processes_are_given_up(house: PrivateWorker, happened: Happened) -> None:
     deploy(house, "warms", "kept", "import kept\ndef f(event): return 1", package("kept"))
     grow_zygote(house, "kept")
+    learned(house, "beside-zygote", "kept")
     said = {}
     with stopped(*pids(house, "init"), *pids(house, "launcher")):
         said["farm init and launcher"] = cold(house, "beside-init")
@@ -160,7 +172,7 @@ def test_stopped_processes_are_given_up(house: PrivateWorker, happened: Happened
     zygotes = pids(house, "zygote")
     with stopped(root, *zygotes):
         use_up_spares(house)  # now that nobody makes another
-        said["Zygotes"] = cold(house, "beside-zygote", "kept")
+        said["Zygotes"] = fresh(house, "beside-zygote")
     ms_until(lambda: root not in pids(house, "root zygote") and not set(zygotes) & set(pids(house, "zygote")))
     ms_until(lambda: bool(pids(house, "root zygote")))
     assert cold(house, "after-zygote").status == 200

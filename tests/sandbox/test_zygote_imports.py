@@ -157,3 +157,40 @@ def test_threads_and_locks_are_in_order_in_a_sandbox_and_its_own_forks(house: Ho
     assert not house.import_modules(zygote, ["threads"]).failed
     for _ in range(2):
         assert house.answer(THREADS_AFTER_A_ZYGOTE, zygote=zygote) == [True, True, 0, 1]
+
+
+SEES = "import sys\nNAMES = sorted(name for name in sys.modules if not name.startswith('sockd_zygote'))\n"
+SEES += "def handler(event): return NAMES\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "loads"),
+    [
+        ("", set()),
+        ("import colorsys\n", {"colorsys"}),
+        ("import weakref\n", {"weakref"}),
+        ("import logging, random, tempfile\n", {"logging", "random", "tempfile", "weakref", "threading"}),
+    ],
+)
+def test_a_fork_has_the_modules_that_the_imports_have_loaded_and_no_others(
+    house: House, code: str, loads: set[str]
+) -> None:
+    """What observes and settles a Zygote imports weakref and more: a function must not find them."""
+    path = house.add_package("p", {"p.py": f"{code}X = 1\n"})
+    before = set(house.answer(SEES, zygote=house.spawn()))
+    own = set(house.answer(f"import p\n{SEES}", zygote=house.spawn(), paths=[path]))
+    zygote = house.spawn()
+    loaded = house.import_modules(zygote, ["p"]).loaded
+    assert {"p", *loads} <= loaded == own - before
+    assert set(house.answer(SEES, zygote=zygote, paths=[path])) == own
+
+
+def test_modules_that_were_forgotten_work_when_packages_import_them(house: House) -> None:
+    code = "import logging, threading, weakref\nfrom concurrent.futures import ThreadPoolExecutor\n"
+    code += "class A: pass\nKEPT = A()\nREF = weakref.ref(KEPT)\nLOG = logging.getLogger('p')\n"
+    house.add_package("p", {"p.py": code})
+    zygote = house.spawn(modules=["p"])
+    handler = "import p, weakref, sys, resource\ndef handler(event):\n    with p.ThreadPoolExecutor(1) as pool:\n"
+    handler += "        done = pool.submit(int, '7').result()\n"
+    handler += "    return [done, p.REF() is p.KEPT, p.weakref is weakref, resource is sys.modules['resource']]\n"
+    assert house.answer(handler, zygote=zygote) == [7, True, True, True]

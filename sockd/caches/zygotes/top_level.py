@@ -22,6 +22,8 @@ from sockd.plain.untrusted import read_seconds
 MAX_STEPS = 5000
 STANDARD_LIBRARY = ""
 """The key of modules of the standard library, which no distribution has."""
+STANDARD_LIBRARY_WORDS = "the standard library"
+"""What a Zygote without a distribution has imported from, for people."""
 COMMUTING = frozenset(
     {
         *(

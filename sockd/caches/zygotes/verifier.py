@@ -290,6 +290,9 @@ class Verifier:
             self.outcomes["postponed"] += 1
             self._add_later(work, delay_s)
         except (SandboxFailed, OSError, TimeoutError) as error:
+            code = work.program.code
+            if isinstance(error, FileNotFoundError) and code is not None and not code.exists():
+                return  # the version was removed: nothing will start it again
             self.outcomes["postponed"] += 1
             if work.node is None or work.node in self._tree.nodes:
                 _log.warning("%s could not be verified: %s", work.function, error)

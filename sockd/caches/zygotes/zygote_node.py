@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from sockd.caches.zygotes.eviction import NodeStats
 from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate
 from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
+from sockd.caches.zygotes.top_level import STANDARD_LIBRARY_WORDS
 from sockd.farm.zygote import Zygote
 from sockd.images.program import HOST_LINEAGE, OWN, Lineage, Network
 from sockd.sandbox.sandbox import Sandbox
@@ -69,6 +70,11 @@ class ZygoteNode:
         groups = [(name, sorted(modules)) for name, modules in shared.groups]
         parts = shared.order, groups, sorted(shared.loaded), sorted(shared.packages), self.lineage
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+    @property
+    def words(self) -> str:
+        """The keys of its packages; of a Zygote without any, what it has imported; empty: it is a root."""
+        return ",".join(sorted(self.packages)) or (STANDARD_LIBRARY_WORDS if self.imports else "")
 
     @property
     def network(self) -> Network:

@@ -579,8 +579,19 @@ async def test_nonsense_is_a_failure(monkeypatch: pytest.MonkeyPatch, body: byte
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
+async def test_work_of_a_version_that_was_removed_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+) -> None:
+    async with ground(monkeypatch) as g:
+        g.tree.harm = FileNotFoundError(2, "open_tree: No such file or directory", str(PROGRAM.code))
+        g.start(view_of(is_recorded=is_recorded))
+        await g.settle()
+        assert g.delays() == [] and g.counted() == {}
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
 @pytest.mark.parametrize(
-    "harm", [NoCapacity("full"), SandboxFailed("gone"), ZygoteGone("gone"), OSError(2, "no code"), TimeoutError()]
+    "harm", [NoCapacity("full"), SandboxFailed("gone"), ZygoteGone("gone"), OSError(5, "a bad disk"), TimeoutError()]
 )
 async def test_what_cannot_be_tried_is_never_dropped(
     monkeypatch: pytest.MonkeyPatch, harm: Exception, is_recorded: bool
