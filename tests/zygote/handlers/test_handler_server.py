@@ -228,7 +228,7 @@ def test_a_report_of_imports_has_no_more_than_its_frame_may(monkeypatch: pytest.
 def test_a_function_may_replace_json_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the runtime tells of the function is not made with the function's own."""
     monkeypatch.setattr(json, "dumps", lambda *args, **kwargs: "mine")
-    timer = handler_server.ImportTimer()
+    timer = ImportTimer()
     timer.seconds = {"sys": 0.1}
     assert json.loads(handler_server.too_large(5))["errorType"] == "Function.ResponseSizeTooLarge"
     assert json.loads(handler_server.stop_timing(timer)) == []
