@@ -470,7 +470,8 @@ class TraceConfig(Slice, frozen=True):
     keep: int = 1000
     """How many; 0 remembers none."""
     keep_each: int = 250
-    """Failures, cold starts and slow invocations that are remembered besides: so many of each."""
+    """Failures, cold starts and slow invocations that are remembered besides: so many of each. When there are more, the function
+    that has most of them loses its oldest one."""
     slow_ms: int = 1000
     """From how long on an invocation is a slow one."""
 
@@ -481,7 +482,8 @@ class LogConfig(Slice, frozen=True):
     memory_mb: int = 64
     """Of all functions together, in memory; of one function, 1000 records and 1 MB."""
     keep_mb: int = 64
-    """On disk, in the state directory, over restarts; 0 keeps none there."""
+    """On disk, in the state directory, over restarts; 0 keeps none there. When there is more, functions that keep more than an
+    equal share lose their oldest records."""
 
 
 class OtlpConfig(Slice, frozen=True):
