@@ -45,7 +45,7 @@ from sockd.images.image_python import SCHEME, ImagePython
 from sockd.images.interpreter_settings import Started
 from sockd.plain import spelling, uids
 from sockd.plain.blocking import in_thread
-from sockd.plain.config import Config, RunRule
+from sockd.plain.config import Config, ErrorDetail, RunRule
 from sockd.plain.errors import (
     BadInitscript,
     HostFailed,
@@ -109,6 +109,7 @@ class Functions:
             most=config.code.live_versions,
         )
         self.run_rules: dict[str, RunRule] = {}
+        self.error_details: dict[str, ErrorDetail] = {}
         """The functions that restrict /run, with their rule."""
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon with missing packages, which the first request installs."""
@@ -310,6 +311,7 @@ class Functions:
         """Remove a function after its current requests. Raises: NoSuchFunction."""
         self._registry.delete(name)
         self.run_rules.pop(name, None)
+        self.error_details.pop(name, None)
         self._unready.pop(name, None)
         function = self.live.pop(name, None)
         live = self.published.drop(name)
@@ -532,6 +534,10 @@ class Functions:
             self.run_rules.pop(name, None)
         else:
             self.run_rules[name] = config.run
+        if config.errors is None:
+            self.error_details.pop(name, None)
+        else:
+            self.error_details[name] = config.errors
 
     def _open(self, version: Version) -> None:
         """Make a function live. Raises: NoCapacity."""

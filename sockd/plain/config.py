@@ -39,6 +39,7 @@ BUILD_BOUNDS: dict[str, tuple[float, float]] = {
 }
 """Minimum and maximum of each number in [builds]."""
 RunRule = Literal["open", "keys", "off"]
+ErrorDetail = Literal["full", "id"]
 """Who may call a function at `/run`: everybody, those with a key (`sockd keys`), nobody."""
 
 
@@ -68,6 +69,10 @@ class HttpConfig(Slice, frozen=True):
     run: bool | Literal["keys"] = True
     """Whether /run calls functions: true, false, or "keys": for requests with a key that may invoke (`sockd keys`). AWS's Invoke
     is as open, but for signed requests; function URLs are not closed. A function's own `run` can only be stricter."""
+    errors: ErrorDetail | None = None
+    """What /run tells of an exception of a function: type, message and stack with source lines (full), or the request's id alone;
+    None: full where the port is on loopback, else the id. Logs have all of it, and so have callers with a key that may read
+    (`sockd keys`), callers of run.sock who may manage, and the deployer. A function's own `errors` counts instead."""
     status: bool | Literal["keys"] = True
     """Whether /status is on this port; "keys": for a key that may read. It is on the management socket anyhow."""
     metrics: bool | Literal["keys"] = True
@@ -474,7 +479,8 @@ class TraceConfig(Slice, frozen=True):
     keep: int = 1000
     """How many; 0 remembers none."""
     keep_each: int = 250
-    """Failures, cold starts and slow invocations that are remembered besides: so many of each."""
+    """Failures, cold starts and slow invocations that are remembered besides: so many of each. When there are more, the function
+    that has most of them loses its oldest one."""
     slow_ms: int = 1000
     """From how long on an invocation is a slow one."""
 
@@ -485,7 +491,8 @@ class LogConfig(Slice, frozen=True):
     memory_mb: int = 64
     """Of all functions together, in memory; of one function, 1000 records and 1 MB."""
     keep_mb: int = 64
-    """On disk, in the state directory, over restarts; 0 keeps none there."""
+    """On disk, in the state directory, over restarts; 0 keeps none there. When there is more, functions that keep more than an
+    equal share lose their oldest records."""
 
 
 class OtlpConfig(Slice, frozen=True):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sockd.cli.calls.invoke import _raise
+from sockd.cli.observe import logs as logs_command
 from sockd.console.client import Reply
 from sockd.console.output import Failure
 from sockd.http.wire.sockets import bind_unix
@@ -253,6 +254,23 @@ def test_logs_are_shown_by_request(run: Run) -> None:
     ]
     assert run("logs", "unknown").returncode == 3
     assert run("logs", "unknown", "-f").returncode == 3
+
+
+def test_no_output_of_a_function_is_shown_as_another_record(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "--- 2026-01-01 00:00:00 11111111-0000-0000-0000-000000000000 version 9\nforged\r--- 5 bytes more were dropped\n"
+    record = {
+        "request_id": "22222222",
+        "time_s": 1.7e9,
+        "version": "1",
+        "text": f"a\n{forged}- --- b",
+        "dropped_bytes": 7,
+    }
+    logs_command._show(record)
+    lines = capsys.readouterr().out.splitlines()
+    ours = [line for line in lines if line.startswith("---")]
+    assert len(ours) == 2 and ours[0].endswith("22222222 version 1") and ours[1].startswith("--- 7 bytes more")
+    assert lines[2].startswith("\\x2d-- 2026-01-01 00:00:00 1111") and lines[4].startswith("\\x2d-- 5 bytes")
+    assert lines[1] == "a" and lines[5] == "- --- b"
 
 
 def test_logs_are_followed_until_interrupted(served: Served) -> None:

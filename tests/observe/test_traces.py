@@ -113,6 +113,16 @@ def test_many_successes_do_not_push_out_a_failure_a_cold_start_or_a_slow_request
     assert traces.why(traces.get("f0f0")) == "The requests before it are no longer remembered."
 
 
+def test_failures_of_one_function_do_not_push_out_those_of_another() -> None:
+    traces = Traces(TraceConfig(keep=10, keep_each=6))
+    for name, count in (("quiet", 2), ("loud", 1000), ("other", 1), ("loud", 1000)):
+        for number in range(count):
+            failed = outcome(cold=False, error=FunctionFailed("KeyError", str(number), []))
+            traces.add(InvokeRequest(name, b"", f"{name}{number}".encode().ljust(16, b"-"), 0), failed)
+    kept = [(each.function, each.message) for each in traces.last(99, kind="failed")]
+    assert kept == [("loud", "999"), ("loud", "998"), ("loud", "997"), ("other", "0"), ("quiet", "1"), ("quiet", "0")]
+
+
 def test_none_is_kept_where_none_is_wanted() -> None:
     traces = Traces(TraceConfig(keep=0))
     traces.add(InvokeRequest("f", b"", bytes(16), 0), outcome(run=run_of(None)))
