@@ -22,12 +22,12 @@ DEADLINE_S = 10.0
 MEMORY_BYTES = 512 << 20
 MAX_SOURCE_BYTES = 4 << 20
 MAX_SAID_BYTES = 500
-FALLBACK = {"f:f": ["f", "app"], "main:handler": ["handler", "app"]}
-"""Handlers that may be web apps instead (`sockd_zygote.handlers.entry.load_any`)."""
+FALLBACK = {"f:f": ["f", "app"], "main:handler": ["handler", "app"], "app:app": ["app", "lambda_handler", "handler"]}
+"""What a detected handler may be called instead: a web app (`sockd_zygote.handlers.entry.load_any`), or AWS SAM's handler."""
 
 
 def check_handler(code: Path, handler: str, *, has_packages: bool, python: Interpreter = OWN_PYTHON) -> str:
-    """The handler, or the web app that the code has instead (FALLBACK). Blocks.
+    """The handler, or what the code has instead (FALLBACK). Blocks.
 
     Args: handler: "module:attr"; has_packages: the module may come from one; python: the interpreter that runs it.
 
@@ -46,10 +46,10 @@ def check_handler(code: Path, handler: str, *, has_packages: bool, python: Inter
     source, shown = code / file, f"{SANDBOX_PATH}/{file}"
     said = _read(source, shown, [name], python)
     if said and handler in FALLBACK:
-        name_and_app = FALLBACK[handler]
-        said = _read(source, shown, name_and_app, python)
-        if not said:
-            return f"{module}:{name_and_app[1]}"
+        for other in FALLBACK[handler][1:]:
+            if not _read(source, shown, [other], python):
+                return f"{module}:{other}"
+        said = _read(source, shown, FALLBACK[handler], python)
     if said:
         raise BadFunctionConfig(
             f"the handler is {module}.{name}, and {said}{'' if any(each in said for each in NOT_COMPILED) else ELSEWHERE}"
