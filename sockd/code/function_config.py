@@ -17,6 +17,7 @@ from sockd.code.setting_checks import (
     check_bounds,
     check_deployer,
     check_env,
+    check_env_texts,
     check_keys,
     check_methods,
     check_python,
@@ -251,6 +252,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         keys = tuple(key for key in cls.__struct_fields__ if key not in NOT_IN_FILES)
         check_keys(table, keys)
         check_keys([key for key in given if key not in ("aws", "deployer")], keys)
+        check_env_texts(table.get("env"))
         table |= given
         if beneath:
             if isinstance(table.get("env"), dict):

@@ -65,6 +65,9 @@ from sockd_initscripts.report import RunReport
 REMOVE_DRAIN_S = 30.0
 """Time for the last requests of a removed function, which keep its code on disk."""
 
+DECIDE_HANDLER = frozenset({"handler", "runtime", "image", "entrypoint", "command", "working_directory", "app_port"})
+"""Settings that decide which handler or program runs."""
+
 RECORD_DEADLINE_S = 10.0
 """Time for the report of a recording after its answer."""
 
@@ -253,7 +256,10 @@ class Functions:
             async with self._enforced(name, config, are_given="egress" in changes):
                 if changes.keys() == {"egress"}:
                     return self._amend(current, config)
-                handler = self._handler(current.record, config)
+                is_other = bool(
+                    DECIDE_HANDLER & changes.keys()
+                )  # else the deploy has found it, perhaps by the code's text
+                handler = self._handler(current.record, config) if is_other else current.record.handler
                 return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))
         finally:
             await self.collect_code()

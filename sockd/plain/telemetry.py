@@ -120,6 +120,8 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of its code, or of its image."""
     version_number: int
     handler: str
+    is_app: bool = False
+    """Whether it is known to be a web app: by its settings, its files, or what its first sandbox said."""
     memory_mb: int
     timeout_s: float
     concurrency: int

@@ -257,7 +257,9 @@ class Daemon:
 
     def _info(self, version: Version) -> FunctionInfo:
         info = version.info()
-        return msgspec.structs.replace(info, has_private=self._worker.functions.has_private(info.name))
+        functions = self._worker.functions
+        is_app = bool(version.program.is_app)
+        return msgspec.structs.replace(info, has_private=functions.has_private(info.name), is_app=is_app)
 
     def function(self, name: str) -> FunctionInfo:
         return self._info(self._worker.functions.current(name))
