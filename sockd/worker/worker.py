@@ -178,7 +178,8 @@ class Worker:
         stack.callback(ends.close)
         answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
         pools = assembly, cgroups, budget, farm.release
-        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take)
+        ceiling = config.sandbox.init_ceiling
+        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, init_ceiling=ceiling)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         walls = {network: Wall(network, networks, maker) for network in WALLED}
         uids = UidBlock.of_host(config.sandbox.base_uid + ROOT_UIDS, ROOT_UIDS)
