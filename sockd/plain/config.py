@@ -153,7 +153,13 @@ class SandboxConfig(Slice, frozen=True):
     """Maximum wall-clock time of an init, as a multiple of the function's `init_timeout_s`, at least 1. Time that a sandbox waits
     for a processor which others use does not count against `init_timeout_s`, up to this ceiling; with 1 it does."""
 
+    start_wait_s: float = 30.0
+    """How long a request waits, in addition to the function's `init_timeout_s`, while as many sandboxes of its function start as
+    the processors have work for; beyond, 503."""
+
     def __post_init__(self) -> None:
+        if not self.start_wait_s >= 0:
+            raise ValueError(f"sandbox.start_wait_s = {self.start_wait_s:g}: must not be negative")
         if not self.init_ceiling >= 1:
             raise ValueError(f"sandbox.init_ceiling = {self.init_ceiling:g}: must be at least 1")
 

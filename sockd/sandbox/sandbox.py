@@ -73,6 +73,8 @@ class Sandbox:
     """Requests so far. They are its own: the function sees their number, and is to learn nothing of others by it."""
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
+    on_initialized: Callable[[Sandbox], None] | None = None
+    """Called once, when its init has ended, or it with that."""
     companion: Companion | None = None
     _channel: Channel | None = None
     _exchange: Exchange | None = None
@@ -310,6 +312,7 @@ class Sandbox:
                 every.callback(self.process.image.watchers.discard, self.image_lost)
             if self.companion is not None:
                 every.callback(self.companion.sandbox_ended)
+            every.callback(self._tell_initialized)
             every.callback(self._finish, SandboxDied("the sandbox was destroyed"))
             every.callback(self.process.close, self.companion.sandbox_gone if self.companion is not None else None)
             if self._channel is not None:
@@ -364,6 +367,7 @@ class Sandbox:
         self.state = advance(self.state, Step.READY)
         assert self.program is not None
         self.program.is_app = body[protocol.TIMES.size :] == protocol.APP
+        self._tell_initialized()
         if exchange.number == NO_REQUEST and not exchange.is_over:
             image = self.process.image
             self._conclude(exchange, Reply(error=image.lost.again() if image is not None and image.lost else None))
@@ -371,6 +375,11 @@ class Sandbox:
         self._deadline.set(self.program.timeout_s, self._expire)
         if exchange.compose is not None:
             self._compose(exchange, exchange.compose)
+
+    def _tell_initialized(self) -> None:
+        told, self.on_initialized = self.on_initialized, None
+        if told is not None:
+            told(self)
 
     def _on_result(self, number: int, body: bytes) -> None:
         exchange = self._awaiting(protocol.RESULT, number)

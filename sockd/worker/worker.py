@@ -45,6 +45,7 @@ from sockd.functions.images import Images
 from sockd.functions.initscript_store import InitscriptStore
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.provisioning import Provisioning
+from sockd.functions.start_gate import StartLimits
 from sockd.functions.versions import Versions
 from sockd.image_functions.image_compiler import ImageCompiler
 from sockd.image_functions.image_pythons import ImagePythons
@@ -228,6 +229,7 @@ class Worker:
             images=images,
             programs=programs,
             image_pythons=image_pythons,
+            start_limits=StartLimits(hierarchies.usable_cpus(), config.sandbox.start_wait_s),
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
