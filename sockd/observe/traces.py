@@ -82,6 +82,8 @@ class Trace(msgspec.Struct):
     """When a forked sandbox's own network was asked for, and when it had it."""
     network: str = ""
     """Where that came from; empty: it has none of its own, or came as a spare with one."""
+    waited_for: str = ""
+    """Why it waited after its admission, and for how long."""
     message: str = ""
     stack: tuple[str, ...] = ()
     """Of its error: the innermost frames, the innermost last."""
@@ -177,6 +179,8 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
     )
     if reply.error is not None:
         trace.message, trace.stack = read_text(reply.error.message[:ERROR_CHARS]), innermost(reply.error)
+    if leased.waited_for:
+        trace.waited_for = leased.waited_for
     if leased.started_ns:  # else it was warm, as nearly all
         trace.started_ns, trace.reserved_ns = leased.started_ns, leased.reserved_ns
         trace.forked_ns, trace.ready_ns = leased.forked_ns, leased.ready_ns

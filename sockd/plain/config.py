@@ -99,7 +99,7 @@ class FunctionDefaults(Slice, frozen=True):
     timeout_s: float = 3.0
     """Of one request, in seconds. Left at 3, it is 30 for f.py, for code with an ol.yaml and for `@sockd.function`."""
     init_timeout_s: float = 10.0
-    """Of importing the handler, in seconds."""
+    """Of importing the handler, in seconds, without what it waits for processors that others use (`sandbox.init_ceiling`)."""
     concurrency: int = 10
     """Sandboxes that serve at once."""
     queue_depth: int = 1000
@@ -154,6 +154,19 @@ class SandboxConfig(Slice, frozen=True):
     """The first of the uids that sandboxes and Zygotes get; nobody else may use those from it on."""
     spawn_deadline_s: float = 5.0
     """How long a Zygote may take to fork."""
+    init_ceiling: float = 6.0
+    """Maximum wall-clock time of an init, as a multiple of the function's `init_timeout_s`, at least 1. Time that a sandbox waits
+    for a processor which others use does not count against `init_timeout_s`, up to this ceiling; with 1 it does."""
+
+    start_wait_s: float = 30.0
+    """How long a request waits, in addition to the function's `init_timeout_s`, while as many sandboxes of its function start as
+    the processors have work for; beyond, 503."""
+
+    def __post_init__(self) -> None:
+        if not self.start_wait_s >= 0:
+            raise ValueError(f"sandbox.start_wait_s = {self.start_wait_s:g}: must not be negative")
+        if not self.init_ceiling >= 1:
+            raise ValueError(f"sandbox.init_ceiling = {self.init_ceiling:g}: must be at least 1")
 
 
 class NetworkConfig(Slice, frozen=True):

@@ -41,6 +41,7 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None, network: s
         node=None,  # as of an image's program
         is_new=cold,
         passed_over="",
+        waited_for="",
         sandbox=SimpleNamespace(
             init_started_ns=5 * MS,
             imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)],
