@@ -14,7 +14,7 @@ from sockd.caches.packages.distribution import name_of
 from sockd.caches.packages.provided_names import Provided
 from sockd.caches.zygotes import soundness
 from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
-from sockd.caches.zygotes.top_level import TopLevel, path_id
+from sockd.caches.zygotes.top_level import TopLevel, name_of_import, path_id
 
 MAX_KNOWN = 256
 MAX_REMEMBERED = 4096
@@ -106,7 +106,8 @@ class Sharing:
         kept = {
             import_
             for import_ in wanted - {whole_path}
-            if our_top.modules_of(import_) == their_top.modules_of(import_) <= their_top.shareable
+            if our_top.whole.get(name_of_import(import_)) == their_top.whole.get(name_of_import(import_))
+            and our_top.modules_of(import_) <= their_top.shareable
             and not self._needed(our_top.keys_of_id(import_), our_top.closure) & refused
         }
         return frozenset(kept | ({whole_path} & wanted if kept else set()))

@@ -53,7 +53,7 @@ from sockd.caches.zygotes.selection import (
 from sockd.caches.zygotes.sharing import Sharing
 from sockd.caches.zygotes.simulated_tree import SimulatedNode, SimulatedTree
 from sockd.caches.zygotes.soundness import OF_TOP_LEVELS, ImportView, Preimported, difference
-from sockd.caches.zygotes.top_level import Module, Step, TopLevel, key_of_import
+from sockd.caches.zygotes.top_level import Module, Step, TopLevel, key_of_import, name_of_import
 from sockd.farm.imported import Observed
 
 MB = 1 << 20
@@ -294,7 +294,7 @@ class Simulation:
         if self._known is None:
             return imports - node.imports
         loaded = self._shared[node.id].loaded if node.id in self._shared else frozenset()
-        return frozenset(each for each in imports if each.partition("@")[0] not in loaded)
+        return frozenset(each for each in imports if name_of_import(each) not in loaded)
 
     def _keep_handler(self, call: int, size: int) -> None:
         self._handlers[call] = size

@@ -114,11 +114,12 @@ def _modules_loaded(shared: Preimported, view: ImportView) -> str:
 
 
 def _whole_imports(shared: Preimported, view: ImportView) -> str:
-    """Each import must have loaded what it loads for the function's code: a part of another one would come too early."""
-    whole = view.top.whole if view.top is not None else {}
-    return _first(
-        "the function's code does not import {} by itself", {n for n, group in shared.groups if whole.get(n) != group}
-    )
+    """Each import must have loaded of packages what it loads for the function's code: a part of another one would come too early."""
+    if view.top is None:
+        return ""
+    nothing, packages = frozenset[str](), view.top.of_packages
+    parts = {name for name, group in shared.groups if group & packages != view.top.whole.get(name, nothing)}
+    return _first("the function's code does not import {} by itself", parts)
 
 
 def _order_of_imports(shared: Preimported, view: ImportView) -> str:

@@ -131,9 +131,15 @@ class TopLevel:
         return self.wanted | {step.id for step in self.steps if step.outer < 0} | {path_id(self.closure)}
 
     @cached_property
+    def of_packages(self) -> frozenset[str]:
+        """Modules that it loads and that are not the standard library's."""
+        return frozenset(module.name for step in self.steps for module in step.modules if module.key)
+
+    @cached_property
     def whole(self) -> dict[str, frozenset[str]]:
-        """Of each unchanged import of its code, by name, all modules that it loads."""
-        return {step.name: modules for step, modules in self.outer_steps()}
+        """Of each unchanged import of its code, by name, all modules of packages that it loads. (Those of the standard library
+        are the same whichever import loads them first.)"""
+        return {step.name: modules & self.of_packages for step, modules in self.outer_steps()}
 
     @cached_property
     def seconds(self) -> dict[str, float]:
@@ -193,17 +199,18 @@ class TopLevel:
 def out_of_order(order: Sequence[str], loaded: frozenset[str], top: TopLevel) -> str:
     """POLICY: whether the imports of a Zygote commute with those that the function does before them, or in another order.
 
-    They do if none of them changes anything outside of the modules that it loads: neither can then see the other.
+    They do if none of them changes anything outside of the modules that it loads: neither can then see the other. The standard
+    library's imports see nothing of packages.
 
     Args: order: names of the modules that the Zygote was told to import; loaded: all that it has loaded.
     Returns: why they do not, in words; empty: they do, or the order is the function's."""
-    places = [top.places[name] for name in order if name in top.places]
+    places = [top.places[name] for name in order if name in top.of_packages]
     is_moved, skipped, writer = places != sorted(places), False, ""
     for step, modules in top.outer_steps():
         conflict = f"{step.name}, which changes {step.conflicts[0]}" if step.conflicts else ""
         if modules & loaded and ((is_moved and conflict) or (skipped and (writer or conflict))):
             return f"the function imports in another order, among others {writer or conflict}"
-        if not modules <= loaded:
+        if step.key != STANDARD_LIBRARY and not modules <= loaded:
             skipped, writer = True, writer or conflict
     return ""
 
@@ -229,6 +236,11 @@ def _checked(number: int, step: Step, closure: frozenset[str]) -> Step:
 
 def import_id(name: str, key: str) -> str:
     return f"{name}@{key}"
+
+
+def name_of_import(import_: str) -> str:
+    """The module of an import, by its id."""
+    return import_.partition("@")[0]
 
 
 def key_of_import(import_: str) -> str:

@@ -148,6 +148,13 @@ def test_imports_commute_that_register_something_under_names_of_their_own(writes
     assert (out_of_order(("b",), frozenset("b"), top) == "") is is_served
 
 
+def test_imports_of_the_standard_library_may_come_earlier_or_later() -> None:
+    steps = step("logging", ""), step("a", NUMPY, writes="warnings.filters"), step("json", "")
+    top = TopLevel(steps, CLOSURE)
+    for order in (("a",), ("logging", "a"), ("a", "logging"), ("json", "a", "logging")):
+        assert out_of_order(order, frozenset(order), top) == ""
+
+
 # -- what sandboxes say
 
 SAID: list[dict[str, Any]] = msgspec.to_builtins(STEPS)
