@@ -114,7 +114,8 @@ def _modules_loaded(shared: Preimported, view: ImportView) -> str:
 
 
 def _whole_imports(shared: Preimported, view: ImportView) -> str:
-    """Each import must have loaded of packages what it loads for the function's code: a part of another one would come too early."""
+    """Each import must have loaded of packages what it loads for the function's code: a part of another one would come too
+    early."""
     if view.top is None:
         return ""
     nothing, packages = frozenset[str](), view.top.of_packages
