@@ -248,6 +248,7 @@ class Deployments:
         self._under_way.append(deploying)
         try:
             await self._packages.ensure(closure, progress=progress)
+            self._packages.check_built(closure)
         finally:
             self._under_way.remove(deploying)
 

@@ -210,6 +210,17 @@ def test_a_wheel_or_a_build_that_is_wrong_is_refused(
     assert f"{name}==1.0" not in daemon.packages()
 
 
+def test_a_package_that_was_built_holds_no_module_of_another(daemon: RunningDaemon, index: PackageIndex) -> None:
+    index.add(wheel("victim", "1.0", {"victim.py": "WHO = 'victim'"}))
+    build = "return make(directory, {'built.py': 'WHO = \"built\"', 'victim.py': 'WHO = \"built\"'})"
+    add(index, "a-shadow", build)
+    failure = refused(daemon, "a-shadow\nvictim")
+    assert failure.type == "Packages.BuildFailed"
+    assert "a-shadow 1.0, which was built from source, holds victim, a module of victim" in failure.message
+    deploy(daemon, "a-shadow", "alone")
+    assert daemon.call("alone") == "built"
+
+
 def test_a_build_does_not_reach_the_host(daemon: RunningDaemon, index: PackageIndex) -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]

@@ -143,6 +143,21 @@ def test_a_file_that_does_not_fit_stays_the_images(daemon: RunningDaemon, image:
     assert function.run(source) == ["ENOSPC", 6 << 20, True]
 
 
+def test_attributes_are_the_sandboxes_memory_and_end_with_it(daemon: RunningDaemon, image: str) -> None:
+    """The owner of a file may set security.selinux where SELinux is not active; where it is active, its policy decides."""
+    function = Function(daemon, image, "labels", memory_mb=64, tmp_mb=64, timeout_s=30)
+    label = "os.setxattr('/usr/local', 'security.selinux', b'x')\nfor number in range(2000):\n"
+    label += (
+        "    name = f'/tmp/{number}'; open(name, 'w').close(); os.setxattr(name, 'security.selinux', bytes(60_000))"
+    )
+    answer = daemon.run("labels", label)
+    if answer.status == 200:
+        assert answer.json in ("error EPERM", "error EACCES", "error EINVAL"), answer.body
+    else:
+        assert answer.json["errorType"] == "Sandbox.OutOfMemory", answer.body
+    assert function.run("answer = os.listdir('/tmp'), os.listxattr('/usr/local')") == [[], []]
+
+
 def test_changes_are_the_sandboxes_memory(daemon: RunningDaemon, image: str) -> None:
     Function(daemon, image, "greedy", memory_mb=128, tmp_mb=1024)
     answer = daemon.run("greedy", f"{FILL}\nfill('/usr/local/large', 200)")
@@ -169,6 +184,7 @@ HOSTILE = [
         "open('/etc/w', 'w').close(); os.setxattr('/etc/w', 'user.overlay.whiteout', b''); answer = 'w' in os.listdir('/etc')",
         True,
     ),
+    ("os.setxattr('/etc/conf', 'security.capability', b'x')", ("error EINVAL", "error EPERM")),
     # Devices and programs with more rights.
     ("os.mknod('/etc/null', stat.S_IFCHR | 0o666, os.makedev(1, 3))", "error EPERM"),
     ("os.mknod('/etc/disk', stat.S_IFBLK | 0o666, os.makedev(254, 0))", "error EPERM"),

@@ -22,6 +22,8 @@ from sockd.plain.errors import BadArchive
 from sockd.plain.zip_directory import Entry, contents, label, read_directory
 
 MAX_METADATA_BYTES = 4 << 20
+_MODULE_SCHEMES = ("purelib", "platlib")
+_METADATA_SUFFIXES = (".dist-info", ".egg-info")
 LONGEST_NAME = 200
 """Maximum length of a wheel's file name."""
 
@@ -54,6 +56,7 @@ def check(
             entries = read_directory(read_at, os.fstat(file.fileno()).st_size, max_entries=max_files)
             _check_entries(entries, max_bytes)
             metadata = _metadata_of(entries)
+            _check_places(entries, metadata.name.partition("/")[0])
             _check_metadata(b"".join(contents(read_at, metadata)), name, version)
             for entry in entries:
                 deque(contents(read_at, entry), maxlen=0)  # the directory's sizes and checksums may be false
@@ -99,6 +102,28 @@ def _metadata_of(entries: Sequence[Entry]) -> Entry:
     if len(directories) != 1 or len(found) != 1 or found[0].size_bytes > MAX_METADATA_BYTES:
         raise BadWheel("the wheel that was built has not one .dist-info directory with METADATA")
     return found[0]
+
+
+def _check_places(entries: Sequence[Entry], own: str) -> None:
+    """Check that no file becomes part of another distribution. Args: own: the wheel's .dist-info directory. Raises: BadWheel.
+
+    An installer spreads NAME.data/SCHEME: purelib and platlib go where modules are, and data below the whole installation."""
+    data_directory = own.removesuffix(".dist-info") + ".data"
+    for entry in entries:
+        first, *rest = PurePosixPath(entry.name).parts
+        if first.endswith(".data"):
+            if first != data_directory:
+                raise BadWheel(f"the wheel that was built has {label(entry.name)}, which is another distribution's")
+            scheme, *rest = rest or [""]
+            first = rest[0] if scheme in _MODULE_SCHEMES and rest else ""
+            if scheme not in _MODULE_SCHEMES and _is_among_modules(rest):
+                raise BadWheel(f"the wheel that was built puts {label(entry.name)} among the modules of others")
+        if first.endswith(_METADATA_SUFFIXES) and first != own:
+            raise BadWheel(f"the wheel that was built has {label(entry.name)}, which is another distribution's")
+
+
+def _is_among_modules(parts: Sequence[str]) -> bool:
+    return any(part.endswith(_METADATA_SUFFIXES) or part in ("site-packages", "dist-packages") for part in parts)
 
 
 def _check_metadata(text: bytes, name: str, version: str) -> None:

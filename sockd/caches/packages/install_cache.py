@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 
 from sockd.caches.packages import package_tree
+from sockd.caches.packages.built_names import module_of_another
 from sockd.caches.packages.distribution import SANDBOX_STORE, Closure, Distribution
 from sockd.caches.packages.indexes import WORKERS, Chosen, Indexes
 from sockd.caches.packages.package_store import Package, PackageStore, delete
@@ -157,6 +158,11 @@ class InstallCache:
             raise InstallFailed("\n".join(map(str, failures))) from failures[0]
         if failures:
             raise failures[0]
+
+    def check_built(self, closure: Closure) -> None:
+        """Check that no distribution that was built holds modules of another. The closure is installed. Raises: BuildFailed."""
+        if words := module_of_another(closure, lambda distribution: self.provided(distribution.key)):
+            raise BuildFailed(words)
 
     def paths(self, closure: Closure) -> list[str]:
         """The sandbox's directories for sys.path, sorted by package name, so that equal closures import equally."""

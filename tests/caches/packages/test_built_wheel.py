@@ -64,6 +64,14 @@ def test_a_file_name_of_another_wheel_is_refused(tmp_path: Path, filename: str, 
         ({"big.py": "x" * ((1 << 20) + 1)}, "packages.max_package_mb"),
         ({f"{number}.py": "" for number in range(10)}, "10"),
         ({"other-1.0.dist-info/METADATA": ""}, "one .dist-info"),
+        ({"other-1.0.dist-info/RECORD": ""}, "one .dist-info"),
+        ({"other.egg-info/PKG-INFO": ""}, "which is another distribution's"),
+        ({"other.egg-info": ""}, "which is another distribution's"),
+        ({"other-1.0.data/purelib/other.py": ""}, "which is another distribution's"),
+        ({"made_up-1.0.data/purelib/other-1.0.dist-info/METADATA": ""}, "which is another distribution's"),
+        ({"made_up-1.0.data/platlib/other.egg-info": ""}, "which is another distribution's"),
+        ({"made_up-1.0.data/data/lib/python3.11/site-packages/other.py": ""}, "among the modules of others"),
+        ({"made_up-1.0.data/data/other-1.0.dist-info/METADATA": ""}, "among the modules of others"),
         ({METADATA: "Name: other\nVersion: 1.0\n"}, "says that it is 'other' '1.0'"),
         ({METADATA: "Name: made-up\nVersion: 2\n"}, "says that it is 'made-up' '2'"),
         ({METADATA: "Name: made-up\n"}, "says that it is"),
@@ -72,6 +80,11 @@ def test_a_file_name_of_another_wheel_is_refused(tmp_path: Path, filename: str, 
 def test_a_wheel_with_other_contents_is_refused(tmp_path: Path, files: dict[str, str], why: str) -> None:
     with pytest.raises(BadWheel, match=re.escape(why)):
         checked(tmp_path, GOOD | files)
+
+
+def test_files_of_its_own_may_be_anywhere_else(tmp_path: Path) -> None:
+    names = ("purelib/made_up_more.py", "platlib/made_up/x.so", "data/share/x", "scripts/made-up", "headers/made_up.h")
+    checked(tmp_path, GOOD | {f"made_up-1.0.data/{name}": "" for name in names} | {"made_up-1.0.dist-info/RECORD": ""})
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK])
