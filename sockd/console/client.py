@@ -220,7 +220,9 @@ class Management:
             names = self._names()
             close = [] if path[1] in names else get_close_matches(path[1], names, n=1)
             message += f"; did you mean {close[0]}?" if close else ""
-        return Failure(message, kind=str(error.get("errorType", "")), fix=fix, exit_code=exit_code)
+        # Of a deploy whose new version does not start; of a request, `sockd invoke` shows it itself.
+        stack = "".join(map(str, error.get("stackTrace") or ())).rstrip()
+        return Failure(message, why=stack, kind=str(error.get("errorType", "")), fix=fix, exit_code=exit_code)
 
     def check_function(self, name: str) -> None:
         """Raises: Failure if no function has this name."""

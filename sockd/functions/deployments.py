@@ -6,7 +6,7 @@ Owns the list of current deploys, whose packages are in use although no record n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sockd.caches.packages.distribution import Closure
@@ -19,6 +19,7 @@ from sockd.code.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, 
 from sockd.code.function_config import FunctionConfig
 from sockd.code.handler_check import check_handler, instead_of
 from sockd.code.setting_checks import EXEC_WRAPPER
+from sockd.functions.deploy_check import CHECK
 from sockd.image_functions import image_programs
 from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.image_record import ImageRecord
@@ -53,6 +54,9 @@ LONG_TIMEOUT_S = 30.0
 """Of f.py, of code with an ol.yaml, and of decorated functions, unless they say otherwise."""
 KEEP_PACKAGES = "keep_packages"
 """Of a deploy: true keeps the resolved versions if the requirements did not change."""
+
+NO_SETTINGS = frozenset({CHECK, CHECK_HANDLER, KEEP_PACKAGES, FORCE})
+"""What a deploy may say besides keys of sockd.toml."""
 
 Progress = Callable[[str], None]
 
@@ -101,7 +105,7 @@ class Deployments:
 
         Args: overrides: keys of sockd.toml that win over it, and KEEP_PACKAGES.
         Raises: BadArchive, BadFunctionConfig, PackagesFailed."""
-        settings = {key: value for key, value in overrides.items() if key not in (CHECK_HANDLER, KEEP_PACKAGES, FORCE)}
+        settings = {key: value for key, value in overrides.items() if key not in NO_SETTINGS}
         ol_settings = await _ol_settings(code, progress)
         beneath = self._timeout(code, overrides) | ol_settings
         # A stranger's texts, parsed in Python: not on the loop.
@@ -187,6 +191,16 @@ class Deployments:
         if current != config.source and not (is_unrecorded and config.source):
             raise NameTaken(name, _source_words(current, is_unrecorded), _source_words(config.source))
 
+    @contextlib.contextmanager
+    def holding(self, name: str, closure: Closure) -> Iterator[None]:
+        """Count installed packages as used by a deploy that is not recorded yet."""
+        deploying = (name, closure)
+        self._under_way.append(deploying)
+        try:
+            yield
+        finally:
+            self._under_way.remove(deploying)
+
     def users(self, key: str) -> list[str]:
         """The functions that are being deployed with a distribution in their closure."""
         return [name for name, closure in self._under_way if key in closure.keys]
@@ -244,13 +258,9 @@ class Deployments:
         return closure
 
     async def _ensure(self, name: str, closure: Closure, progress: Progress) -> None:
-        deploying = (name, closure)
-        self._under_way.append(deploying)
-        try:
+        with self.holding(name, closure):
             await self._packages.ensure(closure, progress=progress)
             self._packages.check_built(closure)
-        finally:
-            self._under_way.remove(deploying)
 
 
 async def check_writable_root(config: FunctionConfig) -> None:

@@ -26,9 +26,11 @@ from sockd.code.code_store import CodeStore, CodeVersion
 from sockd.code.entrypoint import entry_point, provided
 from sockd.code.function_config import FunctionConfig, InitscriptConfig, recorded_network
 from sockd.code.setting_checks import check_name
+from sockd.functions import deploy_check
 from sockd.functions.allowance import Allowance
 from sockd.functions.allowances import Allowances
 from sockd.functions.debugging import Debugging, ReportProgress
+from sockd.functions.deploy_check import FailedDeploy
 from sockd.functions.deployments import FORCE, Deployments, Progress, check_writable_root
 from sockd.functions.function import Caches, Function
 from sockd.functions.initscript_deploys import InitscriptDeploys
@@ -54,6 +56,7 @@ from sockd.plain.errors import (
     NoSuchFunction,
     SecretsLocked,
     UnknownImage,
+    VersionFailed,
 )
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.notes import Note
@@ -112,8 +115,10 @@ class Functions:
             most=config.code.live_versions,
         )
         self.run_rules: dict[str, RunRule] = {}
-        self.error_details: dict[str, ErrorDetail] = {}
         """The functions that restrict /run, with their rule."""
+        self.error_details: dict[str, ErrorDetail] = {}
+        self.failed_deploys: dict[str, FailedDeploy] = {}
+        """The functions whose last deploy failed its check."""
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon with missing packages, which the first request installs."""
 
@@ -210,12 +215,13 @@ class Functions:
     async def deploy(
         self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress, wasm: bytes | None = None
     ) -> Version:
-        """Publish a version and switch to it.
+        """Publish a version, start it once, and switch to it.
 
         Args:
-            overrides: keys of sockd.toml, its `deployer`, KEEP_PACKAGES and FORCE.
+            overrides: keys of sockd.toml, its `deployer`, and what else is in `deployments.NO_SETTINGS`.
             wasm: its initscript, uploaded beside the code.
-        Raises: NameTaken, BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity."""
+        Raises: NameTaken, BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity; VersionFailed, and what else
+            a start raises: its check failed, and nothing has changed."""
         check_name(name)
         try:
             async with self._in_use.published(zip_path) as code:
@@ -316,6 +322,7 @@ class Functions:
     async def remove(self, name: str) -> None:
         """Remove a function after its current requests. Raises: NoSuchFunction."""
         self._registry.delete(name)
+        self.failed_deploys.pop(name, None)
         self.run_rules.pop(name, None)
         self.error_details.pop(name, None)
         self._unready.pop(name, None)
@@ -372,30 +379,46 @@ class Functions:
     async def _deploy(
         self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress, wasm: bytes | None
     ) -> Version:
+        is_checked = deploy_check.wanted(overrides)
         config, handler, closure, image, named = await self._deployments.prepare(name, code, overrides, progress)
         self._check_reserve(name, config)
         current = self.live[name].version.record.initscript if name in self.live else ""
-        async with self._scripts.chosen(code, config, wasm, current, progress) as initscript:
-            config, notes = self._with_kept(
-                name, config, named
-            )  # not before: a command may have changed settings meanwhile
-            await check_writable_root(config)
+        async with (
+            self._scripts.chosen(code, config, wasm, current, progress) as initscript,
+            contextlib.AsyncExitStack() as held,
+        ):
+            now, planned = time.time(), self._with_kept(name, config, named)[0]
+            await check_writable_root(planned)
+            record = FunctionRecord(
+                name=name,
+                version=self._registry.of(name).next_version,
+                digest=code.digest,
+                code_bytes=code.size_bytes,
+                handler=handler,
+                config=planned.to_json(),
+                closure=closure.to_json().decode(),
+                initscript=initscript,
+                published_at=now,
+                created_at=now,
+                image=image,
+            )
+            is_app, failed = None, None
+            if is_checked:
+                held.enter_context(self._deployments.holding(name, closure))
+                is_app, failed = await self._checked(record, overrides, held, progress)
+            # Once more: a command may have changed settings meanwhile.
+            config, notes = self._with_kept(name, config, named)
             config = self._with_rules(name, config)
             async with self._enforced(name, config, are_given=config.network == "private"):
                 if not overrides.get(FORCE):
                     self._deployments.check_source(name, config)  # once more: another deploy may have ended meanwhile
                 notes += self._replaced(name, config, named)
-                record = self._registry.put(
-                    name,
-                    digest=code.digest,
-                    code_bytes=code.size_bytes,
-                    handler=handler,
-                    config=config.to_json(),
-                    closure=closure.to_json().decode(),
-                    initscript=initscript,
-                    image=image,
-                )
-                version = self._switch(self._version(record))
+                await self._wait_for_reserve(name, config)
+                version = self._version(self._put_record(dataclasses.replace(record, config=config.to_json())))
+                if version.program.is_app is None:
+                    version.program.is_app = is_app
+                self._switch(version)
+                self._note_failed(name, failed)
         for line in notes:
             progress(Note(line))
         return version
@@ -418,6 +441,43 @@ class Functions:
             return None
         python = self._python_of(self._images.get(record.image), config)
         return None if python.reason else Started.of_image(python)
+
+    async def _checked(
+        self, record: FunctionRecord, overrides: dict[str, Any], held: contextlib.AsyncExitStack, progress: Progress
+    ) -> tuple[bool | None, FailedDeploy | None]:
+        """Start the version of a deploy once.
+
+        Args: held: gets what is to last until the switch.
+        Returns: whether it is a web app, if that is known; and how it failed, if it is to be recorded all the same.
+        Raises: VersionFailed; as `deploy_check.started_once`."""
+        progress("starting the new version once, to check it")
+        version, name = self._version(record), record.name
+        is_known = name in self.names()
+        try:
+            await held.enter_async_context(deploy_check.started_once(version, self._caches, is_known=is_known))
+        except VersionFailed as error:
+            if is_known:
+                before = self.failed_deploys.get(name)
+                self._note_failed(name, FailedDeploy(error.reason, is_live=before is not None and before.is_live))
+                raise
+            if overrides.get(deploy_check.CHECK) != deploy_check.FIRST:
+                raise
+            return None, FailedDeploy(error.reason, is_live=True)
+        return version.program.is_app, None
+
+    def _note_failed(self, name: str, failed: FailedDeploy | None) -> None:
+        if failed is None:
+            self.failed_deploys.pop(name, None)
+        else:
+            self.failed_deploys[name] = failed
+
+    async def _wait_for_reserve(self, name: str, config: FunctionConfig) -> None:
+        """Wait until a switch can reserve the function's memory: the sandbox of the check gives back its own when its last
+        process has ended. Raises: NoCapacity."""
+        held = self.live[name].version.config.reserved_memory_mb if name in self.live else 0
+        if config.reserved_memory_mb > held:
+            room = (config.reserved_memory_mb - held) << 20
+            (await self._caches.budget.reserve(room, deadline_s=deploy_check.GONE_S)).close()
 
     def _with_kept(self, name: str, config: FunctionConfig, named: frozenset[str]) -> tuple[FunctionConfig, list[str]]:
         """A deploy's settings with those that commands have set, and what to say of these. Raises: BadFunctionConfig."""
@@ -486,7 +546,15 @@ class Functions:
 
     def _put(self, record: FunctionRecord) -> Version:
         """Record a changed function and switch to it."""
-        put = self._registry.put(
+        put = self._put_record(record)
+        self.failed_deploys.pop(record.name, None)
+        live = self.live.get(record.name)
+        if live is not None and live.version.record.version == put.version:
+            return live.version
+        return self._switch(self._version(put))
+
+    def _put_record(self, record: FunctionRecord) -> FunctionRecord:
+        return self._registry.put(
             record.name,
             digest=record.digest,
             code_bytes=record.code_bytes,
@@ -496,10 +564,6 @@ class Functions:
             initscript=record.initscript,
             image=record.image,
         )
-        live = self.live.get(record.name)
-        if live is not None and live.version.record.version == put.version:
-            return live.version
-        return self._switch(self._version(put))
 
     def _version(self, record: FunctionRecord, number: str = LATEST) -> Version:
         path = self._code.path(record.digest)

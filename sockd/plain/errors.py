@@ -16,6 +16,7 @@
      ├─ FunctionFailed 500                the handler ran and raised
      │   ├─ LaunchAborted                 the initscript decided that nothing is to be run
      │   ├─ InitFailed                    importing the handler raised
+     │   ├─ VersionFailed 422             the new version of a deploy does not start; the one before serves on
      │   └─ ResponseTooLarge
      ├─ SandboxDied 502 ── OutOfMemory    the process is gone
      ├─ NoCapacity 503                    nothing was run; trying again may help
@@ -306,6 +307,19 @@ class FunctionFailed(SockdError):
 
 class InitFailed(FunctionFailed):
     """The handler's module could not be imported, or the entry point is not in it."""
+
+
+class VersionFailed(FunctionFailed):
+    """The new version of a deploy was started once and does not start; the version before serves on."""
+
+    status = 422
+    error_type = "Deploy.VersionFailed"
+
+    def __init__(self, name: str, cause_type: str, cause: str, stack_trace: Sequence[str] = ()) -> None:
+        """Args: cause_type, cause: the error of the start, as a request would have got it."""
+        text = f"the new version of {name} does not start, and requests do not go to it: {cause_type}: {cause}"
+        super().__init__(self.error_type, text, stack_trace)
+        self.reason = f"{cause_type}: {cause}"
 
 
 class LaunchAborted(FunctionFailed):

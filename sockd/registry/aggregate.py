@@ -72,6 +72,11 @@ class FunctionAggregate:
 
     # -- changes
 
+    @property
+    def next_version(self) -> int:
+        """The number that a changed deploy would get."""
+        return self.deploys[-1].version + 1 if self.deploys else 1
+
     def with_deploy(self, record: FunctionRecord, keep: int) -> FunctionAggregate:
         """Another current deploy, unless it equals the current one.
 

@@ -56,11 +56,18 @@ def deployed(name: str) -> dict[str, Any] | None:
 
 
 def deploy(
-    name: str, code: Packed, deployer: Deployer, *, force: bool = False, worker: RemoteWorker | None = None
+    name: str,
+    code: Packed,
+    deployer: Deployer,
+    *,
+    force: bool = False,
+    check: bool = True,
+    worker: RemoteWorker | None = None,
 ) -> dict[str, Any]:
     """Deploy; what the worker says of the function.
 
-    Args: force: although the function was deployed from another source; worker: one elsewhere.
+    Args: force: although the function was deployed from another source; check: whether the new version is started once
+        before calls go to it; worker: one elsewhere.
     Raises: NameTaken, DeployFailed, NoWorker."""
     if code.secrets:
         warnings.warn(
@@ -68,7 +75,8 @@ def deploy(
             "for variables: sockd secret set",
             stacklevel=3,
         )
-    overrides = json.dumps({"deployer": deployer.fields, **({"force": True} if force else {})})
+    options = {**({"force": True} if force else {}), **({} if check else {"check": False})}
+    overrides = json.dumps({"deployer": deployer.fields, **options})
     try:
         path = f"/functions/{quote(name)}"
         _, body = manage("PUT", path, code.archive, {"x-sockd-overrides": overrides}, worker)
@@ -80,7 +88,9 @@ def deploy(
         return {**result, "notes": [printable(step["progress"]) for step in steps if step.get("note")]}
     error = last.get("error", last)
     kind = NameTaken if last.get("status") == 409 else DeployFailed
-    raise kind(printable(f"{name}: {error.get('errorMessage', 'the worker stopped before it was done')}"))
+    stack = "".join(error.get("stackTrace") or ()).rstrip()
+    words = f"{name}: {error.get('errorMessage', 'the worker stopped before it was done')}"
+    raise kind(printable(f"{words}\n{stack}" if stack else words))
 
 
 def _is_local(url: str | None) -> bool:

@@ -101,12 +101,14 @@ class RemoteFunction(Generic[P, R]):
             label=self.name if mapping.is_watched(progress) else None,
         )
 
-    def deploy(self, *, force: bool = False, worker: RemoteWorker | None = None) -> dict[str, Any]:
+    def deploy(self, *, force: bool = False, check: bool = True, worker: RemoteWorker | None = None) -> dict[str, Any]:
         """Deploy it now, changed or not; what the worker says of it.
 
-        Args: force: although the worker's function of this name was deployed from another source; worker: one elsewhere.
+        Args: force: although the worker's function of this name was deployed from another source; check: whether its new
+            version is started once before calls go to it; worker: one elsewhere.
         Raises: NameTaken, DeployFailed, NoWorker."""
-        return deploying.deploy(self.name, self._packed(), self._deployer(), force=force, worker=worker)
+        packed, deployer = self._packed(), self._deployer()
+        return deploying.deploy(self.name, packed, deployer, force=force, check=check, worker=worker)
 
     def _ready(self) -> calling.Target:
         with self._lock:

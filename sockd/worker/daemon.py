@@ -241,10 +241,17 @@ class Daemon:
         await self._worker.functions.check(zip_path)
 
     def details(self, name: str, qualifier: str = "") -> Details:
-        return Details.of(self.versions.get(name, qualifier))
+        details = Details.of(self.versions.get(name, qualifier))
+        if details.publication is not None:
+            return details
+        return details._replace(failed=self._worker.functions.failed_deploys.get(name))
 
     def all_details(self) -> list[Details]:
-        return [Details(version.record, version.config) for version in self._worker.functions.all()]
+        functions = self._worker.functions
+        return [
+            Details(each.record, each.config, failed=functions.failed_deploys.get(each.record.name))
+            for each in functions.all()
+        ]
 
     def default_concurrency(self) -> int:
         return self._worker.config.function.concurrency

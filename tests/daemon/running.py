@@ -62,6 +62,7 @@ class DeployFailed(Exception):
     def __init__(self, status: int, error: Mapping[str, Any]) -> None:
         super().__init__(f"{status} {error}")
         self.status = status
+        self.error = error
         self.type = error["errorType"]
         self.message = error["errorMessage"]
 
@@ -168,17 +169,22 @@ class RunningDaemon:
         return answer.json
 
     def deploy(self, name: str, files: Mapping[str, str | bytes] | str | bytes, **settings: Any) -> dict[str, Any]:
-        """Deploy files, or the text of an f.py, or a zip; `settings` win over its sockd.toml. Raises: DeployFailed."""
+        """Deploy files, or the text of an f.py, or a zip; `settings` win over its sockd.toml. Raises: DeployFailed.
+
+        The new version is not started to check it, as by default it would be: tests count starts, and deploy what fails."""
         if isinstance(files, str):
             files = {"f.py": files}
         body = files if isinstance(files, bytes) else zipped(files)
-        return self._put(f"/functions/{name}", body, {"x-sockd-overrides": json.dumps(settings)})
+        return self._put(f"/functions/{name}", body, {"x-sockd-overrides": json.dumps({"check": False, **settings})})
 
     def deploy_with_initscript(
         self, name: str, files: Mapping[str, str | bytes], wasm: bytes, **settings: Any
     ) -> dict[str, Any]:
         """Deploy files with a module that is uploaded beside them. Raises: DeployFailed."""
-        headers = {"x-sockd-overrides": json.dumps(settings), "x-sockd-initscript-bytes": str(len(wasm))}
+        headers = {
+            "x-sockd-overrides": json.dumps({"check": False, **settings}),
+            "x-sockd-initscript-bytes": str(len(wasm)),
+        }
         return self._put(f"/functions/{name}", wasm + zipped(files), headers)
 
     def deploy_initscript(self, name: str, wasm: bytes) -> dict[str, Any]:

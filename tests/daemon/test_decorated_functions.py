@@ -196,7 +196,7 @@ def test_another_worker_than_ours_is_called_and_not_deployed_to(daemon: RunningD
 
 
 def test_a_map_makes_a_call_again_whose_start_was_too_late(daemon: RunningDaemon, project: Path) -> None:
-    """The first start of the function waits for a word that does not come; the second hears it."""
+    """The start that checks the deploy gets its word. The next one waits for a word that does not come; the last one gets it."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as held:
         (project / "late.py").write_text(
             f"import socket, sockd\nif __name__ != '__main__':\n"
@@ -206,6 +206,7 @@ def test_a_map_makes_a_call_again_whose_start_was_too_late(daemon: RunningDaemon
         )
 
         def answer() -> None:
+            held.enter_context(server.accept()[0]).send(b"x")
             held.enter_context(server.accept()[0])
             held.enter_context(server.accept()[0]).send(b"x")
 

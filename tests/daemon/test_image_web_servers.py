@@ -12,7 +12,7 @@ import pytest
 
 from sockd.code.function_config import FunctionConfig
 from sockd.image_functions import image_programs
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
 
@@ -176,7 +176,10 @@ def test_an_app_in_an_image_is_refused(daemon: RunningDaemon, web: str) -> None:
 
 def test_a_web_server_without_its_setting_is_recognized(daemon: RunningDaemon, web: str) -> None:
     settings = {"image": web, "env": {"PORT": "9000"}, "network": "none", "init_timeout_s": 4}
-    headers = {"x-sockd-overrides": json.dumps(settings)}
+    with pytest.raises(DeployFailed) as failed:
+        daemon.deploy("web-unset", {}, check=True, **settings)
+    assert "It listens on 9000: a web server needs app_port" in "".join(failed.value.error["stackTrace"])
+    headers = {"x-sockd-overrides": json.dumps({**settings, "check": False})}
     lines = daemon.manage("PUT", "/functions/web-unset", b"PK\5\6" + bytes(18), headers).body.decode()
     assert "the image exposes port 9000: a web server there needs app_port = 9000" in lines
     refused = json.loads(daemon.manage("POST", "/functions/web-unset/debug", "{}").body)["result"]
@@ -209,6 +212,17 @@ def test_an_answer_that_a_web_server_breaks_off_is_an_error(
     event = {"requestContext": {"http": {"method": "GET"}}, "rawPath": f"/{path}"}
     invoked = daemon.manage("POST", f"/functions/web-{path}/invoke", json.dumps(event).encode())
     assert invoked.json["errorType"] == words.partition(":")[0] or words in invoked.json["errorMessage"]
+
+
+def test_a_web_server_that_does_not_listen_is_refused_by_its_deploy(daemon: RunningDaemon, web: str) -> None:
+    assert deploy(daemon, "web-checked", web, app_port=8080, network="none", check=True)["is_app"]
+    elsewhere = ["/server", "3000"]
+    with pytest.raises(DeployFailed) as refused:
+        deploy(
+            daemon, "web-checked", web, app_port=8080, network="none", command=elsewhere, init_timeout_s=2, check=True
+        )
+    assert refused.value.type == "Deploy.VersionFailed" and "8080" in refused.value.message
+    assert daemon.request("GET", "/run/web-checked/").status == 200
 
 
 def test_a_server_that_may_start_late_is_waited_for_by_its_request(daemon: RunningDaemon, web: str) -> None:

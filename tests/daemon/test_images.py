@@ -142,6 +142,14 @@ def test_settings_replace_the_entry_point_the_command_and_the_directory(daemon: 
     assert daemon.call("replaced")["argv"] == ["/app/bootstrap"]
 
 
+def test_a_program_is_started_once_before_it_serves(daemon: RunningDaemon, image: str) -> None:
+    deploy(daemon, "checked", image, check=True)
+    with pytest.raises(DeployFailed) as refused:
+        deploy(daemon, "checked", image, check=True, entrypoint=["python3", "-c", "raise SystemExit('no start')"])
+    assert refused.value.type == "Deploy.VersionFailed"
+    assert daemon.call("checked")["argv"] == ["/app/bootstrap", "module.handler"]
+
+
 def test_a_second_request_is_warm(daemon: RunningDaemon, image: str) -> None:
     deploy(daemon, "warm", image)
     assert [daemon.run("warm").headers["x-sockd-cold"] for _ in range(3)] == ["1", "0", "0"]

@@ -72,7 +72,7 @@ class House:
             for file, text in files.items():
                 archive.writestr(file, text)
         try:
-            return await self.functions.deploy(name, path, overrides, self.progress.append)
+            return await self.functions.deploy(name, path, {"check": False, **overrides}, self.progress.append)
         finally:
             path.unlink()
 

@@ -63,6 +63,7 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 )
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
 @click.option("--build", is_flag=True, help="Build packages that have no wheel from source, in a sandbox.")
+@click.option("--no-check", is_flag=True, help="Do not start the new version once before requests go to it.")
 @click.option("--dry-run", is_flag=True, help="List what is packed and what is left out; deploy nothing.")
 @click.option("--force", is_flag=True, help="Replace a function that was deployed from another source.")
 @state_dir_option
@@ -75,6 +76,7 @@ def deploy(
     egress: tuple[str, ...],
     initscript: Path | None,
     build: bool,
+    no_check: bool,
     dry_run: bool,
     force: bool,
     state_dir: Path,
@@ -90,6 +92,7 @@ def deploy(
     SOURCE contains the code and optionally sockd.toml and dependencies (requirements.txt, pylock.toml, uv.lock, pyproject.toml,
     or PEP 723 in the entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
     .sockdignore and .gitignore name what is not packed; secrets, such as .env, are left out unless .sockdignore includes them.
+    The new version is started once, without a request; one that does not start is refused, and the version before serves on.
     A running function switches to the new version without losing a request. A SOURCE that ends in .wasm is an
     initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
     each function in it that @sockd.function decorates is deployed, with the settings that it says. A function that
@@ -105,7 +108,7 @@ def deploy(
 
         others = {"name": name, "env": env, "egress": egress, "initscript": initscript, "build": build}
         given = [key for key, value in {**options, **others}.items() if value]
-        deploy_app(source, given, state_dir, as_json, force=force)
+        deploy_app(source, given, state_dir, as_json, force=force, check=not no_check)
         return
     if source.suffix == ".wasm":
         _deploy_initscript(source, name, Management(state_dir), as_json)
@@ -119,6 +122,8 @@ def deploy(
         overrides["env"] = dict(_pair(item) for item in env)
     if force:
         overrides["force"] = True
+    if no_check:
+        overrides["check"] = False
     management = Management(state_dir)
     headers = {"x-sockd-overrides": json.dumps(overrides)}  # ASCII: a header carries no other letters
     wasm = _module(initscript, management) if initscript is not None else b""

@@ -18,9 +18,9 @@ from sockd.remote.remote_function import RemoteFunction, found
 from sockd.remote.workers import RemoteWorker
 
 
-def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: bool, *, force: bool) -> None:
+def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: bool, *, force: bool, check: bool) -> None:
     """Args: options: that were given besides, none of which can be meant for all functions; force: also what was deployed
-    from another source. Raises: Failure."""
+    from another source; check: whether each new version is started once before. Raises: Failure."""
     if options:
         raise Failure(
             f"--{options[0].removesuffix('_mb').removesuffix('_s')} does not apply to a file of decorated functions",
@@ -34,7 +34,7 @@ def deploy_app(file: Path, options: Sequence[str], state_dir: Path, as_json: boo
     with progress(f"packing {file}") as show:
         for function in functions:
             show(f"deploying {function.name}")
-            deployed.append(_deploy(function, worker, force=force))
+            deployed.append(_deploy(function, worker, force=force, check=check))
     if as_json:
         print_json(deployed)
         return
@@ -71,9 +71,11 @@ def decorated(file: Path) -> list[RemoteFunction[..., Any]]:
     return functions
 
 
-def _deploy(function: RemoteFunction[..., Any], worker: RemoteWorker | None, *, force: bool) -> dict[str, Any]:
+def _deploy(
+    function: RemoteFunction[..., Any], worker: RemoteWorker | None, *, force: bool, check: bool
+) -> dict[str, Any]:
     try:
-        return function.deploy(force=force, worker=worker)
+        return function.deploy(force=force, worker=worker, check=check)
     except DeployFailed as error:
         raise Failure(f"{function.name} cannot be deployed", why=str(error)) from None
     except NoWorker as error:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sockd.code.function_config import AwsAttributes
+from sockd.functions import deploy_check
 from sockd.http.aws import shapes
 from sockd.http.aws.archives import archive, empty_archive
 from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed, ResourceConflict, ValidationFailed
@@ -20,7 +21,7 @@ from sockd.http.aws.operations import Call, Changes, Result, Table, page, versio
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import Details, LambdaWorker
 from sockd.plain.config import CodeConfig
-from sockd.plain.errors import NoSuchFunction
+from sockd.plain.errors import NoSuchFunction, VersionFailed
 from sockd.registry.aliases import LATEST, number_of
 
 
@@ -59,7 +60,8 @@ class FunctionOperations:
             changes = wanted.changes(AwsAttributes(tags=wanted.tags))
             if wanted.code.image_uri is not None:
                 changes["image"] = wanted.code.image_uri
-            await self._deploy(name, wanted.code, changes)
+            # A function whose code does not start is there nevertheless, as on AWS: its State is Failed.
+            await self._deploy(name, wanted.code, {**changes, deploy_check.CHECK: deploy_check.FIRST})
             return 201, shapes.configuration(self._published(name, wanted.publish))
 
     async def _update_code(self, call: Call) -> Result:
@@ -74,7 +76,10 @@ class FunctionOperations:
             aws = shapes.attributes(details)
             uri = code.image_uri
             settings = shapes.kept(details, aws) if uri is None else shapes.of_image(details, uri, aws)
-            await self._deploy(name, code, settings)
+            try:
+                await self._deploy(name, code, settings)
+            except VersionFailed:  # the code before runs on, and LastUpdateStatus is Failed
+                return 200, shapes.configuration(self._worker.details(name))
             details = self._published(name, code.publish)
             return 200, shapes.configuration(details, details.version if code.publish else None)
 

@@ -368,11 +368,14 @@ def code_sha256(details: Details) -> str:
     return attributes(details).zip_sha256 or base64.b64encode(bytes.fromhex(details.record.digest)).decode()
 
 
+_FUNCTION_ERROR = "FunctionError"
+
+
 def configuration(details: Details, qualifier: str | None = None) -> dict[str, Any]:
-    """A FunctionConfiguration. What was deployed is active: no client has to wait.
+    """A FunctionConfiguration. What was deployed is active, or has failed: no client has to wait.
 
     Args: qualifier: by which the caller named it, so the ARN does, too."""
-    record, config, published = details
+    record, config, published, _ = details
     aws = attributes(details)
     seconds, milliseconds = divmod(int(record.published_at * 1000), 1000)
     answer: dict[str, Any] = {
@@ -390,8 +393,7 @@ def configuration(details: Details, qualifier: str | None = None) -> dict[str, A
         "Version": details.version,
         "TracingConfig": {"Mode": "PassThrough"},
         "RevisionId": revision(details),
-        "State": "Active",
-        "LastUpdateStatus": "Successful",
+        **state(details),
         "PackageType": "Zip",
         "Architectures": ["x86_64"],
         "EphemeralStorage": {"Size": config.tmp_mb},
@@ -406,6 +408,21 @@ def configuration(details: Details, qualifier: str | None = None) -> dict[str, A
     if environment := config.shown_environment:
         answer["Environment"] = {"Variables": environment}
     return answer
+
+
+def state(details: Details) -> dict[str, str]:
+    """State and LastUpdateStatus, with AWS's reason for a version whose handler does not start."""
+    failed = details.failed
+    if failed is None:
+        return {"State": "Active", "LastUpdateStatus": "Successful"}
+    update = {
+        "LastUpdateStatus": "Failed",
+        "LastUpdateStatusReason": failed.reason,
+        "LastUpdateStatusReasonCode": _FUNCTION_ERROR,
+    }
+    if not failed.is_live:
+        return {"State": "Active", **update}
+    return {"State": "Failed", "StateReason": failed.reason, "StateReasonCode": _FUNCTION_ERROR, **update}
 
 
 def image_config(details: Details) -> dict[str, Any]:

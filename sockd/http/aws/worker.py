@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sockd.code.function_config import FunctionConfig
 from sockd.events.event_configs import EventInvokeConfig
+from sockd.functions.deploy_check import FailedDeploy
 from sockd.functions.versions import Described
 from sockd.http.run.worker_api import EventsApi, VersionsApi, WorkerApi
 from sockd.plain.errors import SockdError
@@ -27,6 +28,8 @@ class Details(NamedTuple):
     config: FunctionConfig
     publication: Publication | None = None
     """None: it is $LATEST."""
+    failed: FailedDeploy | None = None
+    """The last deploy of $LATEST, if its new version did not start."""
 
     @classmethod
     def of(cls, described: Described) -> Details:

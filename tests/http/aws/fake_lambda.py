@@ -82,7 +82,8 @@ class FakeLambda(FakeWorker):
         self.deploying.set()
         if self.holding is not None:
             await self.holding.wait()
-        config = FunctionConfig.from_toml(None, FunctionDefaults(), overrides)
+        settings = {key: value for key, value in overrides.items() if key != "check"}
+        config = FunctionConfig.from_toml(None, FunctionDefaults(), settings)
         self._put(name, config, zip_path.read_bytes())
         return info(name)
 
