@@ -398,6 +398,7 @@ def test_what_an_import_would_not_see_does_not_hinder_sharing(house: PrivateWork
     trace = house.json(f"/traces/{first.headers['x-amzn-requestid']}")
     assert trace["zygote"] == "root Zygote", "served before it was verified"
     assert house.call_learned(f"then-{name}") == same.expected
+    assert any(f"is verified for then-{name}@" in line for line in house.daemon.lines)
     assert house.json(f"/functions/then-{name}/imports")["passed_over"] == []
 
 
