@@ -121,6 +121,7 @@ def imported(request: dict, file: int) -> dict:
     started = time.monotonic()
     failed: dict[str, str] = {}
     threaded = ""
+    kinds = Kinds()
     gc.enable()  # as in a function's own start
     left = kept.Kept()
     with fork_hooks.Watch(), randomness.Watch() as seeds, Observer(seeds) as observer:
@@ -128,7 +129,8 @@ def imported(request: dict, file: int) -> dict:
             package_path.replace(request["sys_path"], request["pth"], request["sitecustomize"])
         else:
             package_path.share(request["paths"], request["pth"])
-        before = set(sys.modules)  # a function's .pth files are run before its top level, too
+        known = set(sys.modules)  # a function's .pth files are run before its top level, too
+        loaded: list[tuple[str, list[str]]] = []
         for begun, name in enumerate(request["modules"], 1):
             os.pwrite(file, protocol.IMPORT_PROGRESS.pack(begun), protocol.IMPORT_MAX_BYTES)
             try:
@@ -140,6 +142,9 @@ def imported(request: dict, file: int) -> dict:
             if not threaded and hygiene.thread_count() > 1:
                 threaded = name
             left.note(name)
+            if new := sorted(sys.modules.keys() - known):
+                known.update(new)
+                loaded.append((name, [each for each in new if kinds.key_of(each, sys.modules[each]) != RUNTIME]))
     seconds = time.monotonic() - started
     complaints = left.find()
     gc.disable()
@@ -151,8 +156,6 @@ def imported(request: dict, file: int) -> dict:
     hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")
-    kinds = Kinds()
-    loaded = [name for name in sorted(sys.modules.keys() - before) if kinds.key_of(name, sys.modules[name]) != RUNTIME]
     return {
         "seconds": seconds,
         "threads": hygiene.thread_count(),

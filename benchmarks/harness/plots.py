@@ -25,7 +25,7 @@ def plot(result: Result, directory: Path) -> list[Path]:
     try:
         import matplotlib  # type: ignore[import-not-found, unused-ignore]
     except ModuleNotFoundError:
-        print("note: no plot, matplotlib is not installed: pip install 'sockd[bench]'")
+        print("note: no plot, matplotlib is not installed: pip install matplotlib")
         return []
     matplotlib.use("Agg")
     directory.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Sequence
 
 from sockd.confined.confined_process import Ground
+from sockd.plain.extras import installing
 from sockd_initscripts import wire
 from sockd_initscripts.client.daemon_run import Definition, Ending, Run
 from sockd_initscripts.client.engine_software import missing
@@ -75,7 +76,7 @@ class EngineClient:
         """Have it started and wait until it serves. Raises: EngineDown."""
         self.want()
         if lacking := missing():
-            raise EngineDown(f"{', '.join(lacking)} not installed: pip install 'sockd[initscripts]'")
+            raise EngineDown(f"{', '.join(lacking)} not installed: {installing('initscripts')}")
         try:
             async with asyncio.timeout(deadline_s):
                 await self._ready.wait()

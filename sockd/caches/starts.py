@@ -1,11 +1,12 @@
-"""The sources of sandboxes for requests, in the order in which they are asked: each request asks once.
+"""The sources of sandboxes for requests, in the order in which they are asked: each request asks once. A request without an idle
+sandbox may start a new one only with a place of its function's gate (`sockd.functions.start_gate`).
 
     idle     an idle sandbox of the same program: warm, or paused
     image    a new child of the Zygote for images' programs, if it is one; it is waited for
     spare    a child that the best Zygote has forked ahead
     fork     a new child of the best Zygote; it is waited for
 
-Owns nothing. A further source is a class with `take`, and a place in the list of `Starts`.
+Owns nothing. A further source of new ones is a class with `take`, and a place in the list of `Starts`.
 """
 
 from __future__ import annotations
@@ -55,8 +56,6 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     view: ImportView
     program: Program
     conditions: Conditions
-    new: bool = False
-    """It must not have served before."""
 
 
 class Started(msgspec.Struct):
@@ -76,21 +75,10 @@ Starting = Callable[[], Coroutine[Any, Any, Started]]
 
 
 class Source(Protocol):
-    """One source. It does not know of the others before it."""
+    """One source of new sandboxes. It does not know of the others before it."""
 
     def take(self, wanted: Wanted) -> Started | Starting | None:
         """A sandbox, now the caller's, or how to wait for one; None: it has none."""
-
-
-class IdleSandboxes:
-    """Those in the handler cache."""
-
-    def __init__(self, handlers: HandlerCache) -> None:
-        self._handlers = handlers
-
-    def take(self, wanted: Wanted) -> Started | None:
-        sandbox = None if wanted.new else self._handlers.lease(wanted.program)
-        return None if sandbox is None else Started(sandbox, "warm")
 
 
 class Spares:
@@ -191,11 +179,16 @@ class Starts:
     def __init__(self, handlers: HandlerCache, tree: ZygoteTree, programs: ProgramZygotes | None = None) -> None:
         """Args: programs: None: no image's program is started."""
         images = (ImagePrograms(programs),) if programs is not None else ()
-        self._sources: tuple[Source, ...] = (IdleSandboxes(handlers), *images, Spares(tree))
+        self._handlers = handlers
+        self._sources: tuple[Source, ...] = (*images, Spares(tree))
         self._last = Forks(tree)
 
-    def find(self, wanted: Wanted) -> Started | Starting:
-        """What the first source has that has anything. Raises: OSError."""
+    def find_idle(self, program: Program) -> Sandbox | None:
+        """An idle sandbox, which may be paused, now the caller's; None: there is none."""
+        return self._handlers.lease(program)
+
+    def find_new(self, wanted: Wanted) -> Started | Starting:
+        """What the first source of new sandboxes has that has anything. Raises: OSError."""
         for source in self._sources:
             found = source.take(wanted)
             if found is not None:
@@ -203,6 +196,6 @@ class Starts:
         return self._last.take(wanted)
 
     async def new(self, wanted: Wanted) -> Started:
-        """As `find`, for who waits anyway. Raises: as `Starting`."""
-        found = self.find(wanted)
+        """As `find_new`, for who waits anyway. Raises: as `Starting`."""
+        found = self.find_new(wanted)
         return found if isinstance(found, Started) else await found()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from sockd.plain.errors import StoreUnavailable
+from sockd.plain.strict_response import StrictResponse
 from sockd.sigv4.credentials import Credentials
 from sockd.sigv4.signer import Signer
 
@@ -204,9 +205,13 @@ class S3Connections:
 
     def _new(self) -> http.client.HTTPConnection:
         timeout_s = self._patience.connect_s
+        connection: http.client.HTTPConnection
         if self._tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
-        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        connection.response_class = StrictResponse
+        return connection
 
     def _give_back(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         response.close()  # its file; read1 leaves it open

@@ -56,6 +56,15 @@ COMMANDS = {
 }
 """The module of each command and its line in the help, so that `sockd --help` imports none."""
 
+GROUPS = {
+    "Develop": ("init", "dev", "deploy", "invoke", "curl", "logs", "trace"),
+    "Functions": ("ls", "rm", "config", "env", "secret", "url", "schedule", "events"),
+    "Versions": ("versions", "publish", "alias", "rollback", "provision"),
+    "Worker": ("up", "doctor", "status", "top", "tree", "imports", "packages", "images", "backup"),
+    "Other machines": ("keys", "login", "logout", "cache-node"),
+    "Rarely needed": ("initscript", "sebs", "bench", "files", "selftest"),
+}
+"""The commands as the help shows them; those of a first hour first."""
 
 NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(
     filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])  # of click 8.2 and later
@@ -89,8 +98,9 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names], col_max=12)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

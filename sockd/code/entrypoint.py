@@ -23,7 +23,7 @@ CONVENTIONS = (
     ("main.py", "main:handler"),  # or main:app, as in FastAPI's examples
     ("function/function.py", "function.function:handler"),  # SeBS: a package, for its `from . import storage`
     ("f.py", OPENLAMBDA),  # OpenLambda; its f may be missing and its app be there
-    ("app.py", "app:app"),  # Flask's, Django's and uvicorn's examples
+    ("app.py", "app:app"),  # Flask's and uvicorn's examples; or AWS SAM's app:lambda_handler, app:handler
 )
 """What is looked for, in order: the first file that exists decides."""
 DETECTED_APPS = {

@@ -17,6 +17,7 @@ from sockd.code.setting_checks import (
     check_bounds,
     check_deployer,
     check_env,
+    check_env_texts,
     check_keys,
     check_methods,
     check_python,
@@ -25,7 +26,7 @@ from sockd.code.setting_checks import (
     number_words,
 )
 from sockd.plain import toml
-from sockd.plain.config import FunctionDefaults, RunRule
+from sockd.plain.config import ErrorDetail, FunctionDefaults, RunRule
 from sockd.plain.errors import BadArchive, BadFunctionConfig, SecretsLocked
 
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -175,6 +176,9 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     run: RunRule | None = None
     """Who may call it at /run: everybody (open), those with a key (keys), nobody (off); None: as the worker's `http.run`, which
     holds besides, so that this can only be stricter. Of all its versions, what was deployed last says it."""
+    errors: ErrorDetail | None = None
+    """What /run tells of an exception of this function: all of it (full), or the request's id; None: as the worker's
+    `http.errors` says. Of all its versions, what was deployed last says it."""
     reuse_sandbox: bool = True
     """Whether a sandbox serves more than one request."""
     runtime: Literal["python", "provided"] | None = None
@@ -248,6 +252,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         keys = tuple(key for key in cls.__struct_fields__ if key not in NOT_IN_FILES)
         check_keys(table, keys)
         check_keys([key for key in given if key not in ("aws", "deployer")], keys)
+        check_env_texts(table.get("env"))
         table |= given
         if beneath:
             if isinstance(table.get("env"), dict):
@@ -336,6 +341,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             queue_depth=other.queue_depth,
             reserved_memory_mb=other.reserved_memory_mb,
             run=other.run,
+            errors=other.errors,
             egress=other.egress,
             aws=aws if aws != AwsAttributes() else None,
         )

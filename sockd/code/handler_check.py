@@ -27,10 +27,12 @@ APP = "app"
 """The web app that a module may have instead of a handler (`sockd_zygote.handlers.entry.load_any`)."""
 MAYBE_APPS = frozenset(handler for handler, kind in DETECTED_APPS.items() if kind == "maybe")
 """Handlers that may be missing beside an app; OpenLambda's `f` may be in every module, which OL_ENTRY_FILE names."""
+SAM = ("lambda_handler", "handler")
+"""What AWS SAM's app.py has instead of an app."""
 
 
 def check_handler(code: Path, handler: str, *, has_packages: bool, python: Interpreter = OWN_PYTHON) -> str:
-    """The handler, or the web app that the code has instead (APP). Blocks.
+    """The handler, or what the code has instead (`instead_of`). Blocks.
 
     Args: handler: "module:attr"; has_packages: the module may come from one; python: the interpreter that runs it.
 
@@ -48,15 +50,24 @@ def check_handler(code: Path, handler: str, *, has_packages: bool, python: Inter
         return handler
     source, shown = code / file, f"{SANDBOX_PATH}/{file}"
     said = _read(source, shown, [name], python)
-    if said and (name == "f" or handler in MAYBE_APPS):
-        said = _read(source, shown, [name, APP], python)
-        if not said:
-            return f"{module}:{APP}"
+    others = instead_of(handler)
+    if said and others:
+        for other in others:
+            if not _read(source, shown, [other], python):
+                return f"{module}:{other}"
+        said = _read(source, shown, [name, *others], python)
     if said:
         raise BadFunctionConfig(
             f"the handler is {module}.{name}, and {said}{'' if any(each in said for each in NOT_COMPILED) else ELSEWHERE}"
         )
     return handler
+
+
+def instead_of(handler: str) -> list[str]:
+    """Return the names that a module may have instead of a detected handler, the likeliest first."""
+    if handler == "app:app":
+        return list(SAM)
+    return [APP] if handler.endswith(":f") or handler in MAYBE_APPS else []
 
 
 def _read(source: Path, shown: str, names: list[str], python: Interpreter) -> str:

@@ -53,6 +53,15 @@ def check_python(version: str | None) -> None:
         raise BadFunctionConfig(f'python = {version[:20]!r}: must be "3.{OLDEST_MINOR}" or a later "3.N"')
 
 
+def check_env_texts(env: object, file: str = "sockd.toml") -> None:
+    """Raises BadFunctionConfig for the first variable of a file whose value is no text, with its name."""
+    for name, value in env.items() if isinstance(env, dict) else ():
+        if not isinstance(value, str):
+            raise BadFunctionConfig(
+                f'{file}: env.{name[:80]} must be text: write its value in quotes, {name[:80]} = "..."'
+            )
+
+
 def check_env(env: dict[str, str]) -> None:
     """Raises BadFunctionConfig unless these can be the environment of a function."""
     for name, value in env.items():
@@ -65,7 +74,11 @@ def check_env(env: dict[str, str]) -> None:
             raise BadFunctionConfig(f"{shown}: its value holds a zero byte or half of a surrogate pair")
     size = sum(len(name) + len(value.encode()) for name, value in env.items())
     if size > ENV_BYTES:
-        raise BadFunctionConfig(f"env has {size} bytes, names and values together; the limit is {ENV_BYTES}")
+        largest = max(env, key=lambda name: len(env[name].encode()))
+        raise BadFunctionConfig(
+            f"env has {size} bytes, names and values together; the limit is {ENV_BYTES}. The largest is {largest[:80]} with "
+            f"{len(env[largest].encode())}; put a large value into a file of the code"
+        )
 
 
 def check_deployer(deployer: dict[str, str]) -> None:

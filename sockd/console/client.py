@@ -22,7 +22,7 @@ from click.core import ParameterSource
 
 from sockd.console.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, exit_code_of
 from sockd.plain.own_command import runnable, same_as_root
-from sockd.remote.connections import DEFAULT_STATE_DIR, UnixConnection
+from sockd.remote.connections import DEFAULT_STATE_DIR, EXAMPLE_URL, UnixConnection
 from sockd.remote.starting import Patience
 from sockd.remote.workers import WORKER_VARIABLE, BadLogin, RemoteWorker, worker_at
 
@@ -272,6 +272,14 @@ class Management:
         if self._worker is not None:
             return self._worker.connection()
         return UnixConnection(self._socket, patience=patience())
+
+
+def public_url(state_dir: Path) -> str:
+    """The address of the worker's public port; the default one if no worker answers, so that hints have an address."""
+    with suppress(Failure):
+        if (state_dir / "sockd.sock").exists() or _chosen_url() is not None:
+            return str(Management(state_dir).get("status")["url"])
+    return EXAMPLE_URL
 
 
 def no_door(where: str, status: int) -> Failure:

@@ -17,6 +17,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from sockd.plain.errors import BadRequest
+from sockd.plain.extras import installing
 
 _RATE = re.compile(r"rate\(\s*([0-9]{1,6})\s+(second|minute|hour|day)s?\s*\)")
 _CRON = re.compile(r"cron\((.*)\)")
@@ -90,7 +91,7 @@ class Cron:
         try:
             from cronsim import CronSim, CronSimError
         except ImportError:
-            raise BadSchedule("cron expressions need cronsim: pip install 'sockd[schedules]'") from None
+            raise BadSchedule(f"cron expressions need cronsim: {installing('schedules')}") from None
         try:
             return iter(CronSim(self._fields, start))
         except CronSimError as error:

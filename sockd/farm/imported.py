@@ -67,8 +67,8 @@ class Imported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seen: Observed = NOTHING_SEEN
     threaded: str = ""
     """The first module after whose import there was more than one thread."""
-    loaded: Names = frozenset()
-    """All modules that are there since."""
+    loaded: tuple[tuple[str, Names], ...] = ()
+    """The modules that each import has loaded, by the name that it was asked for, in order."""
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):

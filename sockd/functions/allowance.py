@@ -1,15 +1,19 @@
-"""The limits of a function over all its versions: concurrent requests, reserved memory, sockets, what its network reaches.
+"""The limits of a function over all its versions: concurrent requests and inits, reserved memory, sockets, what its network
+reaches.
 
-Owns the admission queue, the reserved memory, the socket count and the rules of its network. They are those of the last deploy.
+Owns the admission queue, the gate of starts, the reserved memory, the socket count and the rules of its network. They are those
+of the last deploy.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.admission import Admission
 from sockd.functions.function_egress import FunctionEgress
+from sockd.functions.start_gate import StartGate, StartLimits
 from sockd.kernel.bpf.socket_counts import UNCOUNTED, Account
 from sockd.networks.networks import Networks
 from sockd.plain.errors import NoCapacity
@@ -26,11 +30,15 @@ class Allowance:
         budget: MemoryBudget,
         open_account: Callable[[], Account] = UNCOUNTED.account,
         networks: Networks | None = None,
+        start_limits: StartLimits | None = None,
     ) -> None:
-        """Args: function: its name; open_account: makes the account of its sockets; networks: private ones.
+        """Args: function: its name; open_account: makes the account of its sockets; networks: private ones; start_limits:
+            None: those of this host, without a configuration.
 
         Raises: NoCapacity."""
-        self.admission = Admission(config.concurrency, config.queue_depth)
+        self.admission = admission = Admission(config.concurrency, config.queue_depth)
+        limits = start_limits or StartLimits()
+        self.starts = StartGate(asyncio.get_running_loop(), limits, config.init_timeout_s, lambda: admission.running)
         self._budget = budget
         self._config = config
         self._reserved: Reservation | None = None
@@ -50,6 +58,7 @@ class Allowance:
             raise
         self._config = config
         self.admission.resize(config.concurrency, config.queue_depth)
+        self.starts.change(config.init_timeout_s)
 
     async def reserve(self, memory_bytes: int, *, deadline_s: float) -> Reservation:
         """Memory for one sandbox: the function's own, or the worker's. Raises: NoCapacity."""

@@ -28,7 +28,8 @@ class Allowances:
         allowance = self._of.get(name)
         if allowance is None:
             caches = self._caches
-            allowance = Allowance(name, config, caches.budget, caches.open_account, caches.networks)
+            limits = caches.start_limits
+            allowance = Allowance(name, config, caches.budget, caches.open_account, caches.networks, limits)
             self._of[name] = allowance
         else:
             allowance.change(config)
@@ -58,6 +59,10 @@ class Allowances:
     def waiting(self) -> int:
         """Requests that wait for their function's concurrency."""
         return sum(each.admission.waiting for each in self._of.values())
+
+    def waiting_to_start(self) -> int:
+        """Requests that wait because as many sandboxes of their function start as may."""
+        return sum(len(each.starts.waiters) for each in self._of.values())
 
     async def drain(self, deadline_s: float) -> None:
         """Refuse new requests, and wait for admitted ones until the deadline."""

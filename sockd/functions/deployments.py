@@ -17,7 +17,7 @@ from sockd.code.default_packages import DefaultPackages
 from sockd.code.dependencies import Dependencies
 from sockd.code.entrypoint import BOOTSTRAP, OPENLAMBDA, detected, entry_point, provided
 from sockd.code.function_config import FunctionConfig
-from sockd.code.handler_check import check_handler
+from sockd.code.handler_check import check_handler, instead_of
 from sockd.code.setting_checks import EXEC_WRAPPER
 from sockd.image_functions import image_programs
 from sockd.image_functions.image_pythons import ImagePythons
@@ -124,9 +124,14 @@ class Deployments:
         declared = await in_thread(dependencies.read, code.path, handler, python)
         for note in declared.notes:
             progress(Note(note))
-        if overrides.get(CHECK_HANDLER) and not provided(code.path, config.runtime):
+        is_checked = bool(overrides.get(CHECK_HANDLER))
+        if (is_checked or (config.handler is None and instead_of(handler))) and not provided(code.path, config.runtime):
             has_packages = declared.text is not None
-            handler = await in_thread(check_handler, code.path, handler, has_packages=has_packages, python=python)
+            try:
+                handler = await in_thread(check_handler, code.path, handler, has_packages=has_packages, python=python)
+            except BadFunctionConfig:
+                if is_checked:
+                    raise
         kept = self._closure_kept(name, declared, config, python) if overrides.get(KEEP_PACKAGES) else None
         closure = await self._install(name, declared, config, kept, python, progress)
         if config.packages.default and provided(code.path, config.runtime) != BOOTSTRAP:

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
-
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.starts import Started, Starting, Starts, Wanted
 from sockd.caches.zygotes.import_learner import ImportLearner
@@ -29,6 +27,7 @@ from sockd.functions.initscripts import CompanionRun, Initscript, Initscripts
 from sockd.functions.leased import Leased
 from sockd.functions.provisioned import Pool, provisioned_init
 from sockd.functions.start_conditions import ReservedBefore, StartConditions
+from sockd.functions.start_gate import QUICK_S, StartLimits, StartPlace
 from sockd.functions.version import Version
 from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.image_store import ImageStore
@@ -40,6 +39,7 @@ from sockd.networks.networks import Networks
 from sockd.plain.errors import SandboxFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.sandbox.exchange import Reply
+from sockd.sandbox.init_time import waited_s
 from sockd.sandbox.lifecycle import State
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
@@ -74,6 +74,8 @@ class Caches:
     image_pythons: ImagePythons | None = None
     """None: those that do are programs."""
     programs: ProgramZygotes | None = None
+    start_limits: StartLimits | None = None
+    """None: those of this host."""
 
 
 class Function:
@@ -83,6 +85,7 @@ class Function:
         self.version = version
         self.allowance = allowance
         self.admission = allowance.admission
+        self.starts = allowance.starts
         self.caches = caches
         self.loop = asyncio.get_running_loop()
         self._closed = False
@@ -123,9 +126,19 @@ class Function:
     async def initialize(self, reservation: Reservation) -> Sandbox:
         """A provisioned sandbox: it has imported the handler, without its initscript, which serves one request. It owns the
         reservation, also if this fails. Raises: SockdError, OSError."""
+        try:
+            place = await self.starts.enter()
+        except BaseException:
+            reservation.close()
+            raise
         version = self.version
-        conditions = ReservedBefore(reservation, self._conditions(version))
-        started = await self.caches.starts.new(Wanted(version.view, version.program, conditions, new=True))
+        try:
+            conditions = ReservedBefore(reservation, self._conditions(version))
+            started = await self.caches.starts.new(Wanted(version.view, version.program, conditions))
+            self.init_begins(started.sandbox, place)
+        except BaseException:
+            place.end()
+            raise
         try:
             started.sandbox.become(version.program, init=provisioned_init(version.program.init))
         except OSError:
@@ -165,27 +178,52 @@ class Function:
 
     # -- sandboxes
 
-    def find(self, request: InvokeRequest) -> Leased | Starting:
-        """A sandbox of the current version from the first source that has one: provisioned, or one of `Starts`; or how to wait
-        for it, which is what `start` takes. Raises: SandboxFailed."""
-        wanted, version = self._wanted, self.version
+    def find_idle(self, request: InvokeRequest) -> Leased | None:
+        """A sandbox of the current version that has initialized: provisioned, or from the cache. None: it needs a new one."""
+        if request.fresh:
+            return None
+        for pool in self.pools:
+            kept = pool.lease()
+            if kept is not None:
+                return Leased(kept, "warm", pool=pool)
+        sandbox = self.caches.starts.find_idle(self.version.program)
+        return None if sandbox is None else Leased(sandbox, "warm")
+
+    def find_new(self, request: InvokeRequest) -> Leased | Starting:
+        """A new sandbox of the current version from the first source that has one; or how to wait for it, which is what `start`
+        takes. The caller has a place of `starts`. Raises: SandboxFailed."""
         if request.fresh:
             # It holds no more of the worker than a warm request would, however often somebody asks.
-            self.caches.handlers.drop_oldest(version.program)
-            wanted = msgspec.structs.replace(wanted, new=True)
+            self.caches.handlers.drop_oldest(self.version.program)
+        found = self.caches.starts.find_new(self._wanted)
+        return self._prepared(found, self.version) if isinstance(found, Started) else found
+
+    def init_begins(self, sandbox: Sandbox, place: StartPlace) -> None:
+        """End the place of a start when its sandbox has initialized, or is gone."""
+        if sandbox.dead:
+            place.end()
         else:
-            for pool in self.pools:
-                kept = pool.lease()
-                if kept is not None:
-                    return Leased(kept, "warm", pool=pool)
-        found = self.caches.starts.find(wanted)
-        if not isinstance(found, Started):
-            return found
-        return Leased(found.sandbox, found.origin) if found.node is None else self._prepared(found, version)
+            sandbox.on_initialized = partial(self._initialized, place)
+
+    def _initialized(self, place: StartPlace, sandbox: Sandbox) -> None:
+        """Learn what an init takes. Times of a quick one are not read: that would take as long as a part of it."""
+        if not sandbox.dead:
+            init_s, cpu_s = sandbox.init_ns / 1e9, 0.0
+            if init_s >= QUICK_S:
+                times = sandbox.process.cgroup.cpu_times()
+                init_s -= waited_s(init_s, times, sandbox.process.limits.cpus)
+                cpu_s = times.used_ns / 1e9
+            self.starts.learn(init_s, cpu_s)
+        place.end(is_ready=not sandbox.dead)
+
+    def offer_idle(self) -> None:
+        """A sandbox can be leased, perhaps: give it to the request that has waited for one longest."""
+        if self.caches.handlers.held(self.version.program)[0] or any(pool.has_idle for pool in self.pools):
+            self.starts.offer(self)
 
     def find_apart(self, version: Version, program: Program | None = None) -> Starting:
         """As `find`, for a request that shares its sandbox with no other. Args: program: default: the version's."""
-        wanted = Wanted(version.view, program or version.program, self._conditions(version), new=True)
+        wanted = Wanted(version.view, program or version.program, self._conditions(version))
         return partial(self.caches.starts.new, wanted)
 
     def begin_script(self, script: Initscript | None, request: InvokeRequest) -> CompanionRun | None:
@@ -267,6 +305,8 @@ class Function:
         """Keep or destroy the sandbox, then admit the next request."""
         try:
             self._dispose(leased, version)
+            if self.starts.waiters:
+                self.offer_idle()
         finally:
             self.leave()
             self.admission.hand_over()

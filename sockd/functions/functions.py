@@ -45,7 +45,7 @@ from sockd.images.image_python import SCHEME, ImagePython
 from sockd.images.interpreter_settings import Started
 from sockd.plain import spelling, uids
 from sockd.plain.blocking import in_thread
-from sockd.plain.config import Config, RunRule
+from sockd.plain.config import Config, ErrorDetail, RunRule
 from sockd.plain.errors import (
     BadInitscript,
     HostFailed,
@@ -64,6 +64,9 @@ from sockd_initscripts.report import RunReport
 
 REMOVE_DRAIN_S = 30.0
 """Time for the last requests of a removed function, which keep its code on disk."""
+
+DECIDE_HANDLER = frozenset({"handler", "runtime", "image", "entrypoint", "command", "working_directory", "app_port"})
+"""Settings that decide which handler or program runs."""
 
 RECORD_DEADLINE_S = 10.0
 """Time for the report of a recording after its answer."""
@@ -109,6 +112,7 @@ class Functions:
             most=config.code.live_versions,
         )
         self.run_rules: dict[str, RunRule] = {}
+        self.error_details: dict[str, ErrorDetail] = {}
         """The functions that restrict /run, with their rule."""
         self._unready: dict[str, FunctionRecord] = {}
         """Functions of an earlier daemon with missing packages, which the first request installs."""
@@ -252,7 +256,10 @@ class Functions:
             async with self._enforced(name, config, are_given="egress" in changes):
                 if changes.keys() == {"egress"}:
                     return self._amend(current, config)
-                handler = self._handler(current.record, config)
+                is_other = bool(
+                    DECIDE_HANDLER & changes.keys()
+                )  # else the deploy has found it, perhaps by the code's text
+                handler = self._handler(current.record, config) if is_other else current.record.handler
                 return self._put(dataclasses.replace(current.record, handler=handler, config=config.to_json()))
         finally:
             await self.collect_code()
@@ -310,6 +317,7 @@ class Functions:
         """Remove a function after its current requests. Raises: NoSuchFunction."""
         self._registry.delete(name)
         self.run_rules.pop(name, None)
+        self.error_details.pop(name, None)
         self._unready.pop(name, None)
         function = self.live.pop(name, None)
         live = self.published.drop(name)
@@ -532,6 +540,10 @@ class Functions:
             self.run_rules.pop(name, None)
         else:
             self.run_rules[name] = config.run
+        if config.errors is None:
+            self.error_details.pop(name, None)
+        else:
+            self.error_details[name] = config.errors
 
     def _open(self, version: Version) -> None:
         """Make a function live. Raises: NoCapacity."""

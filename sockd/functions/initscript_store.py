@@ -28,6 +28,7 @@ from sockd.confined.confined_process import ConfinedProcess, Ground
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB, InitscriptsConfig
 from sockd.plain.errors import BadInitscript, NoCapacity, SandboxFailed
+from sockd.plain.extras import installing
 from sockd.plain.single_flight import SingleFlight
 from sockd_initscripts.client.engine_software import missing
 
@@ -66,7 +67,7 @@ class InitscriptStore:
             NoCapacity, when the disk is full."""
         if lacking := missing():
             raise BadInitscript(
-                f"this worker cannot run initscripts: {', '.join(lacking)} not installed (pip install 'sockd[initscripts]')"
+                f"this worker cannot run initscripts: {', '.join(lacking)} not installed ({installing('initscripts')})"
             )
         limit = self._config.max_module_kb * 1024
         if len(wasm) > limit:

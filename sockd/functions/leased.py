@@ -38,6 +38,8 @@ class Leased(msgspec.Struct):
     why: str = ""
     passed_over: str = ""
     """Why a Zygote with more of its packages could not serve it."""
+    waited_for: str = ""
+    """Why it waited after its admission, if it did."""
 
     def invocation(self, exec_ns: int = 0, body: bytes = b"", *, streamed: bool = False) -> Invocation:
         """The invocation, as far as it is known."""

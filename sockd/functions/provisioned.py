@@ -28,13 +28,20 @@ _log = logging.getLogger(__name__)
 class Pool:
     """Of one version. `lease` and `keep` are for its function; `resize` and `close` for its owner."""
 
-    def __init__(self, start: Callable[[Reservation], Awaitable[Sandbox]], memory_bytes: int, what: str) -> None:
+    def __init__(
+        self,
+        start: Callable[[Reservation], Awaitable[Sandbox]],
+        memory_bytes: int,
+        what: str,
+        on_idle: Callable[[], None] = lambda: None,
+    ) -> None:
         """Args:
         start: makes an initialized sandbox, which owns the reservation also when that fails; raises SockdError, OSError.
-        memory_bytes: of one sandbox; what: for the log."""
+        memory_bytes: of one sandbox; what: for the log; on_idle: called when a new one can be leased."""
         self._start = start
         self._memory_bytes = memory_bytes
         self._what = what
+        self._on_idle = on_idle
         self._budget = MemoryBudget(0)
         self._idle: list[Sandbox] = []
         self._leased: set[Sandbox] = set()
@@ -48,6 +55,11 @@ class Pool:
     def available(self) -> int:
         """Initialized sandboxes, with those that are serving a request."""
         return len(self._idle) + len(self._leased)
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether `lease` has one."""
+        return bool(self._idle)
 
     def lease(self) -> Sandbox | None:
         """The most recently used idle one, now the caller's until `keep` or its end."""
@@ -120,6 +132,8 @@ class Pool:
         self._idle.append(sandbox)
         if self.available > self.wanted:  # it was resized in the meantime
             sandbox.destroy()
+        else:
+            self._on_idle()
 
 
 def provisioned_init(init: bytes) -> bytes:

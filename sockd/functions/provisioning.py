@@ -98,7 +98,8 @@ class Share:
     def _pool(self, function: Function) -> Pool:
         record, number = function.version.record, int(function.version.number)
         if number not in self._pools:
-            pool = Pool(function.initialize, memory_bytes(function), f"{record.name}:{number}")
+            what = f"{record.name}:{number}"
+            pool = Pool(function.initialize, memory_bytes(function), what, function.offer_idle)
             self._pools[number] = (function, pool)
             function.pools.append(pool)
         return self._pools[number][1]

@@ -19,6 +19,7 @@ from sockd.functions.debugging import Debugged
 from sockd.functions.function import Function
 from sockd.functions.initscripts import CompanionRun, Initscript
 from sockd.functions.leased import Leased, Outcome
+from sockd.functions.start_gate import StartPlace
 from sockd.functions.version import Version
 from sockd.images.program import Program
 from sockd.plain.errors import (
@@ -36,6 +37,7 @@ from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import ASKED_FOR
 from sockd.sandbox.exchange import Call, Reply
 from sockd.sandbox.lifecycle import State
+from sockd.sandbox.sandbox import Sandbox
 from sockd.sandbox.stream import BoundedSink, Joined, Stream
 
 ENDED_BY_ITSELF = (InitFailed, SandboxDied, TimedOut)
@@ -56,6 +58,12 @@ class Serving:
     """Of a cold start that has not taken it yet."""
     _program: Program | None = None
     """What its sandbox becomes, if not its version's."""
+    _place: StartPlace | None = None
+    """Of a start whose sandbox has not taken it yet."""
+    _waited_for: str = ""
+    """What it waited for at the gate of starts."""
+    _gated_ns: int
+    """Since when; once it has waited."""
     _version: Version
     _call: Call | None
     _admitted_ns: int
@@ -142,18 +150,73 @@ class Serving:
                 version.check_code(request.expected)
             is_app = version.program.is_app
             self._call = None if is_app is None else version.call(request, is_app)
-            found = function.find(request) if not self._is_apart else self._find_apart(version)
+            idle = function.find_idle(request) if not self._is_apart else None
         except Exception as error:
             self._give_back_turn(error)
             return
-        if isinstance(found, Leased) and found.sandbox.state is State.IDLE:
-            self._ask(found)
+        if idle is None:
+            self._enter_gate()
             return
-        if isinstance(found, Leased) and found.sandbox.state is not State.STARTING:
-            self._later(self._thaw(found), found)
+        if self._place is not None:
+            self._place.end()
+        if idle.sandbox.state is State.IDLE:
+            self._ask(idle)
+        else:
+            self._later(self._thaw(idle), idle)
+
+    def _enter_gate(self) -> None:
+        """It needs a new sandbox: start it, or wait until one may start or an idle one is there.
+
+        A sandbox that it shares with no other request passes by: a debugger may keep it for minutes."""
+        function = self._function
+        if self._place is None and not self._is_apart:
+            self._place = function.starts.try_start()
+            if self._place is None:
+                self._wait_at_gate()
+                return
+        self._start_new()
+
+    def _wait_at_gate(self) -> None:
+        words = self._function.starts.queue(self)
+        self._stop = self._leave_gate
+        if not self._waited_for:
+            self._waited_for, self._gated_ns = words, self._admitted_ns
+
+    @property
+    def served_by(self) -> Function | None:
+        """As `StartWaiter` says."""
+        function = self._function
+        return None if self._request.fresh or not function.version.config.reuse_sandbox else function
+
+    def turn_to_start(self, place: StartPlace | None) -> bool:
+        """As `StartWaiter` says. It takes the version that is current now, whose idle sandboxes there are."""
+        self._stop, self._place = _nothing, place
+        gone = self._request.gone
+        if gone is not None and gone():
+            self._give_back_turn(ClientGone())
+            return False
+        self._enter()
+        return True
+
+    def not_started(self, error: SockdError) -> None:
+        """As `StartWaiter` says."""
+        self._stop = _nothing
+        self._give_back_turn(error)
+
+    def _leave_gate(self) -> None:
+        self._function.starts.give_up(self)
+        self._give_back_turn(ClientGone())
+
+    def _start_new(self) -> None:
+        function, request, version = self._function, self._request, self._version
+        try:
+            found = function.find_new(request) if not self._is_apart else self._find_apart(version)
+        except Exception as error:
+            self._give_back_turn(error)
             return
         function.caches.latency.start_begun()
         if isinstance(found, Leased):
+            self._hand_place_to(found.sandbox)
             found.why = ASKED_FOR if request.fresh else ""
             self._ask(found)
             return
@@ -190,10 +253,16 @@ class Serving:
         beside, self._beside = self._beside, None
         is_recording = self._recorder is not None
         leased = await self._function.start(self._version, starting, beside, self._program, is_recording=is_recording)
+        self._hand_place_to(leased.sandbox)
         leased.why = ASKED_FOR if self._request.fresh else ""
         if self._debugged is not None:
             self._debugged.begin(leased.sandbox)
         self._ask(leased)
+
+    def _hand_place_to(self, sandbox: Sandbox) -> None:
+        place, self._place = self._place, None
+        if place is not None:
+            self._function.init_begins(sandbox, place)
 
     def _prepared(self, paused: Leased | None, preparing: asyncio.Task[None]) -> None:
         error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
@@ -214,6 +283,8 @@ class Serving:
         leased.version, leased.deploy = version.number, version.record.version
         leased.queue_ns = self._admitted_ns - request.arrived_ns
         leased.trace = request.amzn_trace
+        if self._waited_for:
+            leased.waited_for = f"waited {(self._admitted_ns - self._gated_ns) / 1e9:.2f} s: {self._waited_for}"
         if leased.beside is not None and (aborted := leased.beside.aborted()) is not None:
             self._end(Reply(error=aborted))
             return
@@ -295,6 +366,8 @@ class Serving:
         self._done(Outcome(invocation, reply, self._leased, time.monotonic_ns()))
 
     def _give_back_turn(self, error: BaseException) -> None:
+        if self._place is not None:
+            self._place.end()
         self._function.admission.leave()
         self._leave(error)
 

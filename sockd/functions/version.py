@@ -34,7 +34,7 @@ ANY_METHOD = "*"
 
 class Version:
     """`id` names it; `number` is its published number or $LATEST; `program` is what its sandboxes become; `keys` are its
-    distributions; `view` is what its imports see, in which are only those that a Zygote may import for it."""
+    distributions; `view` is what its imports see."""
 
     def __init__(
         self,

@@ -211,6 +211,10 @@ class Front:
             self._callers.check_read(door, connection, head, NoSuchPage(NO_SUCH_PAGE))
         return False
 
+    def hides_errors(self, target: Called | Page, connection: Connection, head: Head) -> bool:
+        """As `Callers.hides_errors`, of a function; a page hides nothing."""
+        return isinstance(target, Called) and self._callers.hides_errors(target.name, connection, head)
+
     def _healthz(self) -> Answer:
         if self.worker.draining:
             return json_answer({"status": "draining"}, 503)
@@ -232,6 +236,8 @@ class FrontExchange(BodyExchange):
     _asked: dict[bytes, bytes] | None = None
     _has_key = False
     """Its Authorization header is a key of the worker and is not passed to an app."""
+    _hides_errors = False
+    """Its caller is not told what a function raises."""
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)
@@ -242,6 +248,7 @@ class FrontExchange(BodyExchange):
             self._asked = front.check(head)
             self._target = front.route(head, called)
             self._has_key = front.check_caller(self._target, connection, head)
+            self._hides_errors = front.hides_errors(self._target, connection, head)
             self.ready = self.ignores_body = not isinstance(self._target, Called)
         except SockdError as error:
             self.refuse(error)
@@ -302,6 +309,7 @@ class FrontExchange(BodyExchange):
         sink = StreamedAnswer(self, request_id)
         payload = body or b"{}"
         request = InvokeRequest(target.name, payload, request_id, self._arrived_ns, self.gone)
+        request.hides_errors = self._hides_errors
         request.sink, request.method, request.as_http = sink, self.head.method.decode(), self._as_http
         if target.qualifier:
             request.qualifier, request.details = target.qualifier, {"arn": arn(target.name, target.qualifier)}
@@ -318,6 +326,7 @@ class FrontExchange(BodyExchange):
         signed = await SignedCall.verified(request, asked, front.worker.call_key) if SIGNATURE in asked else None
         if signed is not None:
             request.details = {**(request.details or {}), "deployer": True}
+            request.hides_errors = False
             request.sink = None  # a signature is of a whole answer
             request.id = bytes.fromhex(signed.nonce)  # which the deployer knows before there is an answer
         try:

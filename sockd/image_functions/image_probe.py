@@ -80,7 +80,7 @@ async def probing(
     )
     try:
         view = ImportView(frozenset(), network=limits.network)
-        started = await starts.new(Wanted(view, program, ProbeMemory(budget), new=True))
+        started = await starts.new(Wanted(view, program, ProbeMemory(budget)))
         sandbox = started.sandbox
 
         async def ask(event: bytes) -> bytes:

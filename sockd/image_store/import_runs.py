@@ -283,8 +283,10 @@ class _Lines:
 
     async def next(self) -> Message | None:
         """None: the end. Raises: msgspec.MsgspecError."""
-        while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > import_wire.MOST_LINE_BYTES:
+        start = 0
+        while (end := self._buffer.find(b"\n", start)) < 0:
+            start = len(self._buffer)  # or each read would search all that is there
+            if start > import_wire.MOST_LINE_BYTES:
                 raise msgspec.ValidationError("a message without end")
             data = await self._reader.read(1 << 16)
             if not data:

@@ -128,5 +128,8 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Raises: msgspec.MsgspecError."""
-    return _decoder.decode(line)
+    """Raises: msgspec.MsgspecError; also for a configuration over the limits, which `documents` has refused before."""
+    message = _decoder.decode(line)
+    if isinstance(message, Imported) and (excess := message.config.excess()):
+        raise msgspec.ValidationError(f"a configuration with {excess}")
+    return message

@@ -1,57 +1,41 @@
 """Logs on disk: what functions printed, kept over restarts, bounded by bytes.
 
-    000017.log    frames, one after the other:
-                  magic 4, length of the body 4, CRC-32 of the body 4, CRC-32 of the function's name 4; the body, msgpack
+    000017.log    frames, one after the other (`log_segments`)
 
-Owns the directory, the file that is being written and the thread that writes. A segment is only ever appended to, and the
-oldest is deleted when there are too many. Written means handed to the kernel: a killed daemon loses nothing that was
-answered, a host that loses its power the last seconds. A frame that is not whole ends its segment, for every reader; each
-start begins a new one. A removed function leaves a frame that says so, and what is older than that is not its successor's.
+Owns the directory, the file that is being written and the thread that writes. Only the newest segment is appended to. When there
+is too much, the functions that keep most lose their oldest records: their segments are written again without these, or deleted.
+Written means handed to the kernel: a killed daemon loses nothing that was answered, a host that loses its power the last
+seconds. A frame that is not whole ends its segment, for every reader; each start begins a new one. A removed function leaves a
+frame that says so, and what is older than that is not its successor's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import struct
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from zlib import crc32
 
-import msgspec
-
+from sockd.observe import log_segments
+from sockd.observe.log_segments import Body
 from sockd.plain.telemetry import LogRecord
 
 SEGMENTS = 8
-"""Into how many the space is divided: so much of it is given back at a time."""
-MAX_FILES = 256
-"""A worker that is restarted again and again would else leave many small ones."""
+"""Into how many the space is divided: so much of it is freed at a time."""
+MANY_FILES = 32
+"""From so many on, neighbours that fit into one are joined: restarts and freed space leave small ones."""
+FINDS = 3
+"""How often a search begins, if space is freed meanwhile."""
 PENDING_BYTES = 16 << 20
 """What waits to be written; a disk that is behind by more loses records, which are counted."""
 PATIENCE_S = 1.0
 """How long an answer waits for its log: a disk that is slower delays no one for longer."""
 FRAMES_AT_ONCE = 1000
 """How many a reader looks at in one step of the loop."""
-_HEADER = struct.Struct("<4sIII")
-_MAGIC = b"slg1"
 _log = logging.getLogger(__name__)
-
-
-class _Body(msgspec.Struct, array_like=True):
-    function: str
-    request_id: str
-    """Empty: the function was removed."""
-    time_s: float = 0.0
-    version: str = ""
-    text: bytes = b""
-    dropped_bytes: int = 0
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Body).decode
 
 
 class LogStore:
@@ -63,8 +47,14 @@ class LogStore:
         self._directory = directory
         self._segment_bytes = max(keep_bytes // SEGMENTS, 1)
         sizes = {int(path.stem): path.stat().st_size for path in directory.glob("[0-9]*.log")}
-        self._sizes = dict(sorted(sizes.items()))
+        for left in (*directory.glob("*.new"), *(self._path(number) for number, size in sizes.items() if not size)):
+            left.unlink(missing_ok=True)
+        self._sizes = {number: size for number, size in sorted(sizes.items()) if size}
         """Of the segments, by number, oldest first."""
+        self._shares: dict[int, Counter[int]] = {}
+        """Of the older segments that were looked at: how many bytes are each function's."""
+        self._rewrites = 0
+        """How often space was freed."""
         self._fd = -1
         self._begin()
         self._pending: list[bytes] = []
@@ -85,12 +75,12 @@ class LogStore:
     def write(self, record: LogRecord) -> asyncio.Future[None] | None:
         """Have a record written; done then. None: it is lost, as there is too much before it."""
         return self._push(
-            _Body(record.function, record.request_id, record.time_s, record.version, record.text, record.dropped_bytes)
+            Body(record.function, record.request_id, record.time_s, record.version, record.text, record.dropped_bytes)
         )
 
     def forget(self, name: str) -> None:
         """A function was removed: what it printed is nobody's any more."""
-        self._push(_Body(name, ""))
+        self._push(Body(name, ""))
 
     async def find(
         self, name: str, *, request_id: str = "", since_s: float = 0.0, limit: int | None = None
@@ -100,6 +90,15 @@ class LogStore:
         Args: request_id: only those whose id begins so; since_s: Unix time; limit: most records, None is all."""
         if self._batch is not None:
             await asyncio.wait([self._batch], timeout=PATIENCE_S)
+        for _ in range(FINDS):
+            rewrites = self._rewrites
+            found = await self._found(name, request_id, since_s, limit)
+            if rewrites == self._rewrites:
+                break
+        return found if limit is None else found[len(found) - min(limit, len(found)) :]
+
+    async def _found(self, name: str, request_id: str, since_s: float, limit: int | None) -> list[LogRecord]:
+        """At least as many of the newest records as are wanted, or all."""
         found: list[LogRecord] = []
         for number in sorted(self._sizes, reverse=True):
             records: list[LogRecord] = []
@@ -113,7 +112,7 @@ class LogStore:
             found = records + found
             if was_forgotten or (limit is not None and len(found) >= limit):
                 break
-        return found if limit is None else found[len(found) - min(limit, len(found)) :]
+        return found
 
     async def aclose(self) -> None:
         """Write what is pending, and let go of the file."""
@@ -124,10 +123,10 @@ class LogStore:
         if fd >= 0:
             os.close(fd)
 
-    async def _bodies(self, number: int, name: str) -> AsyncIterator[_Body]:
+    async def _bodies(self, number: int, name: str) -> AsyncIterator[Body]:
         """What one segment holds of a function; other requests have the loop in between."""
         data = await asyncio.get_running_loop().run_in_executor(self._executor, self._read, number)
-        for step, body in enumerate(bodies(data, name), start=1):
+        for step, body in enumerate(log_segments.bodies(data, name), start=1):
             if body is not None:
                 yield body
             if step % FRAMES_AT_ONCE == 0:
@@ -141,10 +140,9 @@ class LogStore:
 
     # -- writing
 
-    def _push(self, body: _Body) -> asyncio.Future[None] | None:
+    def _push(self, body: Body) -> asyncio.Future[None] | None:
         """Have a frame written. None: it is lost, as there is too much before it."""
-        encoded = _encode(body)
-        frame = _HEADER.pack(_MAGIC, len(encoded), crc32(encoded), crc32(body.function.encode())) + encoded
+        frame = log_segments.frame(body)
         if self._pending_bytes + len(frame) > PENDING_BYTES:
             self.lost += 1
             return None
@@ -175,10 +173,11 @@ class LogStore:
 
     def _write(self, frames: list[bytes]) -> None:
         """In the thread. Raises: OSError."""
-        number = next(reversed(self._sizes))
-        if self._sizes[number] > self._segment_bytes:
+        if self._sizes[next(reversed(self._sizes))] > self._segment_bytes:
             self._begin()
-            number += 1
+        if sum(self._sizes.values()) > self._segment_bytes * SEGMENTS or len(self._sizes) > 2 * MANY_FILES:
+            self._make_room()
+        number = next(reversed(self._sizes))
         data = memoryview(b"".join(frames))
         while data:
             written = os.write(self._fd, data)
@@ -186,41 +185,62 @@ class LogStore:
             data = data[written:]
 
     def _begin(self) -> None:
-        """The next segment, and as many old ones less as make up for it. Raises: OSError."""
+        """The next segment. Raises: OSError."""
         number = next(reversed(self._sizes), 0) + 1
         fd = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
-        sizes = {**self._sizes, number: 0}
-        while len(sizes) > 1 and (len(sizes) > MAX_FILES or sum(sizes.values()) > self._segment_bytes * (SEGMENTS - 1)):
-            oldest = next(iter(sizes))
-            with contextlib.suppress(FileNotFoundError):
-                self._path(oldest).unlink()
-            del sizes[oldest]
-        self._sizes = sizes  # in one step, as the loop reads it
+        self._sizes = {**self._sizes, number: 0}  # in one step, as the loop reads it
+
+    def _make_room(self) -> None:
+        """Free a segment's space: the functions that keep most lose their oldest records. In the thread. Raises: OSError."""
+        *older, newest = self._sizes
+        held = log_segments.shares(self._read(newest))
+        for number in older:
+            if number not in self._shares:
+                self._shares[number] = log_segments.shares(self._read(number))
+            held.update(self._shares[number])
+        share = log_segments.fair_share(held.values(), self._segment_bytes * (SEGMENTS - 1))
+        excess = Counter({name: size - share for name, size in held.items() if size > share})
+        self._rewrites += 1
+        before = -1
+        """The number of the segment before, if this one may be joined to it."""
+        for number in older:
+            losing = [name for name in self._shares[number] if excess[name] > 0]
+            joins = before >= 0 and self._sizes[before] + self._sizes[number] <= self._segment_bytes
+            if losing or joins:
+                kept = log_segments.without(self._read(number), excess)
+                # The frames alone: after one that is not whole, readers would not find those that are joined to it.
+                first = log_segments.without(self._read(before), Counter()) if joins else b""
+                self._replace(number, first + kept)
+                if joins:
+                    self._replace(before, b"")
+            before = number if len(older) > MANY_FILES and number in self._sizes else -1
+
+    def _replace(self, number: int, data: bytes) -> None:
+        """Have a segment hold these frames instead; without any, or on a full disk, it is deleted. Raises: OSError."""
+        path = self._path(number)
+        new = path.with_suffix(".new")
+        try:
+            new.write_bytes(data)
+            new.chmod(0o600)
+        except OSError as error:
+            _log.warning("logs are lost: %s", error)
+            data = b""
+        if data:
+            new.replace(path)
+            self._sizes = {**self._sizes, number: len(data)}
+            self._shares[number] = log_segments.shares(data)
+        else:
+            new.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            self._sizes = {each: size for each, size in self._sizes.items() if each != number}
+            self._shares.pop(number, None)
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:06}.log"
 
 
-def bodies(data: bytes, name: str) -> Iterator[_Body | None]:
-    """The frames of a segment, as far as they are whole: those of one function, and None for every other."""
-    wanted, at, end = crc32(name.encode()), 0, len(data)
-    while at + _HEADER.size <= end:
-        magic, size, check, of = _HEADER.unpack_from(data, at)
-        at += _HEADER.size + size
-        if magic != _MAGIC or at > end:
-            return
-        if of != wanted:
-            yield None
-            continue
-        encoded = data[at - size : at]
-        if crc32(encoded) != check:
-            return
-        body = _decode(encoded)
-        yield body if body.function == name else None
-
-
-def _record(body: _Body) -> LogRecord:
+def _record(body: Body) -> LogRecord:
     return LogRecord(body.request_id, body.time_s, body.text, body.dropped_bytes, body.function, body.version)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from sockd.functions.function import Function
 from sockd.functions.leased import Outcome
@@ -26,7 +27,7 @@ from sockd.observe.otlp.client import SpanExport
 from sockd.observe.recent import Recent
 from sockd.observe.traces import Traces, trace_of_refused
 from sockd.plain.config import MB, Config
-from sockd.plain.errors import SandboxFailed, SockdError
+from sockd.plain.errors import FunctionFailed, SandboxFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.plain.telemetry import COLD, Ending, Invocation, LogRecord, SpanContext, TraceContext
@@ -97,6 +98,8 @@ class Observations:
             outcome = await running
         except SockdError as error:
             self._refused(request, span, error)
+            if (told := told_of(request, error)) is not error:
+                raise told from None
             raise
         except OSError as error:
             raise self._refused(request, span, error) from error
@@ -107,7 +110,7 @@ class Observations:
         if record is not None and self._store is not None:
             await self._store.append(record)
         if reply.told_error is not None:
-            raise reply.told_error
+            raise told_of(request, reply.told_error)
         return outcome.invocation
 
     def _ended(
@@ -118,13 +121,13 @@ class Observations:
         outcome: Outcome | BaseException,
     ) -> None:
         if isinstance(outcome, BaseException):
-            done(self._refused(request, span, outcome))
+            done(told_of(request, self._refused(request, span, outcome)))
             return
         reply = outcome.reply
         told: Ending = outcome.invocation
         if reply.error is not None:
             tell_failure(request, outcome, reply.error)
-            told = reply.told_error or told
+            told = told_of(request, reply.told_error or told)
         if self._store is None or not (reply.log or reply.log_dropped):
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
             done(told)
@@ -225,6 +228,21 @@ class Observations:
         failed = SandboxFailed(f"a sandbox could not be made: {error.strerror}")
         failed.__cause__ = error
         return failed
+
+
+T = TypeVar("T")
+
+
+def told_of(request: InvokeRequest, ending: T) -> T | FunctionFailed:
+    """What a caller is told of an ending: of a function's own error, its request's id alone if the request hides errors."""
+    if not request.hides_errors or not isinstance(ending, FunctionFailed):
+        return ending
+    text_id = request_id_text(request.id)
+    hidden = FunctionFailed(
+        "FunctionError", f"the function raised an error, which is in its log under request {text_id}"
+    )
+    hidden.status, hidden.invocation = ending.status, ending.invocation
+    return hidden
 
 
 def tell_failure(request: InvokeRequest, outcome: Outcome, error: SockdError) -> None:

@@ -81,6 +81,7 @@ def describe(trace: Trace, why: str = "") -> dict[str, Any]:
         "why": why,
         "zygote": zygote_words(trace.node) if trace.forked_ns else "",
         "passed_over": trace.passed_over,
+        "waited_for": trace.waited_for,
         "imported": [msgspec.structs.asdict(each) for each in trace.imported],
         "log": report.log if report is not None else "",
         "cut": report.cut if report is not None else False,
@@ -89,7 +90,7 @@ def describe(trace: Trace, why: str = "") -> dict[str, Any]:
 
 def daemon_spans(trace: Trace) -> list[Span]:
     """What the daemon did itself."""
-    spans = [Span("daemon", "queue", trace.arrived_ns, trace.arrived_ns + trace.times.queue)]
+    spans = [Span("daemon", "queue", trace.arrived_ns, trace.arrived_ns + trace.times.queue, trace.waited_for)]
     if trace.forked_ns:
         spans += [
             Span("daemon", "memory", trace.started_ns, trace.reserved_ns),

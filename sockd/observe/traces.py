@@ -1,9 +1,9 @@
 """Traces: what is remembered of the last invocations, bounded by number.
 
 Owns the rings: one of the newest, and one each of failures, cold starts and slow requests, so that many successes do not push out
-the one failure. For a request it costs one object of numbers that were taken anyhow; no answer and no event is kept. What
-people see of a trace is made when they ask (`trace_spans`). An initscript's report, which comes after the answer, is
-found in its run; only the newest few hundred are kept.
+the one failure, nor many failures of one function those of another. For a request it costs one object of numbers that were taken
+anyhow; no answer and no event is kept. What people see of a trace is made when they ask (`trace_spans`). An initscript's report,
+which comes after the answer, is found in its run; only the newest few hundred are kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 from sockd.functions.leased import Outcome
 from sockd.observe.cold_starts import Imported, imported_packages, why_cold
+from sockd.observe.fair_ring import FairRing
 from sockd.plain.config import TraceConfig
 from sockd.plain.errors import FunctionFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
@@ -81,6 +82,8 @@ class Trace(msgspec.Struct):
     """When a forked sandbox's own network was asked for, and when it had it."""
     network: str = ""
     """Where that came from; empty: it has none of its own, or came as a spare with one."""
+    waited_for: str = ""
+    """Why it waited after its admission, and for how long."""
     message: str = ""
     stack: tuple[str, ...] = ()
     """Of its error: the innermost frames, the innermost last."""
@@ -92,9 +95,9 @@ class Traces:
     def __init__(self, config: TraceConfig) -> None:
         keep = config.keep
         self._ring: deque[Trace] = deque(maxlen=keep)
-        self._failed: deque[Trace] = deque(maxlen=config.keep_each if keep else 0)
-        self._cold: deque[Trace] = deque(maxlen=config.keep_each if keep else 0)
-        self._slow: deque[Trace] = deque(maxlen=config.keep_each if keep else 0)
+        self._failed: FairRing[Trace] = FairRing(config.keep_each if keep else 0)
+        self._cold: FairRing[Trace] = FairRing(config.keep_each if keep else 0)
+        self._slow: FairRing[Trace] = FairRing(config.keep_each if keep else 0)
         self._slow_ns = config.slow_ms * 1_000_000
         self._with_runs: deque[Trace] = deque()
 
@@ -142,11 +145,11 @@ class Traces:
     def _keep(self, trace: Trace) -> None:
         """Remember one for longer than the others."""
         if trace.error_type:
-            self._failed.append(trace)
+            self._failed.append(trace.function, trace)
         if trace.forked_ns:
-            self._cold.append(trace)
+            self._cold.append(trace.function, trace)
         if trace.answered_ns - trace.arrived_ns >= self._slow_ns:
-            self._slow.append(trace)
+            self._slow.append(trace.function, trace)
 
     def _remembered(self) -> list[Trace]:
         """All of them once, in the order in which they were answered."""
@@ -176,6 +179,8 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
     )
     if reply.error is not None:
         trace.message, trace.stack = read_text(reply.error.message[:ERROR_CHARS]), innermost(reply.error)
+    if leased.waited_for:
+        trace.waited_for = leased.waited_for
     if leased.started_ns:  # else it was warm, as nearly all
         trace.started_ns, trace.reserved_ns = leased.started_ns, leased.reserved_ns
         trace.forked_ns, trace.ready_ns = leased.forked_ns, leased.ready_ns

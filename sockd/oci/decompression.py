@@ -43,7 +43,7 @@ def decompressed(stream: Readable, label: str) -> Readable:
         return _Gzip(whole, label)
     if start.startswith(ZSTD):
         if zstandard is None:
-            raise BadImage(f"{label} is compressed by zstd; install sockd[images] on the worker, or push it with gzip")
+            raise BadImage(f"{label} is compressed by zstd; on the worker: pip install zstandard, or push it with gzip")
         return _Zstd(whole, label)
     for magic, name in _OTHERS.items():
         if start.startswith(magic):

@@ -46,7 +46,7 @@ class DockerArchiveSource:
         config = self._archive.read(_name(image.config), documents.MOST_CONFIG_BYTES)
         digest = documents.digest_of(config)
         label = f"the image {self._tag or digest[:19]}"
-        configuration = documents.decoded(documents.Configuration, config, f"the configuration of {label}")
+        configuration = documents.configuration_of(config, label)
         diff_ids = documents.diff_ids_of(configuration, len(image.layers), label)
         layers = tuple(
             Descriptor(diff_id, self._archive.size_bytes(_name(layer)))

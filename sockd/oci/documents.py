@@ -13,7 +13,7 @@ import msgspec
 from sockd.oci.digests import AGAIN
 from sockd.oci.image import ImageConfig, Layer, OciImage, Platform
 from sockd.oci.reference import DIGEST
-from sockd.plain.errors import BadImage
+from sockd.plain.errors import BadImage, ImageTooLarge
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -84,6 +84,7 @@ class _Kind(msgspec.Struct, frozen=True, rename="camel"):
     manifests: msgspec.Raw = msgspec.Raw()
     layers: msgspec.Raw = msgspec.Raw()
     config: msgspec.Raw = msgspec.Raw()
+    rootfs: msgspec.Raw = msgspec.Raw()
 
 
 class _RunConfig(msgspec.Struct, frozen=True, rename="pascal"):
@@ -109,6 +110,8 @@ class Configuration(msgspec.Struct, frozen=True):
     os: str = ""
     variant: str = ""
     config: _RunConfig | None = None
+    layers: msgspec.Raw = msgspec.Raw()
+    manifests: msgspec.Raw = msgspec.Raw()
 
 
 T = TypeVar("T")
@@ -134,6 +137,9 @@ def index_or_manifest(data: bytes, media_type: str, label: str) -> Index | Manif
     if has_manifests and has_layers:
         # One digest, two meanings (CVE-2021-41190).
         raise BadImage(f"{label} is a manifest and an index at once")
+    if bytes(kind.rootfs) != b"":
+        # Of a docker archive the digest is its configuration's: this one would name another image there.
+        raise BadImage(f"{label} is a manifest and a configuration at once")
     if has_manifests or (declared in INDEXES and not has_layers):
         return decoded(Index, data, label)
     if declared in ACCEPTED or has_layers:
@@ -187,9 +193,17 @@ def check_layers(manifest: Manifest, label: str, max_layers: int) -> None:
             raise BadImage(f"layer {layer.digest} of {label} is not a file system: {kind[:80]!r}")
 
 
+def configuration_of(data: bytes, label: str) -> Configuration:
+    """The document, which is nothing else besides. Raises: BadImage."""
+    configuration = decoded(Configuration, data, f"the configuration of {label}")
+    if bytes(configuration.layers) != b"" or bytes(configuration.manifests) != b"":
+        raise BadImage(f"the configuration of {label} is a manifest or an index at once")
+    return configuration
+
+
 def image_of(digest: str, manifest: Manifest, config_data: bytes, platform: Platform, label: str) -> OciImage:
     """The image that manifest and configuration describe together. Raises: BadImage."""
-    configuration = decoded(Configuration, config_data, f"the configuration of {label}")
+    configuration = configuration_of(config_data, label)
     diff_ids = diff_ids_of(configuration, len(manifest.layers), label)
     if (configuration.os or "linux", configuration.architecture or platform.architecture) != (
         platform.os,
@@ -217,12 +231,12 @@ def diff_ids_of(configuration: Configuration, count: int, label: str) -> tuple[s
 
 
 def run_config(configuration: Configuration, label: str) -> ImageConfig:
-    """What is in it about running. Raises: BadImage for texts that no execve(2) takes."""
+    """What is in it about running. Raises: BadImage for texts that no execve(2) takes; ImageTooLarge."""
     run = configuration.config or _RunConfig()
     texts = (*(run.entrypoint or ()), *(run.cmd or ()), *(run.env or ()), run.working_dir, run.user)
     if any("\0" in text for text in texts):
         raise BadImage(f"the configuration of {label} holds a zero byte")
-    return ImageConfig(
+    config = ImageConfig(
         entrypoint=run.entrypoint or (),
         cmd=run.cmd or (),
         env=run.env or (),
@@ -234,6 +248,9 @@ def run_config(configuration: Configuration, label: str) -> ImageConfig:
         architecture=configuration.architecture,
         os=configuration.os,
     )
+    if excess := config.excess():
+        raise ImageTooLarge(f"the configuration of {label} has {excess}")
+    return config
 
 
 def digest_of(data: bytes, like: str = "sha256:") -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from sockd.oci.destinations import Destinations
 from sockd.oci.origin import Origin
 from sockd.plain.errors import BadImage, RegistryUnavailable
+from sockd.plain.strict_response import StrictResponse
 
 MOST_REDIRECTS = 5
 MOST_ATTEMPTS = 5
@@ -186,6 +187,7 @@ class HttpClient:
             connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
         # http.client would resolve the name itself, and connect to any of its addresses.
         connection.auto_open = 0
+        connection.response_class = StrictResponse
         connection.sock = self._connect(origin, registry, timeout_s)
         try:
             parts = urllib.parse.urlsplit(url)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import BinaryIO, Protocol
 
 import msgspec
+
+from sockd.oci import limits
 
 
 class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,30 @@ class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     architecture: str = ""
     os: str = ""
+
+    def excess(self) -> str:
+        """Return which limit this exceeds, as words for people; nothing if it exceeds none."""
+        run = (*self.entrypoint, *self.cmd, *self.env)
+        more = (*self.exposed_ports, *self.volumes, *self.labels, *self.labels.values())
+        for name, count in (
+            ("variables", len(self.env)),
+            ("words", len(self.entrypoint) + len(self.cmd)),
+            ("labels", len(self.labels)),
+            ("ports and volumes", len(self.exposed_ports) + len(self.volumes)),
+        ):
+            if count > limits.MOST_CONFIG_TEXTS:
+                return f"{count} {name}; the limit is {limits.MOST_CONFIG_TEXTS}"
+        run_bytes = _size(run)
+        if run_bytes > limits.MOST_VARIABLES_BYTES:
+            return f"{run_bytes} bytes of variables and words; the limit is {limits.MOST_VARIABLES_BYTES}"
+        if run_bytes + _size(more) > limits.MOST_CONFIG_TEXT_BYTES:
+            return f"{run_bytes + _size(more)} bytes of texts; the limit is {limits.MOST_CONFIG_TEXT_BYTES}"
+        return ""
+
+
+def _size(texts: Iterable[str]) -> int:
+    """Bytes of texts in UTF-8, each with its zero byte."""
+    return sum(len(text.encode(errors="surrogatepass")) + 1 for text in texts)
 
 
 class Layer(msgspec.Struct, frozen=True):

@@ -31,3 +31,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 NAME_BYTES = 255
 """NAME_MAX."""
 RATIO_FREE_BYTES = 64 << 20
+MOST_CONFIG_TEXTS = 4096
+"""Variables, words of a command, labels, volumes and ports of a configuration, each."""
+MOST_VARIABLES_BYTES = 256 << 10
+"""Of a configuration's variables and words together. execve(2) takes 128 KB for one, and 2 MB for all; each start sends them."""
+MOST_CONFIG_TEXT_BYTES = 1 << 20
+"""Of all texts of a configuration that the worker keeps, labels included."""

@@ -39,6 +39,7 @@ BUILD_BOUNDS: dict[str, tuple[float, float]] = {
 }
 """Minimum and maximum of each number in [builds]."""
 RunRule = Literal["open", "keys", "off"]
+ErrorDetail = Literal["full", "id"]
 """Who may call a function at `/run`: everybody, those with a key (`sockd keys`), nobody."""
 
 
@@ -68,6 +69,10 @@ class HttpConfig(Slice, frozen=True):
     run: bool | Literal["keys"] = True
     """Whether /run calls functions: true, false, or "keys": for requests with a key that may invoke (`sockd keys`). AWS's Invoke
     is as open, but for signed requests; function URLs are not closed. A function's own `run` can only be stricter."""
+    errors: ErrorDetail | None = None
+    """What /run tells of an exception of a function: type, message and stack with source lines (full), or the request's id alone;
+    None: full where the port is on loopback, else the id. Logs have all of it, and so have callers with a key that may read
+    (`sockd keys`), callers of run.sock who may manage, and the deployer. A function's own `errors` counts instead."""
     status: bool | Literal["keys"] = True
     """Whether /status is on this port; "keys": for a key that may read. It is on the management socket anyhow."""
     metrics: bool | Literal["keys"] = True
@@ -94,7 +99,7 @@ class FunctionDefaults(Slice, frozen=True):
     timeout_s: float = 3.0
     """Of one request, in seconds. Left at 3, it is 30 for f.py, for code with an ol.yaml and for `@sockd.function`."""
     init_timeout_s: float = 10.0
-    """Of importing the handler, in seconds."""
+    """Of importing the handler, in seconds, without what it waits for processors that others use (`sandbox.init_ceiling`)."""
     concurrency: int = 10
     """Sandboxes that serve at once."""
     queue_depth: int = 1000
@@ -149,6 +154,19 @@ class SandboxConfig(Slice, frozen=True):
     """The first of the uids that sandboxes and Zygotes get; nobody else may use those from it on."""
     spawn_deadline_s: float = 5.0
     """How long a Zygote may take to fork."""
+    init_ceiling: float = 6.0
+    """Maximum wall-clock time of an init, as a multiple of the function's `init_timeout_s`, at least 1. Time that a sandbox waits
+    for a processor which others use does not count against `init_timeout_s`, up to this ceiling; with 1 it does."""
+
+    start_wait_s: float = 30.0
+    """How long a request waits, in addition to the function's `init_timeout_s`, while as many sandboxes of its function start as
+    the processors have work for; beyond, 503."""
+
+    def __post_init__(self) -> None:
+        if not self.start_wait_s >= 0:
+            raise ValueError(f"sandbox.start_wait_s = {self.start_wait_s:g}: must not be negative")
+        if not self.init_ceiling >= 1:
+            raise ValueError(f"sandbox.init_ceiling = {self.init_ceiling:g}: must be at least 1")
 
 
 class NetworkConfig(Slice, frozen=True):
@@ -214,7 +232,7 @@ class ZygoteConfig(Slice, frozen=True):
     max_depth: int = 4
     """Of the tree, below the root."""
     max_modules: int = 5000
-    """Most modules that one Zygote imports ahead, and most that one function may report."""
+    """Most modules that the top level of a function may load; of one that loads more, nothing is imported ahead."""
     learners: int = 2
     """How many Zygotes are made at a time. With 2 or more, one of them is left for Zygotes that have not failed."""
     import_deadline_s: float = 30.0
@@ -474,7 +492,8 @@ class TraceConfig(Slice, frozen=True):
     keep: int = 1000
     """How many; 0 remembers none."""
     keep_each: int = 250
-    """Failures, cold starts and slow invocations that are remembered besides: so many of each."""
+    """Failures, cold starts and slow invocations that are remembered besides: so many of each. When there are more, the function
+    that has most of them loses its oldest one."""
     slow_ms: int = 1000
     """From how long on an invocation is a slow one."""
 
@@ -485,7 +504,8 @@ class LogConfig(Slice, frozen=True):
     memory_mb: int = 64
     """Of all functions together, in memory; of one function, 1000 records and 1 MB."""
     keep_mb: int = 64
-    """On disk, in the state directory, over restarts; 0 keeps none there."""
+    """On disk, in the state directory, over restarts; 0 keeps none there. When there is more, functions that keep more than an
+    equal share lose their oldest records."""
 
 
 class OtlpConfig(Slice, frozen=True):

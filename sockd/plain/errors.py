@@ -22,6 +22,7 @@
      │   ├─ BuffersFull              the front's memory for bodies and answers
      │   ├─ ClientGone               it waited for its turn, and nobody waits for it
      │   ├─ Draining
+     │   ├─ StartsBusy               as many of the function's sandboxes were starting as may
      │   └─ StorageFull 507               nothing was changed
      ├─ NetworkUnavailable 503            this worker cannot make private networks
      ├─ RegistryUnavailable 503           a container registry does not answer
@@ -371,6 +372,18 @@ class ClientGone(NoCapacity):
 
 class Draining(NoCapacity):
     """The worker is shutting down and accepts no new requests."""
+
+
+class StartsBusy(NoCapacity):
+    """As many sandboxes of the function were starting as the processors have work for, and none was ready in time."""
+
+    def __init__(self, waited_s: float, starting: int, init_s: int) -> None:
+        """Args: waited_s: how long the request waited; init_s: how long an init takes; 0: that is not known."""
+        super().__init__(
+            f"no sandbox was ready within {waited_s:g} s (sandbox.start_wait_s and init_timeout_s): {starting} of the function "
+            "were starting, as many as the processors have work for; nothing ran. Try again, or provision sandboxes"
+        )
+        self.retry_after_s = max(1, init_s)
 
 
 class StorageFull(NoCapacity):

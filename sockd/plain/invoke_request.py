@@ -75,6 +75,8 @@ class InvokeRequest(msgspec.Struct):
     """The code that may run, as digests and source tags (`sockd.plain.call_signature`); None: whatever is deployed."""
     entered: bool = False
     """It has had its turn: from then on it may have had effects."""
+    hides_errors: bool = False
+    """Whether a function's own error is told as its request's id alone; logs, traces and dead letters have all of it."""
     fresh: bool = False
     """In a new sandbox, whatever is idle; it takes the place of the one that would have served."""
 

@@ -26,7 +26,7 @@ class Times(msgspec.Struct, frozen=True):
     """The phases of one invocation, each in ns; a phase that did not happen is 0."""
 
     queue: int = 0
-    """Waiting for the function's concurrency."""
+    """Waiting for the function's concurrency, and for a sandbox while as many start as may."""
     setup: int = 0
     """From admission to a confined process of the function's own: memory, cgroup, root, fork."""
     init: int = 0
@@ -120,6 +120,8 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of its code, or of its image."""
     version_number: int
     handler: str
+    is_app: bool = False
+    """Whether it is known to be a web app: by its settings, its files, or what its first sandbox said."""
     memory_mb: int
     timeout_s: float
     concurrency: int

@@ -32,6 +32,8 @@ class Parts:
     """A new sandbox's connections; perhaps made ahead."""
     turns: ReadTurns = field(default_factory=ReadTurns)
     live: LiveOutput = field(default_factory=LiveOutput)
+    init_ceiling: float = 6.0
+    """Most wall-clock time of an init, as a multiple of its time limit, with what it waits for processors."""
     image: ImageBase | None = None
     """That their farm stands on."""
 

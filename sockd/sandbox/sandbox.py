@@ -35,6 +35,7 @@ from sockd.sandbox.claims import read_failure, read_imports, read_times
 from sockd.sandbox.companion import Companion
 from sockd.sandbox.deadline import Deadline
 from sockd.sandbox.exchange import NO_REQUEST, Call, Exchange, Reply
+from sockd.sandbox.init_time import LEAST_S, left_s, waited_s
 from sockd.sandbox.lifecycle import State, Step, advance
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.parts import Parts
@@ -66,10 +67,14 @@ class Sandbox:
     init_started_ns: int = 0
     """When it was ready to be a function (CLOCK_MONOTONIC), as it says itself."""
     init_ns: int = 0
+    _init_asked_s: float = 0.0
+    """When its init was first waited for, by the loop's clock."""
     _asked: int = 0
     """Requests so far. They are its own: the function sees their number, and is to learn nothing of others by it."""
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
     """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
+    on_initialized: Callable[[Sandbox], None] | None = None
+    """Called once, when its init has ended, or it with that."""
     companion: Companion | None = None
     _channel: Channel | None = None
     _exchange: Exchange | None = None
@@ -198,6 +203,8 @@ class Sandbox:
         assert self._channel is not None
         self._channel.await_result(self._asked)
         self._deadline.set(program.init_timeout_s if is_starting else program.timeout_s, self._expire)
+        if is_starting:
+            self._init_asked_s = self._loop.time()
         if call is not None:
             self._invoke(exchange, call)
         elif is_starting:
@@ -218,6 +225,7 @@ class Sandbox:
         assert self.program is not None
         self._exchange = Exchange(NO_REQUEST, done)
         self._deadline.set(self.program.init_timeout_s, self._expire)
+        self._init_asked_s = self._loop.time()
         self.process.cgroup.settle()
 
     async def _told(self, begin: Callable[[Callable[[Reply], None]], None]) -> Reply:
@@ -304,6 +312,7 @@ class Sandbox:
                 every.callback(self.process.image.watchers.discard, self.image_lost)
             if self.companion is not None:
                 every.callback(self.companion.sandbox_ended)
+            every.callback(self._tell_initialized)
             every.callback(self._finish, SandboxDied("the sandbox was destroyed"))
             every.callback(self.process.close, self.companion.sandbox_gone if self.companion is not None else None)
             if self._channel is not None:
@@ -358,6 +367,7 @@ class Sandbox:
         self.state = advance(self.state, Step.READY)
         assert self.program is not None
         self.program.is_app = body[protocol.TIMES.size :] == protocol.APP
+        self._tell_initialized()
         if exchange.number == NO_REQUEST and not exchange.is_over:
             image = self.process.image
             self._conclude(exchange, Reply(error=image.lost.again() if image is not None and image.lost else None))
@@ -365,6 +375,11 @@ class Sandbox:
         self._deadline.set(self.program.timeout_s, self._expire)
         if exchange.compose is not None:
             self._compose(exchange, exchange.compose)
+
+    def _tell_initialized(self) -> None:
+        told, self.on_initialized = self.on_initialized, None
+        if told is not None:
+            told(self)
 
     def _on_result(self, number: int, body: bytes) -> None:
         exchange = self._awaiting(protocol.RESULT, number)
@@ -456,12 +471,29 @@ class Sandbox:
         exchange, program = self._exchange, self.program
         if exchange is None or program is None or exchange.is_over:
             return  # it came in the same turn of the loop
-        phase, limit, timeout_s = "Task", "timeout_s", program.timeout_s
         if self.state is State.STARTING:
-            phase, limit, timeout_s = "Init", "init_timeout_s", program.init_timeout_s
+            self._expire_init(program)
+            return
         self.process.cgroup.kill_nowait()
-        exec_ns = 0 if self.state is State.STARTING else int(timeout_s * 1e9)
-        self._finish(TimedOut(f"{phase} timed out after {timeout_s:.2f} seconds", limit), b"", exec_ns)
+        words = f"Task timed out after {program.timeout_s:.2f} seconds"
+        self._finish(TimedOut(words, "timeout_s"), b"", int(program.timeout_s * 1e9))
+
+    def _expire_init(self, program: Program) -> None:
+        """The time of its init passed: give back what of it others have taken, or kill it."""
+        process, limit_s = self.process, program.init_timeout_s
+        elapsed_s = self._loop.time() - self._init_asked_s
+        delayed_s = waited_s(elapsed_s, process.cgroup.cpu_times(), process.limits.cpus)
+        more_s = left_s(limit_s, limit_s * process.parts.init_ceiling, elapsed_s, delayed_s)
+        if more_s:
+            self._deadline.set(more_s, self._expire)
+            return
+        process.cgroup.kill_nowait()
+        words = f"Init timed out after {limit_s:.2f} seconds"
+        if delayed_s >= LEAST_S:
+            words += (
+                f", not counting {min(delayed_s, elapsed_s - limit_s):.2f} seconds in which it waited for a processor"
+            )
+        self._finish(TimedOut(words, "init_timeout_s"))
 
     def _finish(
         self,

@@ -97,6 +97,7 @@ class Daemon:
         self.environments = Environments(worker.functions)
         self.versions = worker.versions
         self.run_rules = worker.functions.run_rules
+        self.error_details = worker.functions.error_details
         self.draining = False
         self.begin: Begin = partial(noted.begin, worker.functions.live)
         """As `WorkerApi.begin`: nothing stands between a request and its function."""
@@ -256,7 +257,9 @@ class Daemon:
 
     def _info(self, version: Version) -> FunctionInfo:
         info = version.info()
-        return msgspec.structs.replace(info, has_private=self._worker.functions.has_private(info.name))
+        functions = self._worker.functions
+        is_app = bool(version.program.is_app)
+        return msgspec.structs.replace(info, has_private=functions.has_private(info.name), is_app=is_app)
 
     def function(self, name: str) -> FunctionInfo:
         return self._info(self._worker.functions.current(name))
@@ -431,7 +434,7 @@ async def _open_doors(
     limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
     buffers = BufferBudget(buffer_bytes(config.http))
     keys = Keys.open(state.path / "keys.json")
-    callers = Callers(config.http, keys, daemon.run_rules)
+    callers = Callers(config.http, keys, daemon.run_rules, error_details=daemon.error_details)
     lambda_api = LambdaApi(daemon, access, config, state.path / "tmp", callers) if config.lambda_api.enabled else None
     url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
     page = _page(daemon, viewers, callers, config) if viewers is not None else None
@@ -448,7 +451,10 @@ async def _open_doors(
         Front(
             *(daemon, config.http),
             replays=public.replays,
-            callers=Callers(config.http, keys, daemon.run_rules, managers),
+            callers=Callers(
+                msgspec.structs.replace(config.http, errors=config.http.errors or "full"),
+                *(keys, daemon.run_rules, managers, daemon.error_details),
+            ),
         ),
         [bind_unix(state.run_socket, 0o666)],
         limits=limits,

@@ -31,6 +31,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "functions": len(worker.functions.all()),
         "sandboxes": sandbox_counts(worker),
         "queued": worker.functions.allowances.waiting(),
+        "waiting_to_start": worker.functions.allowances.waiting_to_start(),
         "zygotes": len(worker.tree.nodes),
         "learning": worker.learner.is_learning,
         "verifying": worker.verifier.pending,
@@ -81,7 +82,7 @@ def sandbox_counts(worker: Worker) -> dict[str, int]:
     spares = sum(len(node.spares) for node in worker.tree.nodes)
     kept = worker.versions.provisioning.available()
     return {
-        "busy": worker.functions.allowances.running(),
+        "busy": worker.functions.allowances.running() - worker.functions.allowances.waiting_to_start(),
         **worker.handlers.counts(),
         "spare": spares,
         "provisioned": kept,
@@ -168,6 +169,8 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     metrics.gauge(
         "queued_requests", "Requests waiting for their function's concurrency.", worker.functions.allowances.waiting
     )
+    words = "Requests waiting for a sandbox because as many of their function start as the processors have work for."
+    metrics.gauge("waiting_starts", words, worker.functions.allowances.waiting_to_start)
     metrics.gauge("zygotes", "Zygotes in the tree, the root among them.", lambda: len(worker.tree.nodes))
     metrics.gauge("memory_reserved_bytes", "Memory given to sandboxes.", lambda: budget.used)
     metrics.gauge("memory_total_bytes", "Memory that may be given to sandboxes.", lambda: budget.total)

@@ -45,6 +45,7 @@ from sockd.functions.images import Images
 from sockd.functions.initscript_store import InitscriptStore
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.provisioning import Provisioning
+from sockd.functions.start_gate import StartLimits
 from sockd.functions.versions import Versions
 from sockd.image_functions.image_compiler import ImageCompiler
 from sockd.image_functions.image_pythons import ImagePythons
@@ -181,7 +182,8 @@ class Worker:
         stack.callback(ends.close)
         answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
         pools = assembly, cgroups, budget, farm.release
-        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take)
+        ceiling = config.sandbox.init_ceiling
+        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, init_ceiling=ceiling)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         walls = {network: Wall(network, networks, maker) for network in WALLED}
         uids = UidBlock.of_host(config.sandbox.base_uid + ROOT_UIDS, ROOT_UIDS)
@@ -230,6 +232,7 @@ class Worker:
             images=images,
             programs=programs,
             image_pythons=image_pythons,
+            start_limits=StartLimits(hierarchies.usable_cpus(), config.sandbox.start_wait_s),
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
@@ -330,6 +333,7 @@ def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, ha
         on_recorded=learner.record,
         is_learning=lambda: learner.is_learning,
         on_refused=refused,
+        save=learner.save,
     )
     tree.unverified = verifier.unverified
     learner.on_made.append(verifier.consider_node)

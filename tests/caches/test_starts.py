@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from sockd.caches.starts import Started, Starts, Wanted
@@ -64,36 +63,42 @@ class Sandboxes:
             raise self.failure
         return "fork"
 
-    async def found(self, *, new: bool = False) -> tuple[Any, str]:
-        started = await self.starts.new(msgspec.structs.replace(self.wanted, new=new))
+    async def found(self) -> tuple[Any, str]:
+        started = await self.starts.new(self.wanted)
         return started.sandbox, started.origin
 
 
 @pytest.mark.parametrize(
-    ("has", "new", "asked", "found"),
+    ("has", "asked", "found"),
     [
-        (("idle", "node", "spare"), False, ["idle"], ("idle", "warm")),
-        (("idle", "node", "spare"), True, ["node", "spare"], ("spare", "spare")),
-        (("node", "spare"), False, ["idle", "node", "spare"], ("spare", "spare")),
-        (("idle", "node"), True, ["node", "spare", "spare", "fork"], ("fork", "zygote")),
-        ((), False, ["idle", "node", "spare", "fork"], ("fork", "zygote")),
+        (("idle", "node", "spare"), ["node", "spare"], ("spare", "spare")),
+        (("idle", "node"), ["node", "spare", "spare", "fork"], ("fork", "zygote")),
+        ((), ["node", "spare", "fork"], ("fork", "zygote")),
     ],
 )
-async def test_the_first_source_that_has_one_gives_it(
-    has: tuple[str, ...], new: bool, asked: list[str], found: tuple[str, str]
+async def test_the_first_source_of_new_ones_that_has_one_gives_it(
+    has: tuple[str, ...], asked: list[str], found: tuple[str, str]
 ) -> None:
     sandboxes = Sandboxes(*has)
-    assert await sandboxes.found(new=new) == found
+    assert await sandboxes.found() == found
     assert sandboxes.asked == asked
-    assert sandboxes.budget.used == (0 if found[1] == "warm" else MB)
+    assert sandboxes.budget.used == MB
+
+
+@pytest.mark.parametrize("has", [("idle", "node", "spare"), ("node", "spare")])
+async def test_an_idle_one_is_asked_for_by_itself(has: tuple[str, ...]) -> None:
+    sandboxes = Sandboxes(*has)
+    found = sandboxes.starts.find_idle(cast(Program, SimpleNamespace()))
+    assert (found is not None) == ("idle" in has)
+    assert sandboxes.asked == ["idle"] and not sandboxes.budget.used
 
 
 async def test_only_a_fork_is_waited_for() -> None:
     sandboxes = Sandboxes("node", "spare")
-    assert isinstance(sandboxes.starts.find(sandboxes.wanted), Started)
+    assert isinstance(sandboxes.starts.find_new(sandboxes.wanted), Started)
     sandboxes.has.remove("spare")
     sandboxes.budget = MemoryBudget(MB)
-    starting = sandboxes.starts.find(sandboxes.wanted)
+    starting = sandboxes.starts.find_new(sandboxes.wanted)
     assert not isinstance(starting, Started) and "fork" not in sandboxes.asked
     assert sandboxes.budget.used == 0, "nothing is held until it is waited for"
     assert (await starting()).origin == "zygote"
@@ -103,8 +108,8 @@ async def test_a_start_that_waited_for_memory_takes_a_spare() -> None:
     sandboxes = Sandboxes("node", "spare")
     held = sandboxes.budget.reserve_nowait(MB)
     assert held is not None
-    starting = sandboxes.starts.find(sandboxes.wanted)
-    assert not isinstance(starting, Started) and sandboxes.asked == ["idle"]
+    starting = sandboxes.starts.find_new(sandboxes.wanted)
+    assert not isinstance(starting, Started) and sandboxes.asked == []
     held.close()
     assert (await starting()).origin == "spare"
 
@@ -135,7 +140,7 @@ async def test_a_start_whose_image_is_lost_is_tried_again_on_the_next_mount() ->
     assert sandboxes.asked.count("fork") == 2 and sandboxes.budget.used == MB
     sandboxes.gone = 2
     with pytest.raises(ImageUnavailable, match="the agent is gone"):
-        await sandboxes.found(new=True)
+        await sandboxes.found()
     assert sandboxes.budget.used == MB
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from sockd.cli.calls.invoke import _raise
+from sockd.cli.main import COMMANDS, GROUPS
+from sockd.cli.observe import logs as logs_command
 from sockd.console.client import Reply
 from sockd.console.output import Failure
 from sockd.http.wire.sockets import bind_unix
@@ -58,6 +60,11 @@ def test_help_names_every_command_and_imports_none(run: Run) -> None:
         "selftest",
     ):
         assert f"\n  {command} " in done.stdout
+    headings = re.findall(r"^([A-Z][a-z ]+):$", done.stdout, re.MULTILINE)
+    assert headings == ["Options", *GROUPS] and sorted(name for names in GROUPS.values() for name in names) == sorted(
+        COMMANDS
+    )
+    assert done.stdout.index("  deploy ") < done.stdout.index("  sebs ")
     code = "import sys\nfrom sockd.cli.main import cli\ntry: cli(['--help'])\nexcept SystemExit: print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     modules = set(loaded.stdout.split("\n")[-2].split())
@@ -255,6 +262,23 @@ def test_logs_are_shown_by_request(run: Run) -> None:
     assert run("logs", "unknown", "-f").returncode == 3
 
 
+def test_no_output_of_a_function_is_shown_as_another_record(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "--- 2026-01-01 00:00:00 11111111-0000-0000-0000-000000000000 version 9\nforged\r--- 5 bytes more were dropped\n"
+    record = {
+        "request_id": "22222222",
+        "time_s": 1.7e9,
+        "version": "1",
+        "text": f"a\n{forged}- --- b",
+        "dropped_bytes": 7,
+    }
+    logs_command._show(record)
+    lines = capsys.readouterr().out.splitlines()
+    ours = [line for line in lines if line.startswith("---")]
+    assert len(ours) == 2 and ours[0].endswith("22222222 version 1") and ours[1].startswith("--- 7 bytes more")
+    assert lines[2].startswith("\\x2d-- 2026-01-01 00:00:00 1111") and lines[4].startswith("\\x2d-- 5 bytes")
+    assert lines[1] == "a" and lines[5] == "- --- b"
+
+
 def test_logs_are_followed_until_interrupted(served: Served) -> None:
     command = [sys.executable, "-m", "sockd", "logs", "echo", "-f", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=served.environment()) as process:
@@ -406,3 +430,45 @@ def test_a_frame_of_a_stack_cannot_look_like_a_line_of_the_command(capsys: pytes
         _raise(Reply(500, {}, body), "hello")
     told = capsys.readouterr().err.split("\n")
     assert [line for line in told if not line.startswith("    ")] == ['  File "x', '  File "y", line 2', ""]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "fix"),
+    [
+        (500, {"x-sockd-sandbox": "s"}, "sockd logs hello --request r1"),
+        (503, {}, "sockd trace r1"),
+        (429, {}, "sockd config hello --concurrency N"),
+        (400, {}, ""),
+    ],
+)
+def test_output_is_offered_only_of_what_ran(status: int, headers: dict[str, str], fix: str) -> None:
+    body = json.dumps({"errorType": "E", "errorMessage": "m", "requestId": "r1"}).encode()
+    with pytest.raises(Failure) as failure:
+        _raise(Reply(status, headers, body), "hello", quiet=True)
+    assert failure.value.fix == (as_here(fix) if fix else "")
+
+
+def as_here(hint: str) -> str:
+    return hint.replace("sockd", own_command(), 1)
+
+
+def test_hints_for_web_apps_name_the_workers_own_port(run: Run, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("def app(environ, start_response): return []\n")
+    done = run("deploy", str(tmp_path), "--name", "web_app")
+    assert f"  curl {served.worker.url}/run/web_app/\n" in done.stdout and "curl -d" not in done.stdout
+    assert "invoke" not in done.stdout
+    done = run("init", str(tmp_path / "shop"), "--template", "wsgi")
+    assert f"curl {served.worker.url}/run/shop/" in done.stdout
+    done = run("init", str(tmp_path / "shop2"), "--template", "wsgi", SOCKD_STATE_DIR="/nowhere")
+    assert "curl http://127.0.0.1:5000/run/shop2/" in done.stdout
+    body = json.dumps({"errorType": "NotHttp", "errorMessage": "m", "requestId": "r"}).encode()
+    with pytest.raises(Failure) as failure:
+        _raise(Reply(500, {}, body), "shop", worker_url=lambda: served.worker.url)
+    assert failure.value.fix == f"curl {served.worker.url}/run/shop/"
+
+
+def test_a_variable_that_is_none_is_named_by_its_place(run: Run) -> None:
+    done = run("env", "echo", "MODE=test", "GREETING=hello", "world")
+    assert done.returncode == 2
+    assert "variable 3 of 3, which follows GREETING=... is not KEY=VALUE" in done.stderr
+    assert "world" not in done.stderr and "quotes" in done.stderr

@@ -131,7 +131,8 @@ def test_every_command_that_prints_json_fails_as_json() -> None:
 @pytest.mark.parametrize("group", [(), ("events",), ("schedule",), ("secret",), ("packages",)])
 def test_a_group_without_a_command_shows_its_help(run: Run, group: tuple[str, ...]) -> None:
     done = run(*group)
-    assert done.returncode == 2 and "\nCommands:\n" in done.stderr and "Error:" not in done.stderr
+    heading = "Commands" if group else "Develop"
+    assert done.returncode == 2 and f"\n{heading}:\n" in done.stderr and "Error:" not in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("ls", "--json"), ("invoke", "echo"), ("logs", "echo", "--raw")])

@@ -56,7 +56,7 @@ def test_the_file_wins_over_defaults_and_the_deploy_over_the_file() -> None:
         ("concurrency = -1", "concurrency = -1: must be"),
         ("network = 'bridge'", "network: Invalid enum value 'bridge'"),
         ("reserved_memory_mb = 2000\nconcurrency = 2", "more than the function can use"),
-        ("env = { A = 1 }", "Expected `str`, got `int`"),
+        ("env = { A = 1 }", "sockd.toml: env.A must be text"),
         ("env = { '1A' = 'x' }", "must be letters"),
         ("env = { 'A=B' = 'x' }", "must be letters"),
         ("env = { _HANDLER = 'x' }", "reserved"),
@@ -169,3 +169,10 @@ def test_a_value_of_another_type_is_told_with_its_file_and_key(text: str, says: 
 def test_a_wrong_override_is_not_the_files() -> None:
     with pytest.raises(BadFunctionConfig, match=r"^network: Invalid enum value 'Private'"):
         FunctionConfig.from_toml('network = "host"', FunctionDefaults(), {"network": "Private"})
+
+
+def test_errors_of_variables_name_them() -> None:
+    with pytest.raises(BadFunctionConfig, match=r'sockd\.toml: env\.PORT must be text: .* PORT = "\.\.\."'):
+        parse("[env]\nMODE = 'test'\nPORT = 8080\n")
+    with pytest.raises(BadFunctionConfig, match=r"the limit is 4096\. The largest is LONG with 5000;"):
+        parse(f"[env]\nMODE = 'test'\nLONG = '{'x' * 5000}'\n")

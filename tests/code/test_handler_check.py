@@ -17,6 +17,7 @@ from sockd.plain.errors import BadFunctionConfig
         ("f.py", "\n\treturn 1\n        x", "f:f", "line 2: IndentationError"),
         ("f.py", "return 1", "f:f", "SyntaxError: 'return' outside function"),
         ("f.py", "def handler(event): return 1", "f:f", "has no f and no app"),
+        ("app.py", "def go(event): return 1", "app:app", "has no app and no lambda_handler and no handler"),
         (
             "main.py",
             "def handle(event): return 'handler'",
@@ -89,6 +90,9 @@ def test_what_may_work_is_left_to_the_sandbox(tmp_path: Path, text: str) -> None
         ("main.py", "main:handler", "from mine import *\napp = print", "main:handler"),
         ("f.py", "f:f", "def app(environ, start_response): return []", "f:app"),
         ("other.py", "other:app", "app = print", "other:app"),
+        ("app.py", "app:app", "def lambda_handler(event, context): return {}", "app:lambda_handler"),
+        ("app.py", "app:app", "def handler(event, context): return {}", "app:handler"),
+        ("app.py", "app:app", "app = handler = print", "app:app"),
     ],
 )
 def test_a_web_app_in_the_place_of_a_handler_is_named(

@@ -18,7 +18,7 @@ GOOD = {
     "threads": 1,
     "failed": {},
     "seen": {"missed": ["socks"], "every_variable": True},
-    "loaded": ["p", "p.part", "json"],
+    "loaded": [["p", ["p", "p.part", "json"]]],
 }
 
 
@@ -50,7 +50,7 @@ def test_a_zygote_reads_the_request_and_the_daemon_its_report(file: ImportFile) 
     }
     report = answered(file, GOOD)
     assert report.seconds == 0.5 and report.seen == Observed(missed=frozenset({"socks"}), every_variable=True)
-    assert report.loaded == {"p", "p.part", "json"}
+    assert report.loaded == (("p", frozenset({"p", "p.part", "json"})),)
 
 
 def test_sockds_own_modules_are_asked_for_by_name() -> None:
@@ -75,7 +75,7 @@ def test_sockds_own_modules_are_asked_for_by_name() -> None:
         {"seen": {"every_variable": 1}},
         {"seen": {"more": []}},
         {"loaded": "p"},
-        {"loaded": ["p", None]},
+        {"loaded": [["p", [None]]]},
         {"loaded": {"p": 1}},
         {"more": 1},
     ],

@@ -42,6 +42,10 @@ class FakeSandbox:
         self.state = State.DEAD
         self.on_death(self)
 
+    @property
+    def dead(self) -> bool:
+        return self.state is State.DEAD
+
     async def unpause(self) -> None:
         self.state = State.IDLE
 

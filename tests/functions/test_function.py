@@ -122,7 +122,10 @@ class House:
         for _ in range(10):
             await asyncio.sleep(0)
         admission = self.function.admission
-        return not (self.function.running or admission.running or admission.waiting)
+        starts = self.function.starts
+        return not (
+            self.function.running or admission.running or admission.waiting or starts.starting or starts.waiters
+        )
 
 
 @pytest.fixture

@@ -288,3 +288,17 @@ async def test_deploys_keep_what_commands_have_set_until_they_name_it(tmp_path: 
         await house.deploy("f", {"f.py": "def f(event): return 2"}, memory_mb=64)
         assert house.functions.current("f").config.memory_mb == 64
         assert house.progress[-1].endswith("changed by this deploy: memory_mb from 256 to 64")
+
+
+async def test_a_web_app_that_was_found_stays_the_handler_when_settings_change(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index) as house:
+        for check in ({"check_handler": True}, {"keep_packages": True}):
+            await house.deploy("f", {"main.py": "app = print"}, **check)
+            assert house.functions.current("f").record.handler == "main:app"
+        await house.functions.configure("f", {"memory_mb": 256})
+        await Environments(house.functions).change("f", {"A": "1"}, [])
+        assert house.functions.current("f").record.handler == "main:app"
+        await house.functions.configure("f", {"handler": "main:other"})
+        assert house.functions.current("f").record.handler == "main:other"

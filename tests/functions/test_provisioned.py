@@ -39,7 +39,12 @@ class House:
     def __init__(self) -> None:
         self.error: SockdError | None = None
         self.made: list[FakeSandbox] = []
-        self.pool = Pool(self.start, 10, "f:1")
+        self.offered = 0
+        self.pool = Pool(self.start, 10, "f:1", self.offer)
+
+    def offer(self) -> None:
+        assert self.pool.has_idle
+        self.offered += 1
 
     async def start(self, reservation: Reservation) -> Any:
         if self.error is not None:
@@ -59,7 +64,7 @@ async def test_what_ends_is_made_anew_and_what_is_too_much_goes() -> None:
     pool: Any = house.pool
     pool.resize(3)
     await house.settled()
-    assert (pool.available, len(house.made)) == (3, 3)
+    assert (pool.available, len(house.made), house.offered) == (3, 3, 3)
     leased = pool.lease()
     leased.state = State.BUSY
     assert pool.available == 3

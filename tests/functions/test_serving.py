@@ -13,6 +13,7 @@ from sockd.caches.starts import Started, Starting
 from sockd.functions.admission import Admission
 from sockd.functions.leased import Leased, Outcome
 from sockd.functions.serving import Serving
+from sockd.functions.start_gate import StartGate, StartLimits, StartPlace
 from sockd.latency.latency import Latency
 from sockd.plain.errors import (
     ClientGone,
@@ -71,6 +72,7 @@ class FakeFunction:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.admission = Admission(1, 1)
+        self.starts = StartGate(self.loop, StartLimits(), 1, lambda: self.admission.running)
         self.running = 0
         self.sandbox = FakeSandbox()
         self.beside = FakeBeside()
@@ -90,15 +92,20 @@ class FakeFunction:
             image=None,
         )
 
-    def find(self, request: InvokeRequest) -> Leased | Starting:
-        if self.warm:
-            return Leased(self.sandbox, "warm")  # type: ignore[arg-type]
+    def find_idle(self, request: InvokeRequest) -> Leased | None:
+        return Leased(self.sandbox, "warm") if self.warm else None  # type: ignore[arg-type]
+
+    def find_new(self, request: InvokeRequest) -> Leased | Starting:
         if isinstance(self.spare, Exception):
             raise self.spare
         return self.spare or self.forked
 
     async def forked(self) -> Started:
         raise AssertionError("`start` is this function's")
+
+    def init_begins(self, sandbox: FakeSandbox, place: StartPlace) -> None:
+        """It has initialized at once."""
+        place.end(is_ready=True)
 
     def begin_script(self, script: object, request: InvokeRequest) -> FakeBeside:
         return self.beside
@@ -146,7 +153,8 @@ async def steps() -> None:
 async def settled(function: FakeFunction) -> bool:
     """Whether nothing of any request is left."""
     await steps()
-    return not (function.running or function.admission.running or function.admission.waiting)
+    admission, starts = function.admission, function.starts
+    return not (function.running or admission.running or admission.waiting or starts.starting or starts.waiters)
 
 
 async def test_a_warm_request_is_answered_without_a_task(function: FakeFunction) -> None:

@@ -292,6 +292,8 @@ class FakeWorker:
                 self.deployed[name] = (archive.namelist(), overrides)
         except zipfile.BadZipFile:
             raise errors.BadArchive("not a zip file") from None
+        if name == "web_app":
+            return msgspec.structs.replace(info(name), is_app=True)
         if name == "noted":
             progress(Note("kept from sockd config and sockd env: memory_mb = 256"))
         if name == "slow":

@@ -13,11 +13,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sockd.confined.confined_process import ConfinedProcess
 from sockd.erofs.reader import ErofsReader
-from sockd.image_store import waiting_process
+from sockd.image_store import import_wire, waiting_process
+from sockd.image_store.image_facts import ImageFacts
 from sockd.image_store.image_store import Progress
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns, ImportSettings
 from sockd.image_store.import_wire import Compiled, Imported, Uncompiled
@@ -27,7 +29,8 @@ from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.syscalls import MountFlag
 from sockd.oci import documents
-from sockd.oci.limits import Limits
+from sockd.oci.image import ImageConfig
+from sockd.oci.limits import MOST_CONFIG_TEXTS, Limits
 from sockd.oci.reference import Reference
 from sockd.plain.errors import (
     BadImage,
@@ -212,6 +215,19 @@ async def test_an_import_is_not_sent_to_other_services_of_the_host_unless_they_a
         one.redirect = f"http://{storage}"
         await imports.run(f"{address}/team/app:v1", insecure_registries=(storage,))
         assert other.count("/blobs") == 3
+
+
+def test_a_message_with_a_configuration_over_the_limits_is_none() -> None:
+    """As a process would send it that strangers have taken over; its own check is in `documents`."""
+
+    def line(variables: int) -> bytes:
+        config = ImageConfig(env=tuple(f"A{n}=1" for n in range(variables)))
+        values = {"facts": ImageFacts(), "layers": 1, "size_bytes": 1, "metadata_chunks": 1, "notes": ()}
+        return import_wire.encode(Imported(digest=f"sha256:{'0' * 64}", config=config, **values))  # type: ignore[arg-type]
+
+    assert isinstance(import_wire.decode(line(MOST_CONFIG_TEXTS)), Imported)
+    with pytest.raises(msgspec.ValidationError, match="4097 variables; the limit is 4096"):
+        import_wire.decode(line(MOST_CONFIG_TEXTS + 1))
 
 
 async def test_an_import_that_takes_too_long_ends_with_its_process(imports: Imports) -> None:

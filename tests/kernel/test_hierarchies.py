@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,3 +83,23 @@ def test_this_host_is_usable() -> None:
     found = Hierarchies.detect()
     assert found.missing == ()
     assert all(Path(base, "cgroup.procs").exists() for base in found.bases)
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "cpus"),
+    [
+        (2, {"cpu.max": "150000 100000\n"}, 1.5),
+        (2, {"cpu.max": "max 100000\n"}, 4),
+        (2, {}, 4),
+        (2, {"cpu.max": "900000 100000\n"}, 4),
+        (1, {"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}, 0.5),
+        (1, {"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, 4),
+    ],
+)
+def test_no_more_processors_are_usable_than_affinity_and_quota_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: Any, files: dict[str, str], cpus: float
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 5})
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert Hierarchies(None, Controller(str(tmp_path), version), None, None, None).usable_cpus() == cpus

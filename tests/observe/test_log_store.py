@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
-from sockd.observe import log_store
+from sockd.observe import log_segments, log_store
 from sockd.observe.log_store import LogStore
 from sockd.plain.telemetry import LogRecord
 
@@ -156,3 +158,102 @@ def test_more_than_may_wait_is_lost_and_counted(tmp_path: Path, monkeypatch: pyt
         assert store.lost == 5 and len(await store.find("f")) == 5
 
     stored(tmp_path, write)
+
+
+def test_a_function_that_prints_much_pushes_out_its_own_records_and_no_other_s(tmp_path: Path) -> None:
+    keep_bytes = 200_000
+    quiet = [record(number, b"q" * 300, f"quiet {number % 5}") for number in range(50)]
+
+    async def write(store: LogStore) -> None:
+        for each in quiet:
+            await store.append(each)
+        for number in range(2000):
+            await store.append(record(number, b"x" * 1000, "loud"))
+
+    async def read(store: LogStore) -> None:
+        for number in range(5):
+            assert await store.find(f"quiet {number}") == quiet[number::5]
+        loud = [int(each.request_id[:8], 16) for each in await store.find("loud")]
+        assert loud == list(range(loud[0], 2000)) and len(loud) > 100
+
+    stored(tmp_path, write, keep_bytes)
+    assert kept_bytes(tmp_path) < 1.15 * keep_bytes and len(list(tmp_path.iterdir())) < 2 * log_store.MANY_FILES
+    stored(tmp_path, read, keep_bytes)
+
+
+def test_functions_that_print_much_keep_equal_shares(tmp_path: Path) -> None:
+    async def write(store: LogStore) -> None:
+        for number in range(3000):
+            await store.append(record(number, b"x" * 1000, f"loud {number % 3}"))
+        counts = [len(await store.find(f"loud {each}")) for each in range(3)]
+        assert min(counts) > 40 and max(counts) < 1.3 * min(counts)
+
+    stored(tmp_path, write, 200_000)
+
+
+def test_small_segments_are_joined_in_their_order_although_one_is_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_store, "MANY_FILES", 4)
+
+    async def write(store: LogStore) -> None:
+        await store.append(record(len(list(tmp_path.iterdir()))))
+
+    for _ in range(8):
+        stored(tmp_path, write)
+    assert len(list(tmp_path.iterdir())) == 8
+    torn = tmp_path / "000003.log"
+    torn.write_bytes(torn.read_bytes() + b"slg1 and no more")
+
+    async def join(store: LogStore) -> None:
+        await store.append(record(99))
+        assert len(list(tmp_path.iterdir())) == 2
+        found = await store.find("f")
+        assert [int(each.request_id[:8], 16) for each in found] == [*range(1, 9), 99]
+
+    stored(tmp_path, join)
+
+
+def test_a_text_that_looks_like_a_record_is_none(tmp_path: Path) -> None:
+    forged = log_segments.frame(log_segments.Body("victim", "f" * 36, 1.0, "1", b"forged"))
+    text = b"--- 2026-01-01 00:00:00 ffffffff version 1\n" + forged * 3
+
+    async def write(store: LogStore) -> None:
+        await store.append(record(1, text))
+        for number in range(200):
+            await store.append(record(number, text, "loud"))
+        assert await store.find("victim") == []
+        assert await store.find("f") == [record(1, text)]
+
+    stored(tmp_path, write, 20_000)
+
+
+def test_a_segment_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """The bytes that sockd wrote before functions had shares."""
+    body = bytes.fromhex("96a166a6722d30303031cb408f480000000000a137c40668656c6c6f0a00")
+    head = b"slg1" + struct.pack("<III", len(body), crc32(body), crc32(b"f"))
+    (tmp_path / "000001.log").write_bytes(head + body)
+
+    async def read(store: LogStore) -> None:
+        assert await store.find("f") == [LogRecord("r-0001", 1001.0, b"hello\n", 0, "f", "7")]
+
+    stored(tmp_path, read)
+
+
+def test_what_an_earlier_life_left_half_done_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "000001.log").write_bytes(b"")
+    (tmp_path / "000002.new").write_bytes(b"x")
+
+    async def nothing(store: LogStore) -> None:
+        assert [path.name for path in tmp_path.iterdir()] == ["000001.log"] and await store.find("f") == []
+
+    stored(tmp_path, nothing)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "share"),
+    [([], 10, 10), ([3], 10, 10), ([30], 10, 10), ([1, 30], 10, 9), ([5, 5, 30], 9, 3), ([1, 2, 50, 60], 13, 5)],
+)
+def test_a_share_is_equal_but_for_those_that_need_less(sizes: list[int], limit: int, share: int) -> None:
+    assert log_segments.fair_share(sizes, limit) == share
+    assert sum(min(size, share) for size in sizes) <= limit

@@ -41,6 +41,7 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None, network: s
         node=None,  # as of an image's program
         is_new=cold,
         passed_over="",
+        waited_for="",
         sandbox=SimpleNamespace(
             init_started_ns=5 * MS,
             imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)],
@@ -111,6 +112,16 @@ def test_many_successes_do_not_push_out_a_failure_a_cold_start_or_a_slow_request
     assert (failed.error_type, told["error"]) == ("KeyError", "'missing'")
     assert told["stack"][-1] == "frame 2999\n" and sum(map(len, told["stack"])) <= traces_module.STACK_CHARS
     assert traces.why(traces.get("f0f0")) == "The requests before it are no longer remembered."
+
+
+def test_failures_of_one_function_do_not_push_out_those_of_another() -> None:
+    traces = Traces(TraceConfig(keep=10, keep_each=6))
+    for name, count in (("quiet", 2), ("loud", 1000), ("other", 1), ("loud", 1000)):
+        for number in range(count):
+            failed = outcome(cold=False, error=FunctionFailed("KeyError", str(number), []))
+            traces.add(InvokeRequest(name, b"", f"{name}{number}".encode().ljust(16, b"-"), 0), failed)
+    kept = [(each.function, each.message) for each in traces.last(99, kind="failed")]
+    assert kept == [("loud", "999"), ("loud", "998"), ("loud", "997"), ("other", "0"), ("quiet", "1"), ("quiet", "0")]
 
 
 def test_none_is_kept_where_none_is_wanted() -> None:

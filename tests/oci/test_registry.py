@@ -34,7 +34,7 @@ from sockd.plain.errors import BadImage, ImageAccessDenied, NoSuchImage, Registr
 from tests.support import docker_registry as registries
 from tests.support.docker_registry import Registry, docker_registry
 from tests.support.oci_images import Blobs, descriptor, digest, member, needs, tar
-from tests.support.scripted_registry import TOKEN, Script, scripted_registry
+from tests.support.scripted_registry import TOKEN, Script, raw_registry, scripted_registry
 
 LAYERS = [tar([member("etc/a", b"1" * 3_000_000)]), tar([member("etc/b", b"2")])]
 GIVEN = Credentials("user", "password")
@@ -267,6 +267,13 @@ def test_another_part_than_the_one_asked_for_is_refused(script: Script, pull: Pu
     script.range_shift, script.break_after = 1, [100_000, 50, 50]
     with pytest.raises(BadImage, match="another part"):
         pull()
+
+
+@pytest.mark.parametrize("size", [b"-5", b"-1", b"x", b""])
+def test_a_size_of_a_chunk_that_cannot_be_is_a_broken_connection(tmp_path: Path, size: bytes) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n" + b"x" * 100
+    with raw_registry(answer) as address, pytest.raises(RegistryUnavailable, match="broke 5 times"):
+        pulled(f"{address}/team/app:v1", tmp_path)
 
 
 def test_a_connection_that_breaks_at_once_again_and_again_is_given_up(script: Script, pull: Pull) -> None:

@@ -119,6 +119,7 @@ def with_layers(*kinds: str) -> dict[str, Any]:
         ({"schemaVersion": 1, "name": "x", "fsLayers": []}, "old manifest schema 1"),
         ({"schemaVersion": 2, "mediaType": documents.SCHEMA_1[1]}, "old manifest schema 1"),
         ({**MANIFEST, "manifests": []}, "a manifest and an index at once"),
+        ({**MANIFEST, "rootfs": {"type": "layers", "diff_ids": []}}, "a manifest and a configuration at once"),
         ({"schemaVersion": 2}, "has no|is malformed|neither"),
         ([], "is malformed"),
         ("text", "is malformed"),
@@ -154,6 +155,13 @@ def test_a_manifest_that_is_no_image_is_refused_with_the_reason(tmp_path: Path, 
         (b'{"rootfs": {"diff_ids": []}, "config": {"Env": ["A=\\u0000"]}}', "zero byte"),
         (b'{"rootfs": {"diff_ids": []}, "os": "windows", "architecture": "amd64"}', "is for windows/amd64"),
         (b'{"rootfs": {"diff_ids": ["x"]}}', "has 0 layers"),
+        (b'{"rootfs": {"diff_ids": []}, "layers": []}', "is a manifest or an index at once"),
+        (b'{"rootfs": {"diff_ids": []}, "manifests": null}', "is a manifest or an index at once"),
+        (configuration([], Env=[f"A{n}=1" for n in range(200_000)]), "200000 variables; the limit is 4096"),
+        (configuration([], Env=["A=" + "x" * 7_000_000]), "7000003 bytes of variables and words; the limit is 262144"),
+        (configuration([], Cmd=["x"] * 5000), "5000 words; the limit is"),
+        (configuration([], Labels={"a": "x" * 1_100_000}), "bytes of texts; the limit is 1048576"),
+        (configuration([], Volumes={f"/{n}": {} for n in range(5000)}), "5000 ports and volumes; the limit is"),
     ],
 )
 def test_a_configuration_that_is_wrong_is_refused_with_the_reason(tmp_path: Path, config: bytes, words: str) -> None:
@@ -338,3 +346,21 @@ def test_an_archive_with_endless_members_is_refused(tmp_path: Path) -> None:
     (tmp_path / "many.tar").write_bytes(tarfile.TarInfo("same").tobuf() * 20_001)
     with pytest.raises(BadImage, match="more than 20000 members"):
         resolved(str(tmp_path / "many.tar"), tmp_path)
+
+
+def test_one_digest_is_not_the_manifest_of_one_image_and_the_configuration_of_another(tmp_path: Path) -> None:
+    """In a registry the digest would name the one image, and in a docker archive the other."""
+    both = {**MANIFEST, "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in LAYERS[:1]]}}
+    data = json.dumps(both).encode()
+    archive = tmp_path / "archive.tar"
+    manifest = [{"Config": "config.json", "Layers": ["layer.tar"], "RepoTags": ["app:v1"]}]
+    members = [("manifest.json", json.dumps(manifest).encode()), ("config.json", data), ("layer.tar", LAYERS[0])]
+    archive.write_bytes(tar([member(name, each) for name, each in members]))
+    with pytest.raises(BadImage, match="is a manifest or an index at once"):
+        resolved(f"docker-archive:{archive}", tmp_path)
+    blobs = Blobs()
+    for each in (CONFIG, *LAYERS):
+        blobs.keep(each)
+    path = blobs.write_layout(tmp_path / "layout", {"v1": blobs.keep(data)})
+    with pytest.raises(BadImage, match="is a manifest and a configuration at once"):
+        resolved(f"oci:{path}", tmp_path)

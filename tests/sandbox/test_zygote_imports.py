@@ -180,7 +180,8 @@ def test_a_fork_has_the_modules_that_the_imports_have_loaded_and_no_others(
     before = set(house.answer(SEES, zygote=house.spawn()))
     own = set(house.answer(f"import p\n{SEES}", zygote=house.spawn(), paths=[path]))
     zygote = house.spawn()
-    loaded = house.import_modules(zygote, ["p"]).loaded
+    ((name, loaded),) = house.import_modules(zygote, ["p"]).loaded
+    assert name == "p"
     assert {"p", *loads} <= loaded == own - before
     assert set(house.answer(SEES, zygote=zygote, paths=[path])) == own
 

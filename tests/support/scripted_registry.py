@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import json
 import re
+import socketserver
 import ssl
 import threading
 from collections import Counter
@@ -146,3 +147,28 @@ def scripted_registry(script: Script, *, tls: ssl.SSLContext | None = None) -> I
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextlib.contextmanager
+def raw_registry(answer: bytes) -> Iterator[str]:
+    """HOST:PORT of a server that sends the same bytes to each request, and closes; until the block ends."""
+
+    class Raw(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            if self.rfile.readline().startswith(b"GET "):  # not the beginning of TLS
+                while self.rfile.readline().strip():
+                    pass
+                self.wfile.write(answer)
+
+    class Server(socketserver.ThreadingTCPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            return
+
+    with Server(("127.0.0.1", 0), Raw) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -6,9 +6,9 @@ checks frame types, lengths and request numbers, and destroys a sandbox whose ch
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from json import dumps  # functions may replace json's
 from time import monotonic_ns, tzset
 
 from sockd_zygote import _native, protocol
@@ -268,7 +268,7 @@ def stop_timing(timer: ImportTimer | None) -> bytes:
     if not timer.seconds:
         return b"[]"
     found = imported(timer.seconds)
-    while len(body := json.dumps(found, separators=(",", ":")).encode()) > MODULES_MAX_BYTES:
+    while len(body := dumps(found, separators=(",", ":")).encode()) > MODULES_MAX_BYTES:
         del found[len(found) * 3 // 4 :]
     return body
 
@@ -276,7 +276,7 @@ def stop_timing(timer: ImportTimer | None) -> bytes:
 def too_large(max_bytes: int) -> bytes:
     message = f"Response payload size exceeded maximum allowed payload size ({max_bytes} bytes)."
     answer = {"errorMessage": message, "errorType": "Function.ResponseSizeTooLarge", "stackTrace": []}
-    return json.dumps(answer).encode()
+    return dumps(answer).encode()
 
 
 def flush() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from json import dumps  # functions may replace json's
 
 from sockd_zygote.messages import suggestions
 from sockd_zygote.messages.own_traceback import OwnModules, TracebackException, extract_tb, format_list
@@ -182,13 +183,13 @@ def encode(kind: str, message: str, stack: Sequence[str], more: Sequence[str] = 
 
     Args: more: lines to follow the stack; root: and these behind them, which are left out last."""
     answer = {"errorMessage": cut(message), "errorType": kind[:200], "stackTrace": []}
-    room = FAILED_MAX_BYTES - len(json.dumps(answer)) - 3 * (len(LEFT_OUT) + 20)
+    room = FAILED_MAX_BYTES - len(dumps(answer)) - 3 * (len(LEFT_OUT) + 20)
     # Where it was raised comes last, and is never left out first.
     innermost, room = within(room, list(reversed(stack)))
     last, room = within(room, root)
     lines, _ = within(room, more)
     answer["stackTrace"] = innermost[::-1] + lines + last
-    return json.dumps(answer).encode()
+    return dumps(answer).encode()
 
 
 def within(room: int, lines: Sequence[str]) -> tuple[list[str], int]:
@@ -196,7 +197,7 @@ def within(room: int, lines: Sequence[str]) -> tuple[list[str], int]:
     kept: list[str] = []
     for line in lines[:MAX_STACK]:
         line = line[:MAX_LINE]
-        room -= len(json.dumps(line)) + 2
+        room -= len(dumps(line)) + 2
         if room < 0:
             break
         kept.append(line)
@@ -208,7 +209,7 @@ def within(room: int, lines: Sequence[str]) -> tuple[list[str], int]:
 def cut(text: str) -> str:
     """A text whose JSON has MESSAGE_BYTES at most."""
     kept = text[:MESSAGE_BYTES]
-    while len(json.dumps(kept)) > MESSAGE_BYTES - len(CUT) - 20:
+    while len(dumps(kept)) > MESSAGE_BYTES - len(CUT) - 20:
         kept = kept[: len(kept) * 3 // 4]
     return text if kept == text else kept + CUT % (len(text) - len(kept))
 

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import traceback
+from json import dumps  # functions may replace json's
 
 from sockd_zygote.messages import current_request
 from sockd_zygote.messages.errors import place_and_notes, related
@@ -60,10 +61,10 @@ class JsonFormatter(logging.Formatter):
             fields["location"] = f"{record.pathname}:{record.funcName}:{record.lineno}"
         extra = {name: value for name, value in record.__dict__.items() if name not in OWN_FIELDS}
         try:
-            return json.dumps({**extra, **fields}, ensure_ascii=False, default=str, allow_nan=False)
+            return dumps({**extra, **fields}, ensure_ascii=False, default=str, allow_nan=False)
         except Exception:  # the values are the function's: NaN, keys that are tuples, a list in itself, any __str__
             extra = {name: encodable(value) for name, value in extra.items()}
-            return json.dumps({**extra, **fields}, ensure_ascii=False)
+            return dumps({**extra, **fields}, ensure_ascii=False)
 
 
 def message_of(record: logging.LogRecord) -> str:
@@ -77,7 +78,7 @@ def message_of(record: logging.LogRecord) -> str:
 def encodable(value: object) -> object:
     """The value as JSON has it, or its text."""
     try:
-        return json.loads(json.dumps(value, default=str, allow_nan=False))
+        return json.loads(dumps(value, default=str, allow_nan=False))
     except Exception:
         return text_of(value)
 

@@ -100,8 +100,21 @@ def loggers(logging: Any) -> dict[str, list[object]]:
     return {name: told for name, told in told.items() if told[1:] != NEW_LOGGER}
 
 
+def handler_settings(handler: Any) -> list[object]:
+    """Return what decides where and how a handler of logging writes."""
+    formatter, stream = getattr(handler, "formatter", None), getattr(handler, "stream", None)
+    layout = [getattr(formatter, name, None) for name in ("_fmt", "datefmt")]
+    return [
+        type(handler).__qualname__,
+        handler.level,
+        type_names([formatter]),
+        layout,
+        str(getattr(stream, "name", "")),
+    ]
+
+
 def logger_settings(logger: Any) -> list[object]:
-    handlers, filters = type_names(logger.handlers), type_names(logger.filters)
+    handlers, filters = list(map(handler_settings, logger.handlers)), type_names(logger.filters)
     return [type(logger).__qualname__, logger.level, logger.propagate, logger.disabled, handlers, filters]
 
 

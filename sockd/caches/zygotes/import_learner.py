@@ -81,7 +81,7 @@ class ImportLearner:
         self._config = config
         self._tree = tree
         self._learned = state / "learned.json"
-        self.recordings = Recordings(state / "recordings", max_modules=config.max_modules)
+        self.recordings = Recordings(state / "recordings")
         self.refused, problem = load_learned(self._learned, self.recordings)
         if problem:
             _log.warning("%s", problem)
@@ -210,7 +210,7 @@ class ImportLearner:
         for import_ in list(self.recordings.failed):
             if name is None or name in (key_of_import(import_), name_of(key_of_import(import_))):
                 del self.recordings.failed[import_]
-        self._sharing.forget()
+        self._forget_sharing()
         self.save()
         return sorted(forgiven)
 
@@ -230,10 +230,17 @@ class ImportLearner:
         """A distribution was removed from the install cache: forget it, and every Zygote that has it."""
         self.recordings.forget(key)
         self.refused.forgive(key)
-        self._sharing.forget()
         self._costs = None
         for node in [node for node in self._tree.nodes if key in node.shared.packages]:
             self._tree.remove(node)
+        self._forget_sharing()
+
+    def _forget_sharing(self) -> None:
+        """Predict anew, from what the Zygotes of today have seen."""
+        self._sharing.forget()
+        for node in self._tree.nodes:
+            if node.imports:
+                self._sharing.learn(node.imports, node.shared)
 
     @property
     def is_learning(self) -> bool:

@@ -47,11 +47,10 @@ class SavedNode(msgspec.Struct, frozen=True):
 class Recordings:
     """Every recording by its version's `ImportView.program`."""
 
-    def __init__(self, directory: Path, *, max_modules: int = 5000) -> None:
-        """Args: directory: of the files, made when it is missing; max_modules: most that one Zygote may import."""
+    def __init__(self, directory: Path) -> None:
+        """Args: directory: of the files, made when it is missing."""
         self._directory = directory
         self._known: OrderedDict[str, TopLevel] = OrderedDict()
-        self.max_modules = max_modules
         self.failed: OrderedDict[str, str] = OrderedDict()
         """Imports that failed in a Zygote, by id, and the error."""
         self.verified: OrderedDict[str, None] = OrderedDict()
@@ -92,11 +91,6 @@ class Recordings:
         self.failed[import_] = error
         while len(self.failed) > MAX_FAILED:
             self.failed.popitem(last=False)
-
-    def forgive(self, key: str) -> None:
-        """Let the imports of a distribution that failed be tried again."""
-        for import_ in [each for each in self.failed if each.endswith(f"@{key}")]:
-            del self.failed[import_]
 
     def note_verified(self, pair: str) -> None:
         self.verified[pair] = None

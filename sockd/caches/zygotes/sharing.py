@@ -106,7 +106,7 @@ class Sharing:
         kept = {
             import_
             for import_ in wanted - {whole_path}
-            if our_top.modules_of(import_) <= their_top.shareable
+            if our_top.modules_of(import_) == their_top.modules_of(import_) <= their_top.shareable
             and not self._needed(our_top.keys_of_id(import_), our_top.closure) & refused
         }
         return frozenset(kept | ({whole_path} & wanted if kept else set()))

@@ -52,8 +52,8 @@ from sockd.caches.zygotes.selection import (
 )
 from sockd.caches.zygotes.sharing import Sharing
 from sockd.caches.zygotes.simulated_tree import SimulatedNode, SimulatedTree
-from sockd.caches.zygotes.soundness import Preimported
-from sockd.caches.zygotes.top_level import Module, Step, TopLevel, key_of_import, out_of_order
+from sockd.caches.zygotes.soundness import OF_TOP_LEVELS, ImportView, Preimported, difference
+from sockd.caches.zygotes.top_level import Module, Step, TopLevel, key_of_import
 from sockd.farm.imported import Observed
 
 MB = 1 << 20
@@ -149,10 +149,25 @@ class Trace:
         self, parent: Preimported, imports: frozenset[str], path: frozenset[str], top: TopLevel
     ) -> Preimported:
         """What a Zygote has seen that was forked from another and made for a function. Args: path: the packages on sys.path."""
-        loaded = frozenset().union(*(top.modules_of(import_) for import_ in imports))
-        missed = frozenset().union(*(self.looks_for[key_of_import(import_)] for import_ in imports if "@" in import_))
-        order = tuple(dict.fromkeys((*parent.order, *top.in_order(imports))))
-        return Preimported(path, seen=Observed(found=loaded, missed=missed - loaded), loaded=loaded, order=order)
+        names = [name for name in top.in_order(imports) if name not in parent.order]
+        groups = (*parent.groups, *((name, top.whole[name]) for name in names))
+        loaded = frozenset().union(*(modules for _, modules in groups))
+        keys = (step.key for step in top.steps if step.name in loaded)
+        missed = frozenset().union(*(self.looks_for[key] for key in keys)) - loaded
+        seen, order = Observed(found=loaded, missed=missed), (*parent.order, *names)
+        return Preimported(path, seen=seen, loaded=loaded, order=order, groups=groups)
+
+
+def whole_costs(trace: Trace) -> dict[str, PackageCost]:
+    """What each import of functions' code costs where nothing is loaded yet: the most of all functions."""
+    own = {key_of_import(import_): cost for import_, cost in trace.costs.items()}
+    costs: dict[str, PackageCost] = {}
+    for top in trace.functions:
+        for step, _ in top.outer_steps():
+            parts = [own[key] for key in sorted(top.keys_of(step))]
+            cost = PackageCost(fsum(part.seconds for part in parts), sum(part.bytes for part in parts))
+            costs[step.id] = max(cost, costs.get(step.id, cost))
+    return costs
 
 
 def top_level(imports: Sequence[Sequence[Step]]) -> TopLevel:
@@ -211,6 +226,8 @@ class Simulation:
     _wanted: list[frozenset[str]] = field(init=False)
     """The set of imports that each function is known by."""
     _known: Sharing | None = field(init=False)
+    _costs: dict[str, PackageCost] = field(init=False)
+    """Of what a Zygote imports: by the sound rule, a package with all that it imports in turn."""
     _shared: dict[str, Preimported] = field(default_factory=dict)
     """Of each Zygote, by its id."""
     _rng: Random = field(init=False)
@@ -228,7 +245,8 @@ class Simulation:
         tops = self.trace.functions
         self._wanted = [self._known.know(top) for top in tops] if self._known is not None else self.trace.imports
         self._rng = Random(self.seed)
-        self.tree = SimulatedTree(self.trace.costs)
+        self._costs = whole_costs(self.trace) if self._known is not None else self.trace.costs
+        self.tree = SimulatedTree(self._costs)
 
     def run(self) -> Summary:
         """Plays the whole trace."""
@@ -247,28 +265,36 @@ class Simulation:
             self._handlers.move_to_end(call)
             return "warm", WARM_S
         self._making = [node for node in self._making if node.ready_s > now_s]
-        wanted, imports = self._wanted[call], self.trace.imports[call]
+        wanted = self._wanted[call]
         ready: Iterable[SimulatedNode] = self.tree.nodes.values()
         if self._making:
             ready = [node for node in ready if node.ready_s <= now_s]
         node = best_node(ready, wanted, self._rng, lambda node: self._serves(node, wanted, call))
         self.tree.count_use(node, now_s)
-        missing = imports - node.imports
-        self._keep_handler(call, HANDLER_BYTES + self.tree.bytes_of(missing))
+        missing = self._missing(node, call)
+        self._keep_handler(call, HANDLER_BYTES + sum(self.trace.costs[each].bytes for each in missing))
         self._demand.hit(wanted, now_s)
         if missing and len(self._making) < MAKING_AT_ONCE:
             self._grow(wanted, call, now_s)
-        latency = FORK_S + FORK_S_PER_BYTE * node.bytes + self.tree.seconds_of(missing)
+        latency = FORK_S + FORK_S_PER_BYTE * node.bytes + fsum(self.trace.costs[each].seconds for each in missing)
         return ("exact" if not missing else "partial" if node.imports else "root"), latency
 
     def _serves(self, node: SimulatedNode, wanted: frozenset[str], call: int) -> bool:
         verdict = node.verdicts.get(wanted)
         if verdict is None:
-            shared = self._shared.get(node.id)
-            verdict = node.verdicts[wanted] = self._sharing.serves(node.imports, wanted) and (
-                shared is None or not out_of_order(shared.order, shared.loaded, self.trace.functions[call])
-            )
+            top, shared = self.trace.functions[call], self._shared.get(node.id, Preimported())
+            view = ImportView(top.closure, top=top)
+            verdict = self._sharing.serves(node.imports, wanted) and not difference(shared, view, OF_TOP_LEVELS)
+            node.verdicts[wanted] = verdict
         return verdict
+
+    def _missing(self, node: SimulatedNode, call: int) -> frozenset[str]:
+        """The packages that a start imports itself, by import id."""
+        imports = self.trace.imports[call]
+        if self._known is None:
+            return imports - node.imports
+        loaded = self._shared[node.id].loaded if node.id in self._shared else frozenset()
+        return frozenset(each for each in imports if each.partition("@")[0] not in loaded)
 
     def _keep_handler(self, call: int, size: int) -> None:
         self._handlers[call] = size
@@ -298,7 +324,7 @@ class Simulation:
     def _plan(self, wanted: frozenset[str], now_s: float) -> NewNode | None:
         if self._policy.plan == "none":
             return None
-        nodes, costs = list(self.tree.nodes.values()), self.trace.costs
+        nodes, costs = list(self.tree.nodes.values()), self._costs
         # A Zygote still being made cannot be forked, but must not be made twice.
         depths = {node.id: node.depth for node in nodes if node.ready_s <= now_s}
         if self._policy.plan == "exact":

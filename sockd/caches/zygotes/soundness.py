@@ -46,6 +46,8 @@ class Preimported:
     """Modules that are there since, with those of its ancestors."""
     order: tuple[str, ...] = ()
     """The modules that it was told to import, behind its ancestors'."""
+    groups: tuple[tuple[str, frozenset[str]], ...] = ()
+    """Of these the ones that have loaded something, with what each has loaded."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -109,6 +111,14 @@ def _modules_loaded(shared: Preimported, view: ImportView) -> str:
     if early := surplus & view.top.loaded:
         return view.top.change or f"no Zygote may import {min(early)} for the function"
     return _first("the function's top level does not import {}", surplus)
+
+
+def _whole_imports(shared: Preimported, view: ImportView) -> str:
+    """Each import must have loaded what it loads for the function's code: a part of another one would come too early."""
+    whole = view.top.whole if view.top is not None else {}
+    return _first(
+        "the function's code does not import {} by itself", {n for n, group in shared.groups if whole.get(n) != group}
+    )
 
 
 def _order_of_imports(shared: Preimported, view: ImportView) -> str:
@@ -199,8 +209,9 @@ OBSERVATIONS: tuple[Clause, ...] = (
     _variables_read,
 )
 """What the imports of a Zygote have observed."""
-CLAUSES: tuple[Clause, ...] = (*OBSERVATIONS, _modules_loaded, _order_of_imports)
-"""And what the function's own top level does."""
+OF_TOP_LEVELS: tuple[Clause, ...] = (_modules_loaded, _whole_imports, _order_of_imports)
+"""What the function's own top level does."""
+CLAUSES: tuple[Clause, ...] = (*OBSERVATIONS, *OF_TOP_LEVELS)
 
 
 def _offered(offer: Provided, names: frozenset[str]) -> frozenset[str]:

@@ -20,7 +20,6 @@ import msgspec
 from sockd.plain.untrusted import read_seconds
 
 MAX_STEPS = 5000
-MAX_MODULES = 20_000
 STANDARD_LIBRARY = ""
 """The key of modules of the standard library, which no distribution has."""
 STANDARD_LIBRARY_WORDS = "the standard library"
@@ -122,19 +121,27 @@ class TopLevel:
 
     @cached_property
     def wanted(self) -> frozenset[str]:
-        """Ids of the steps that a Zygote may do ahead for this version, and of its sys.path."""
-        steps = {step.id for step in self.unchanged if not (self.standard_only and self.keys_of(step))}
+        """Ids of the imports of its code that a Zygote may do ahead for this version, and of its sys.path."""
+        steps = {step.id for step, _ in self.outer_steps() if not (self.standard_only and self.keys_of(step))}
         return frozenset(steps | {path_id(self.closure)}) if steps else frozenset()
 
     @cached_property
     def asked_for(self) -> frozenset[str]:
-        """As `wanted`, with the steps that own code has changed something for."""
-        return self.wanted | {step.id for step in self.steps} | {path_id(self.closure)}
+        """As `wanted`, with the imports that own code has changed something for."""
+        return self.wanted | {step.id for step in self.steps if step.outer < 0} | {path_id(self.closure)}
+
+    @cached_property
+    def whole(self) -> dict[str, frozenset[str]]:
+        """Of each unchanged import of its code, by name, all modules that it loads."""
+        return {step.name: modules for step, modules in self.outer_steps()}
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """Import time by id, of each step without its parts."""
-        return {step.id: sum(module.seconds for module in step.modules) for step in self.steps}
+        """Import time by id, of each import of its code."""
+        outer = [step for step in self.steps if step.outer < 0]
+        return {
+            step.id: sum(module.seconds for part in self._parts[step.id] for module in part.modules) for step in outer
+        }
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -174,7 +181,7 @@ class TopLevel:
 
     def in_order(self, imports: frozenset[str]) -> list[str]:
         """The module names of these imports, in the order in which they began here."""
-        return list(dict.fromkeys(step.name for step in self.steps if step.id in imports))
+        return list(dict.fromkeys(step.name for step in self.steps if step.outer < 0 and step.id in imports))
 
     def outer_steps(self) -> Iterator[tuple[Step, frozenset[str]]]:
         """Unchanged steps that the function's code asks for, with all modules that each loads."""
@@ -201,12 +208,12 @@ def out_of_order(order: Sequence[str], loaded: frozenset[str], top: TopLevel) ->
     return ""
 
 
-def read_steps(told: object, closure: frozenset[str]) -> tuple[Step, ...]:
-    """Check what a sandbox says of its imports. Raises: BadRecording."""
+def read_steps(told: object, closure: frozenset[str], *, most: int = 5000) -> tuple[Step, ...]:
+    """Check what a sandbox says of its imports. Args: most: modules that one top level may load. Raises: BadRecording."""
     try:
         steps = msgspec.convert(told, tuple[Step, ...])
-        if len(steps) > MAX_STEPS or sum(len(step.modules) for step in steps) > MAX_MODULES:
-            raise BadRecording("too many modules in one recording")
+        if len(steps) > MAX_STEPS or sum(len(step.modules) for step in steps) > most:
+            raise BadRecording(f"it imports more than {most} modules (zygote.max_modules)")
         return tuple(_checked(number, step, closure) for number, step in enumerate(steps))
     except (ValueError, TypeError, OverflowError) as error:  # msgspec's errors are ValueErrors
         raise BadRecording(f"the answer of a trial is no recording: {error}") from None

@@ -128,8 +128,10 @@ class Verifier:
         on_recorded: Callable[[ImportView, TopLevel], None] = lambda view, top: None,
         is_learning: Callable[[], bool] = lambda: False,
         on_refused: Callable[[ZygoteNode, ImportView, bool], None] = lambda node, view, has_served: None,
+        save: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
+        save: publishes the recordings, after the last verification that waits;
         recordings: has the pairs that were verified, also by an earlier daemon;
         on_recorded: called with each recording;
         on_refused: called with each pair that is refused, and whether it may have served until then."""
@@ -139,6 +141,7 @@ class Verifier:
         self._on_recorded = on_recorded
         self._is_learning = is_learning
         self._on_refused = on_refused
+        self._save = save
         self._refusals = Refusals()
         self._refused: dict[Key, Refused] = {}
         self._waiting: OrderedDict[Key, Work] = OrderedDict()
@@ -305,7 +308,7 @@ class Verifier:
             own = await self._try(self._tree.root_of(view.lineage), program, self._trial(work, record=True))
             if own.failure:
                 raise TrialFailed(f"its top level raises {own.failure}", is_late=True)
-            steps = await asyncio.to_thread(read_steps, own.steps, view.closure)
+            steps = await asyncio.to_thread(read_steps, own.steps, view.closure, most=self._config.max_modules)
         except (TrialFailed, BadRecording) as error:
             self.outcomes["late"] += 1
             _log.warning("the top level of %s was not recorded: %s", work.function, error)
@@ -344,7 +347,11 @@ class Verifier:
             return
         self.outcomes["alike"] += 1
         self._recordings.note_verified(pair_of(node, work.view))
+        if self._refused.pop(work.key, None) is not None:
+            self._refusals.forgive("/".join(work.key))
         self._forget_verdict(node, work.view)
+        if not self._waiting:
+            self._save()
         _log.info(
             "%s is verified for %s: %.2f s, of which %.2f s CPU",
             *(node.id, work.function, time.monotonic() - began_s, self.cpu_s - cpu_before_s),

@@ -132,8 +132,9 @@ class ZygoteMaker:
             {**environments.BASE, **request.env, OPEN_FILES: str(request.open_files)},
             above.seen.followed_by(imported.seen),
             "host" if parent.network == "host" else "none",
-            above.loaded.union(imported.loaded),
+            above.loaded.union(*(modules for _, modules in imported.loaded)),
             tuple(dict.fromkeys((*above.order, *request.modules))),
+            (*above.groups, *imported.loaded),
         )
         node = ZygoteNode(zygote, plan.keys, parent, plan.imports, parent.lineage, shared)
         node.program = plan.program

@@ -67,7 +67,8 @@ class ZygoteNode:
     def identity(self) -> str:
         """What a fork of it has from it, by digest: the same for a Zygote of a later daemon that has imported the same."""
         shared = self.shared
-        parts = shared.order, sorted(shared.loaded), sorted(shared.packages), self.lineage
+        groups = [(name, sorted(modules)) for name, modules in shared.groups]
+        parts = shared.order, groups, sorted(shared.loaded), sorted(shared.packages), self.lineage
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import click
 
 from sockd.cli.calls.debugging import DEBUG_PORT, DebugPort, debugged
 from sockd.cli.calls.invocation import Answer, invoked
-from sockd.console.client import Management, Reply, exit_code_for, listing, state_dir_option
+from sockd.console.client import Management, Reply, exit_code_for, listing, public_url, state_dir_option
 from sockd.console.inputs import PAYLOAD_BYTES, read_file, read_stdin
 from sockd.console.output import (
     NOT_FOUND,
+    THROTTLED,
     TIMED_OUT,
     USAGE,
     Failure,
@@ -28,6 +30,7 @@ from sockd.console.output import (
     write_result,
 )
 from sockd.plain.errors import ChunkMissing, ChunkUnreadable, ManifestMissing, OutOfMemory, Tampered
+from sockd.remote.connections import EXAMPLE_URL
 
 _REFUSED = frozenset({401, 403, 405})
 """Statuses of requests that did not run and have no log."""
@@ -77,15 +80,20 @@ def invoke(
         raise Failure("--fresh and --async exclude each other", why="an event runs in any sandbox", exit_code=USAGE)
     headers = {**({"x-amz-invocation-type": "Event"} if later else {}), **({"x-sockd-fresh": "1"} if fresh else {})}
     begun = time.perf_counter()
+
+    def worker_url() -> str:
+        return url or public_url(state_dir)
+
     if debug is not None:
         if later or url is not None:
             why = "it uses the worker's management socket, and waits"
             raise Failure("--debug goes with neither --url nor --async", why=why, exit_code=USAGE)
-        _show(debugged(Management(state_dir), name, payload, debug, source), name, begun, as_json=as_json)
+        reply = debugged(Management(state_dir), name, payload, debug, source)
+        _show(reply, name, begun, worker_url, as_json=as_json)
         return
     with invoked(url, state_dir, name, payload, headers) as answer:
         if as_json or answer.status >= 400 or (answer.status == 202 and not _ran(answer)):
-            _show(answer.whole(), name, begun, as_json=as_json)
+            _show(answer.whole(), name, begun, worker_url, as_json=as_json)
         else:
             _pass_on(answer)
             _tell_timing(answer, begun)
@@ -107,7 +115,7 @@ def _pass_on(answer: Answer) -> None:
         write_result(b"\n")
 
 
-def _show(reply: Reply, name: str, begun: float, *, as_json: bool) -> None:
+def _show(reply: Reply, name: str, begun: float, worker_url: Callable[[], str], *, as_json: bool) -> None:
     """Print a complete answer. Raises: Failure if it is an error."""
     if as_json:
         print_json(_as_fields(reply, _ms_since(begun)))
@@ -117,7 +125,7 @@ def _show(reply: Reply, name: str, begun: float, *, as_json: bool) -> None:
         write_result(reply.body + b"\n")
         _tell_timing(reply, begun)
     if reply.status >= 400:
-        _raise(reply, name, quiet=as_json)
+        _raise(reply, name, quiet=as_json, worker_url=worker_url)
 
 
 def _tell_timing(answer: Reply | Answer, begun: float) -> None:
@@ -173,8 +181,13 @@ def _ran(reply: Reply | Answer) -> bool:
     return "x-sockd-sandbox" in reply.headers
 
 
-def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
-    """Report a failed invocation. Args: quiet: stack and body are printed already. Raises: Failure."""
+def _raise(
+    reply: Reply, name: str, *, quiet: bool = False, worker_url: Callable[[], str] = lambda: EXAMPLE_URL
+) -> None:
+    """Report a failed invocation.
+
+    Args: quiet: stack and body are printed already; worker_url: returns where the worker's port is, for a hint.
+    Raises: Failure."""
     try:
         error = json.loads(reply.body)
         kind, message = error["errorType"], error["errorMessage"]
@@ -195,18 +208,30 @@ def _raise(reply: Reply, name: str, *, quiet: bool = False) -> None:
             "the event is not JSON", why=message, fix=f"sockd invoke {name} -d '{{\"key\": 1}}'", exit_code=USAGE
         )
     fixes = {NOT_FOUND: listing(message) or "sockd ls", TIMED_OUT: f"sockd config {name} {option} S"}
-    logs = "" if reply.status in _REFUSED else f"sockd logs {name} --request {error.get('requestId')}"
-    if kind.startswith("Images."):  # no handler ran that could have printed something
-        logs = f"sockd trace {error.get('requestId')}"
+    if not _ran(reply):  # it waited in vain: for its function's other requests, or for memory
+        fixes[THROTTLED] = f"sockd config {name} --concurrency N"
     special = {
-        NOT_HTTP: f"curl http://127.0.0.1:5000/run/{name}/",
+        NOT_HTTP: f"curl {worker_url()}/run/{name}/" if kind == NOT_HTTP else "",
         OutOfMemory.error_type: f"sockd config {name} --memory MB",
         **dict.fromkeys(
             STORED_AGAIN, f"sockd deploy {name} --image REF  # the image that it has: what is missing is stored again"
         ),
     }
-    fix = special.get(kind) or fixes.get(exit_code, logs)
+    fix = (
+        special.get(kind)
+        or fixes.get(exit_code)
+        or _where_to_look(reply, name, kind, str(error.get("requestId") or ""))
+    )
     raise Failure(f"{kind}: {message}", fix=fix, exit_code=exit_code)
+
+
+def _where_to_look(reply: Reply, name: str, kind: str, request_id: str) -> str:
+    """The command that shows more of a failed request: its output, if it ran."""
+    if reply.status in _REFUSED or not request_id:
+        return ""
+    if _ran(reply) and not kind.startswith("Images."):  # of those, no handler ran that could have printed something
+        return f"sockd logs {name} --request {request_id}"
+    return f"sockd trace {request_id}" if reply.status >= 500 else ""
 
 
 def _set_off(stack: str) -> str:

@@ -25,6 +25,7 @@ from sockd.kernel.cgroups.tree import Hierarchies
 from sockd.latency import favordynmods
 from sockd.latency.hrtick import PERIOD_NS, tick_s
 from sockd.plain.errors import SandboxFailed
+from sockd.plain.extras import installing
 from sockd.plain.own_command import same_as_root
 from sockd.worker.state_dir import open_to_others
 from sockd_initscripts.client.engine_software import missing
@@ -261,8 +262,9 @@ def initscripts() -> Check:
     """The packages of the initscript engine; the worker runs without them."""
     lacking = missing()
     if lacking:
-        fix = f"{sys.executable} -m pip install 'sockd[initscripts]'"
-        return Check("initscripts", None, f"switched off: {', '.join(lacking)} not installed", fix)
+        return Check(
+            "initscripts", None, f"switched off: {', '.join(lacking)} not installed", installing("initscripts")
+        )
     versions = ", ".join(f"{name} {version(name)}" for name in ("wasmtime", "certifi", "grpcio"))
     return Check("initscripts", True, versions)
 

@@ -156,9 +156,11 @@ def deploy(
     echo(
         f"{name}: version {function['version_number']} ({function['version'][:12]}), {runs}{_initscript_words(function)}"
     )
+    is_app = bool(function.get("is_app"))
     if url is not None:
-        echo(f"  {url}\n  curl -d '{{}}' {url}")
-    echo(f"  {runnable(f'sockd invoke {name}')} -d '{{}}'")
+        echo(f"  {url}\n  curl {url}/" if is_app else f"  {url}\n  curl -d '{{}}' {url}")
+    if not is_app:  # a web app answers HTTP requests, and refuses other events
+        echo(f"  {runnable(f'sockd invoke {name}')} -d '{{}}'")
     for note in notes:
         say(f"note: {note}")
     show_left_out(source, left_out)

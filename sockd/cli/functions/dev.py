@@ -19,6 +19,7 @@ from sockd.cli.functions.deploy import default_name
 from sockd.cli.observe.logs import show_line_by_line
 from sockd.console.client import Management, state_dir_option
 from sockd.console.output import Failure, echo, json_option, print_json, say
+from sockd.plain.extras import installing
 
 if TYPE_CHECKING:
     from sockd.code.selection import LeftOut
@@ -43,7 +44,7 @@ def dev(directory: Path, name: str | None, state_dir: Path, as_json: bool) -> No
     try:
         import watchfiles
     except ImportError:
-        raise Failure("sockd dev needs watchfiles", fix="pip install 'sockd[watch]'") from None
+        raise Failure("sockd dev needs watchfiles", fix=installing("watch")) from None
     project = Project(directory, name or default_name(directory), Management(state_dir), as_json)
     with contextlib.suppress(KeyboardInterrupt):
         project.deploy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -32,7 +33,7 @@ def env(
     if assignments or unset:
         import json
 
-        body = json.dumps({"set": dict(_pair(item) for item in assignments), "unset": list(unset)}).encode()
+        body = json.dumps({"set": _pairs(assignments), "unset": list(unset)}).encode()
         management.call("PATCH", "functions", name, "env", body=body)
     found = management.call("GET", "functions", name, "env", query={"values": "1"} if show else {})
     if as_json:
@@ -107,9 +108,19 @@ def ls(name: str | None, state_dir: Path, as_json: bool) -> None:
         suggest("no secrets yet; set one", "sockd secret set NAME KEY")
 
 
-def _pair(item: str) -> tuple[str, str]:
-    key, equals, value = item.partition("=")
-    if not equals or not key:
-        # The item is not repeated: it may be a value.
-        raise Failure("arguments after the name must be KEY=VALUE", exit_code=USAGE)
-    return key, value
+def _pairs(assignments: Sequence[str]) -> dict[str, str]:
+    """KEY=VALUE for each variable. Raises: Failure that names the place, and no value."""
+    pairs: dict[str, str] = {}
+    for number, item in enumerate(assignments, start=1):
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            # The item is not repeated: it may be a value, as of KEY=two words without quotes.
+            after = f", which follows {list(pairs)[-1]}=..." if pairs else ""
+            raise Failure(
+                f"variable {number} of {len(assignments)}{after} is not KEY=VALUE",
+                why="a value with spaces needs quotes",
+                fix="sockd env NAME 'KEY=VALUE'",
+                exit_code=USAGE,
+            )
+        pairs[key] = value
+    return pairs

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
 import click
 
 from sockd.cli.functions.deploy import default_name
+from sockd.console.client import public_url
 from sockd.console.output import USAGE, Failure, echo
 from sockd.plain.own_command import runnable
+from sockd.remote.connections import DEFAULT_STATE_DIR
 
 HELLO = '''"""The function `handler` answers each event; a second parameter would get AWS's context."""
 
@@ -52,7 +55,7 @@ TEMPLATES: dict[str, dict[str, str]] = {
     "sebs": {"function/function.py": SEBS, "sockd.toml": SETTINGS},
 }
 """Files by name."""
-NEXT = {"wsgi": "curl http://127.0.0.1:5000/run/{name}/", "cron": "sudo sockd schedule add {name} 'rate(5 minutes)'"}
+NEXT = {"wsgi": "curl {url}/run/{name}/", "cron": "sudo sockd schedule add {name} 'rate(5 minutes)'"}
 INVOKE = "sockd invoke {name} -d '{{}}'"
 
 
@@ -72,7 +75,8 @@ def init(directory: Path, template: str) -> None:
             file.write_text(text)
     except OSError as error:
         raise Failure(f"{directory} cannot be written", why=str(error)) from None
-    steps = [f"sudo sockd dev {directory}", NEXT.get(template, INVOKE).format(name=name)]
+    url = public_url(Path(os.environ.get("SOCKD_STATE_DIR", DEFAULT_STATE_DIR)))
+    steps = [f"sudo sockd dev {directory}", NEXT.get(template, INVOKE).format(name=name, url=url)]
     echo("\n  ".join([f"made {directory}; next:", *map(runnable, steps)]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from sockd.console.client import Management, state_dir_option
 from sockd.console.output import NOT_FOUND, Failure, echo, json_option, print_json, write_result
 from sockd.console.times import since as time_of
 from sockd.plain.printable import unix_lines
+
+_DASHES = re.compile(r"^---", re.MULTILINE)
 
 
 @click.command()
@@ -39,8 +42,8 @@ def logs(
 ) -> None:
     """Show a function's output, by request; with -f line by line, while requests run.
 
-    Control characters are escaped; --raw prints them unless stdout is a terminal. With --json: a list, or with -f one line per
-    record."""
+    Control characters, and dashes at the beginning of a line, are escaped; --raw prints them unless stdout is a terminal. With
+    --json: a list, or with -f one line per record."""
     management = Management(state_dir)
     query = {
         "limit": str(limit),
@@ -70,7 +73,8 @@ def _show(record: dict[str, Any]) -> None:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time_s"]))
     version = f" version {record['version']}" if record.get("version") else ""
     echo(f"--- {when} {record['request_id']}{version}", dim=True)
-    text = unix_lines(record["text"])
+    # A line of ours is one that begins with dashes: those of a function are escaped, or it could show another request's record.
+    text = _DASHES.sub(r"\\x2d--", unix_lines(record["text"]))
     echo(text, nl=not text.endswith("\n"))
     if record["dropped_bytes"]:
         echo(f"--- {record['dropped_bytes']} bytes more were dropped (log_bytes)", dim=True)

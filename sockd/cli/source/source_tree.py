@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import sockd
+from sockd.plain import extras
 
 _PACKAGE = Path(sockd.__file__).resolve().parent
 _INSTALLED = _PACKAGE / "source_tree"
@@ -29,7 +30,7 @@ def lacking(libraries: Sequence[str]) -> str:
 def installing(extra: str) -> str:
     """The command that installs an extra of pyproject.toml."""
     if source_tree() == _INSTALLED:
-        return f"pip install 'sockd[{extra}]'"
+        return extras.installing(extra)
     return f"pip install -e '.[{extra}]'  # in {source_tree()}"
 
 

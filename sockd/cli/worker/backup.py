@@ -25,7 +25,7 @@ from sockd.console.output import USAGE, Failure, echo, progress
 DATABASES = ("registry.sqlite", "events.sqlite")
 BY_DIGEST = {"code": "digest", "initscripts": "initscript"}
 """Directories with immutable entries, and the column of the registry that names them."""
-DIRECTORIES = ("destinations", "logs")
+DIRECTORIES = ("destinations", "logs", "recordings")
 FILES = ("secret.key", "keys.json", "learned.json")
 PACKAGES = "store"
 TRIES = 3

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Keys, Right
 from sockd.http.access.managers import Managers
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.head import Head
-from sockd.plain.config import HttpConfig, RunRule
+from sockd.http.wire.sockets import parse_listen
+from sockd.plain.config import ErrorDetail, HttpConfig, RunRule
 from sockd.plain.errors import RunClosed, SockdError
 
 AUTHORIZATION = b"authorization"
@@ -38,14 +40,19 @@ class Callers:
         keys: Keys | None = None,
         rules: Mapping[str, RunRule] | None = None,
         managers: Managers | None = None,
+        error_details: Mapping[str, ErrorDetail] | None = None,
     ) -> None:
-        """Args: rules: the current ones; managers: who may call every function."""
+        """Args:
+        rules, error_details: the current ones of functions; managers: who may call every function, and read its errors."""
         self._run = rule_of(config.run)
         self._doors: dict[Door, RunRule] = {"status": rule_of(config.status), "metrics": rule_of(config.metrics)}
         self._keys = keys or Keys()
         self._rules = rules if rules is not None else {}
         """Of functions whose rule is not open."""
         self._managers = managers
+        is_here = is_loopback(parse_listen(config.listen)[0])
+        self._errors = config.errors or ("full" if is_here else "id")
+        self._error_details = error_details if error_details is not None else {}
 
     def is_open(self, name: str) -> bool:
         """Whether a call of the function needs no key."""
@@ -62,6 +69,18 @@ class Callers:
             raise RunClosed("" if self._run == "off" else name)
         self._check_key(head, "invoke", name)
         return True
+
+    def hides_errors(self, name: str, connection: Connection, head: Head) -> bool:
+        """Return whether a caller is told the request's id alone when the function raises.
+
+        POLICY: `http.errors`, or the function's own `errors`; those who may read the function's logs are told all in any case."""
+        if self._error_details.get(name, self._errors) == "full" or self._is_manager(connection):
+            return False
+        try:
+            self._check_key(head, "read", name)
+        except SockdError:
+            return True
+        return False
 
     def check_unsigned(self, name: str) -> None:
         """Whether AWS's Invoke may call a function without a signature. Raises: RunClosed."""

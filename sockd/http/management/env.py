@@ -39,7 +39,7 @@ class EnvironmentsApi(Protocol):
 class Change(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PATCH."""
 
-    set: dict[str, str] = {}
+    set: dict[str, object] = {}
     unset: list[str] = []
 
 
@@ -55,7 +55,7 @@ def routes(environments: EnvironmentsApi) -> list[Route]:
         refused = 'send {{"set": {{"KEY": "value"}}, "unset": ["KEY"]}}, all of them text'
         wanted = await read_json(request, Change, MAX_BODY_BYTES, refused)
         name = function_name(request)
-        await environments.change(name, wanted.set, wanted.unset)
+        await environments.change(name, {key: _text(key, value) for key, value in wanted.set.items()}, wanted.unset)
         return respond(json_answer(environments.show(name, values=False)))
 
     async def set_secret(request: Request) -> Response:
@@ -84,3 +84,10 @@ def routes(environments: EnvironmentsApi) -> list[Route]:
             ("GET", "/secrets", list_secrets),
         ]
     )
+
+
+def _text(key: str, value: object) -> str:
+    """Raises: BadRequest for a value that is no text, with its name."""
+    if not isinstance(value, str):
+        raise BadRequest(f'set.{key[:80]} must be text: {{"set": {{"{key[:80]}": "value"}}}}')
+    return value

@@ -97,6 +97,21 @@ class Hierarchies:
             lacking.append("freezer")
         return tuple(lacking)
 
+    def usable_cpus(self) -> float:
+        """Processors that may be used: those that are online and in our affinity, and no more than the quota of the cgroup in
+        which ours are made."""
+        online = float(len(os.sched_getaffinity(0)))
+        if self.cpu is None:
+            return online
+        try:
+            if self.cpu.version == 2:
+                quota, period = Path(self.cpu.base, "cpu.max").read_text().split()
+            else:
+                quota, period = (Path(self.cpu.base, f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            return min(online, float(quota) / float(period)) if float(quota) > 0 else online
+        except (OSError, ValueError):  # the root of the tree has no quota; "max"
+            return online
+
     @property
     def bases(self) -> tuple[str, ...]:
         """Every directory in which a cgroup has to be made, each once, v2 first.

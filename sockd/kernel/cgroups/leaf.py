@@ -19,6 +19,7 @@ from sockd.kernel.cgroups.controllers import LEFTOVER_BYTES, Cpu, Memory, Memory
 from sockd.kernel.cgroups.files import CgroupFiles
 from sockd.kernel.cgroups.hierarchies import Controller, Hierarchies
 from sockd.kernel.cgroups.population import Population, PopulationV1, PopulationV2
+from sockd.kernel.cpu_times import CpuTimes, read_cpu_times
 from sockd.kernel.readiness import readable
 
 
@@ -196,6 +197,13 @@ class Cgroup:
     def pids(self) -> list[int]:
         """Its processes, as seen from our pid namespace."""
         return sorted({pid for files in self._files for pid in files.pids()})
+
+    def cpu_times(self) -> CpuTimes:
+        """CPU time of its threads, and how long they waited for a CPU; zeros where that cannot be read. Raises nothing."""
+        try:
+            return read_cpu_times(self._files[0].threads())
+        except OSError:
+            return CpuTimes(0, 0)
 
     # -- life and death
 

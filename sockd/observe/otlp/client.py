@@ -22,6 +22,7 @@ from sockd.observe.otlp.wire import MAX_FRAME_BYTES, Finished, Tally, encode
 from sockd.observe.traces import Trace
 from sockd.plain.config import OtlpConfig
 from sockd.plain.errors import BadConfig
+from sockd.plain.extras import installing
 
 SEND_S = 0.2
 REPORT_S = 2.0
@@ -80,7 +81,7 @@ class SpanExport:
         if not asked:
             return None
         if not is_installed():
-            missing = "spans are not exported: OpenTelemetry is not installed (pip install 'sockd[otel]')"
+            missing = f"spans are not exported: OpenTelemetry is not installed ({installing('otel')})"
             if config.endpoint:
                 raise BadConfig(missing)
             _log.warning("%s", missing)

@@ -65,7 +65,7 @@ class FakeZygote:
                 failed[module] = harm
             threads += harm == 1
         seen = Observed(missed=frozenset(name for each in new for name in self.tree.missed.get(each, ())))
-        return Imported(0.1, threads, failed, seen=seen, loaded=frozenset(new))
+        return Imported(0.1, threads, failed, seen=seen, loaded=tuple((each, frozenset({each})) for each in new))
 
     @property
     def alive(self) -> bool:

@@ -106,6 +106,11 @@ REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
     "no recording": ("_modules_loaded", seen(), ImportView(names(A), environment={"HOME": "/tmp"})),
     "a module that is not imported": ("_modules_loaded", seen(), doing(step("b", key=B))),
     "a submodule that is not imported": ("_modules_loaded", having("a", "a.late"), doing(step("a"))),
+    "a part of another import": (
+        "_whole_imports",
+        replace(having("a", "b"), packages=names(A, B), groups=(("b", names("a", "b")),)),
+        doing(step("a"), step("b", key=B)),
+    ),
     "own code before an import": ("_modules_loaded", seen(), doing(step("a", before="os.environ['X']"))),
     "own code before an earlier import": (
         "_modules_loaded",

@@ -134,8 +134,11 @@ class AnsweringWorker:
             yield from filter(None, pool.map(self._compared, programs))
 
     def _compared(self, program: Program) -> str:
-        own = self.own(program)
-        seen = self.taken(program.name)
+        """One line for a program, empty if all is equal; a start that fails is a line, too, so that the others are compared."""
+        try:
+            own, seen = self.own(program), self.taken(program.name)
+        except AssertionError as error:
+            return str(error)
         self.starts.count(program.name, seen)
         lines = list(difference(own, seen))
         if not lines:

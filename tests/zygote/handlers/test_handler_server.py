@@ -223,3 +223,12 @@ def test_a_report_of_imports_has_no_more_than_its_frame_may(monkeypatch: pytest.
         assert len(body) <= protocol.MODULES_MAX_BYTES and len(told) <= protocol.MODULES_MAX
         assert told == [["key", name, 0.123457] for name in names[: len(told)]]
         assert len(told) >= min(count, 400)
+
+
+def test_a_function_may_replace_json_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the runtime tells of the function is not made with the function's own."""
+    monkeypatch.setattr(json, "dumps", lambda *args, **kwargs: "mine")
+    timer = ImportTimer()
+    timer.seconds = {"sys": 0.1}
+    assert json.loads(handler_server.too_large(5))["errorType"] == "Function.ResponseSizeTooLarge"
+    assert json.loads(handler_server.stop_timing(timer)) == []
