@@ -252,7 +252,7 @@ class TopLevels:
 
 STATE = plain("t-state", {"t_state.py": "DONE = []\n"})
 APPENDS = "import t_state\nt_state.DONE.append('{0}')\n"
-IN_ORDER = "import {0}, {1}, t_state\ndef f(event): return t_state.DONE\n"
+IN_ORDER = "import t_state, {0}, {1}\ndef f(event): return t_state.DONE\n"
 SETS = "import builtins\nbuiltins.of_{0} = 1\n"
 SEES = "import builtins\ndef f(event): return hasattr(builtins, 'of_{0}')\n"
 READS = "import os\nSAW = os.environ.get('T_MODE')\n"
@@ -287,6 +287,17 @@ TOP_LEVELS = {
         "import settings, t_helped as p\ndef f(event): return p.SAW\n",
         "fast",
         "the function's own code changes os.environ['T_MODE'] before it imports t_helped",
+    ),
+    "the whole of an import of which its code has a part before": TopLevels(
+        (
+            module("t-outer", APPENDS.format("outer") + "import t_inner\n"),
+            module("t-inner", "import t_state\nSAW = list(t_state.DONE)\n"),
+            STATE,
+        ),
+        "import t_outer\ndef f(event): return 1\n",
+        "import t_inner as p, t_outer\ndef f(event): return p.SAW\n",
+        [],
+        "the function's code does not import t_outer by itself",
     ),
     "the order of packages that change each other": TopLevels(
         (module("t-one", APPENDS.format("one")), module("t-two", APPENDS.format("two")), STATE),
