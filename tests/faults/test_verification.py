@@ -21,7 +21,8 @@ from tests.support.private_worker import Answer, PrivateWorker
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 SETTINGS: dict[str, Any] = {"memory_mb": 128, "timeout_s": 20}
-TRY = "try:\n    import opt\n    SAW = 'opt is there'\nexcept ImportError:\n    SAW = None\n"
+LOOKS = "import importlib.util\nSAW = 'opt is there' if importlib.util.find_spec('opt') else None\n"
+"""It loads nothing more where opt is there, which its top level would tell."""
 HANGING = "import sys, threading\nif 'sockd_zygote.own_functions.trial' in sys.modules:\n    threading.Event().wait()\n"
 HANDLER = "import p\ndef f(event): return p.SAW\n"
 
@@ -81,7 +82,7 @@ def passed_over(house: PrivateWorker, name: str) -> str:
 )
 def test_what_the_rule_lets_through_is_found(tmp_path: Path, happened: Happened) -> None:
     with a_worker(tmp_path, broken="names-unobserved") as house:
-        learn(house, TRY)
+        learn(house, LOOKS)
         house.deploy(
             "then", HANDLER, requirements=["p", "opt"], wheels=[wheel("opt", "1.0", {"opt.py": ""})], **SETTINGS
         )
