@@ -246,6 +246,7 @@ class RunningDaemon:
     def run_learned(self, name: str, event: object = None) -> Answer:
         """Start one more sandbox of a function that had a start of its own, from the best Zygote that the worker has learned."""
         self.wait_verified()
+        self.when(lambda: not self._is_undecided(name))
         answer = self.run(name, event, x_sockd_fresh="1")
         assert answer.status == 200, answer
         return answer
@@ -259,6 +260,11 @@ class RunningDaemon:
             words = [found["sharing"], *(each["reason"] for each in found["passed_over"]), *self.lines]
             raise AssertionError(f"{name} had a start of its own: " + "\n".join(words))
         return answer.json
+
+    def _is_undecided(self, name: str) -> bool:
+        """Whether a Zygote is still to be compared for a function, as that is tried again later where there was no memory."""
+        passed_over = self.manage("GET", f"/functions/{name}/imports").json["passed_over"]
+        return any("still to be compared" in each["reason"] for each in passed_over)
 
     def packages(self) -> dict[str, dict[str, Any]]:
         """`sockd packages` by name==version."""

@@ -243,8 +243,8 @@ def test_its_packages_are_imported_once_for_all_functions_of_the_image(daemon: R
     daemon.call("first", {})
     daemon.when(lambda: [node for node in roots(daemon) if node["packages"]])
     served(daemon, "second", image)
-    daemon.wait_verified()
-    answer = daemon.run("second", {})
+    daemon.call("second", {})
+    answer = daemon.run_learned("second", {})
     assert answer.json["package"] == 1 and daemon.log_of("second", answer) == "", "it was imported in a Zygote"
 
 

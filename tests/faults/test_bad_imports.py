@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from sockd.caches.zygotes.refusals import AFTER_DEADLINE_S
+from tests.faults.conftest import CONFIG
 from tests.faults.packages import IN_ZYGOTE, SLOW, Refusals, deploy, package, refusals
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
@@ -34,8 +38,8 @@ IN_FORK = IN_ZYGOTE + "here = os.getpid()\n    def fails(*_, **__):\n        rai
 
 BAD_FORKS = {
     "holds-a-lock": (
-        "import os, threading\nlock = threading.Lock()\nlock.acquire()\nhere = os.getpid()\n"
-        "os.register_at_fork(after_in_child=lambda: os.getpid() == here or lock.acquire())\n",
+        IN_ZYGOTE + "import threading\n    lock = threading.Lock()\n    lock.acquire()\n    here = os.getpid()\n"
+        "    os.register_at_fork(after_in_child=lambda: os.getpid() == here or lock.acquire())\n",
         "",
     ),
     "keeps-a-worker": (
@@ -66,6 +70,16 @@ BAD_FORKS = {
     "numpy": (IN_FORK + "    ones, dot = tuple, fails\n", "numpy.dot fails: OSError"),
 }
 """Package -> (what its module does, a part of the reason)."""
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[PrivateWorker]:
+    """A worker whose Zygotes serve as soon as they are there, without a comparison."""
+    worker = PrivateWorker(tmp_path, zygotes=CONFIG.replace("[sandbox]", "verify = false\n[sandbox]"))
+    try:
+        yield worker
+    finally:
+        worker.close()
 
 
 def try_all(house: PrivateWorker, codes: dict[str, str]) -> dict[str, str]:
@@ -120,19 +134,25 @@ def test_bad_forks_are_found_out(house: PrivateWorker, happened: Happened) -> No
     "a Zygote that grows by 2 MB every 10 ms once it serves",
     expect="killed at zygote.memory_mb; the sandboxes forked from it live, later requests are served",
 )
-def test_a_zygote_that_grows_is_ended_and_its_children_live(house: PrivateWorker, happened: Happened) -> None:
-    grows = IN_ZYGOTE + (
-        "import ctypes, signal\n    kept = []\n    signal.signal(signal.SIGALRM, lambda *_: kept.append(b'x' * (2 << 20)))\n"
-        "    timer, times = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 10_000_000, 0, 300_000_000)\n"
-        "    libc = ctypes.CDLL(None)  # a timer of timer_create(2): one of setitimer(2) is refused\n"
-        "    assert libc.timer_create(1, None, ctypes.byref(timer)) == 0 == libc.timer_settime(timer, 0, times, None)\n"
+def test_a_zygote_that_grows_is_ended_and_its_children_live(hasty: PrivateWorker, happened: Happened) -> None:
+    house = hasty
+    grows = (
+        "import ctypes, signal\n"
+        + IN_ZYGOTE
+        + (
+            "kept = []\n    signal.signal(signal.SIGALRM, lambda *_: kept.append(b'x' * (2 << 20)))\n"
+            "    timer, times = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 10_000_000, 0, 300_000_000)\n"
+            "    libc = ctypes.CDLL(None)  # a timer of timer_create(2): one of setitimer(2) is refused\n"
+            "    assert libc.timer_create(1, None, ctypes.byref(timer)) == 0 == libc.timer_settime(timer, 0, times, None)\n"
+        )
     )
     mark = house.daemon.mark
-    deploy(house, "first", "grows", "import grows\ndef f(event): return event", package("grows", grows))
-    assert house.call("first", 1) == 1
-    house.daemon.wait_line(r"serves .*grows-1\.0", since=mark)
-    deploy(house, "child", "grows", "import grows\nseen = []\ndef f(event):\n seen.append(event)\n return len(seen)")
-    born = house.invoke("child", 0)
+    code = "import grows\nseen = []\ndef f(event):\n seen.append(event)\n return len(seen)"
+    deploy(house, "child", "grows", code, package("grows", grows))
+    assert house.call("child", 1) == 1
+    house.daemon.wait_line(r"serves grows", since=mark)
+    born = house.invoke("child", 0, x_sockd_fresh="1")
+    assert house.json(f"/traces/{born.headers['x-amzn-requestid']}")["zygote"] == "grows"
     house.daemon.wait_line(r"zygote-\d+ \(grows.*\) ended", since=mark)
     after = house.invoke("child", 0)
     deploy(house, "later", "grows", "# later\nimport grows\ndef f(event): return event")

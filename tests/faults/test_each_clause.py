@@ -20,7 +20,8 @@ ABOUT = {
     "_metadata_asked_for": "version",
     "_pth_files": "pth",
     "_variables_read": "variable and Python",
-    "_modules_loaded": "top_level and not order",
+    "_modules_loaded": "top_level and not order and not whole",
+    "_whole_imports": "top_level and whole",
     "_order_of_imports": "top_level and order",
 }
 """Clause -> the tests of case P1 that are about it, as pytest's -k selects them."""

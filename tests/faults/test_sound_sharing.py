@@ -252,7 +252,7 @@ class TopLevels:
 
 STATE = plain("t-state", {"t_state.py": "DONE = []\n"})
 APPENDS = "import t_state\nt_state.DONE.append('{0}')\n"
-IN_ORDER = "import {0}, {1}, t_state\ndef f(event): return t_state.DONE\n"
+IN_ORDER = "import t_state, {0}, {1}\ndef f(event): return t_state.DONE\n"
 SETS = "import builtins\nbuiltins.of_{0} = 1\n"
 SEES = "import builtins\ndef f(event): return hasattr(builtins, 'of_{0}')\n"
 READS = "import os\nSAW = os.environ.get('T_MODE')\n"
@@ -287,6 +287,17 @@ TOP_LEVELS = {
         "import settings, t_helped as p\ndef f(event): return p.SAW\n",
         "fast",
         "the function's own code changes os.environ['T_MODE'] before it imports t_helped",
+    ),
+    "the whole of an import of which its code has a part before": TopLevels(
+        (
+            module("t-outer", APPENDS.format("outer") + "import t_inner\n"),
+            module("t-inner", "import t_state\nSAW = list(t_state.DONE)\n"),
+            STATE,
+        ),
+        "import t_outer\ndef f(event): return 1\n",
+        "import t_inner as p, t_outer\ndef f(event): return p.SAW\n",
+        [],
+        "the function's code does not import t_outer by itself",
     ),
     "the order of packages that change each other": TopLevels(
         (module("t-one", APPENDS.format("one")), module("t-two", APPENDS.format("two")), STATE),
@@ -398,6 +409,7 @@ def test_what_an_import_would_not_see_does_not_hinder_sharing(house: PrivateWork
     trace = house.json(f"/traces/{first.headers['x-amzn-requestid']}")
     assert trace["zygote"] == "root Zygote", "served before it was verified"
     assert house.call_learned(f"then-{name}") == same.expected
+    assert any(f"is verified for then-{name}@" in line for line in house.daemon.lines)
     assert house.json(f"/functions/then-{name}/imports")["passed_over"] == []
 
 

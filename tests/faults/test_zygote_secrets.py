@@ -19,12 +19,13 @@ NUMPY = wheel(
     "1.0",
     {
         "numpy/__init__.py": SLOW + "from numpy import random\n",
-        "numpy/random.py": "import os\n_state = 12345\n"
-        "def seed():\n global _state\n _state = int.from_bytes(os.urandom(8), 'little')\n"
-        "def rand():\n global _state\n _state = _state * 6364136223846793005 % (1 << 64) + 1\n return _state\n",
+        "numpy/random.py": "import os\nclass State:\n __slots__ = ('value',)\n_state = State()\n_state.value = 12345\n"
+        "def seed():\n _state.value = int.from_bytes(os.urandom(8), 'little')\n"
+        "def rand():\n _state.value = _state.value * 6364136223846793005 % (1 << 64) + 1\n return _state.value\n",
     },
 )
-"""A stand-in with what matters here: a global generator that is made at the import, and can be seeded."""
+"""A stand-in with what matters here: a global generator that is made at the import, and can be seeded; as numpy's it is an object
+of which fingerprints do not describe the state."""
 DRAWS = """
 import numpy, os, random, secrets, ssl, tempfile, uuid
 def f(event):

@@ -290,8 +290,10 @@ for _clause in soundness.CLAUSES:
 
 @breaks("without_modules_loaded")
 def without_modules_loaded() -> None:
-    """Nothing compares the modules: neither the rule nor the choice of a node, which repeats this clause for speed."""
+    """Nothing compares the modules: neither the rule, which compares them import by import, too, nor the choice of a node, which
+    repeats this clause for speed."""
     without_clause(soundness._modules_loaded)
+    take_clause(soundness._whole_imports)
 
     def any_node(nodes: Iterable[ZygoteNode], wanted: frozenset[str], *rest: Any) -> ZygoteNode:
         every = list(nodes)
