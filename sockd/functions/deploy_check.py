@@ -100,7 +100,7 @@ async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_k
     program.socket_account = allowance.socket_account
     conditions = StartConditions(allowance, program.init_timeout_s)
     try:
-        started = await caches.starts.new(Wanted(version.view, program, conditions, new=True))
+        started = await caches.starts.new(Wanted(version.view, program, conditions))
     except NoCapacity as error:
         words = "the new version could not be started once to check it, and nothing was changed"
         raise NoCapacity(f"{words}: {error.message}; deploy again later, or with --no-check") from None

@@ -117,6 +117,7 @@ class Functions:
         self.run_rules: dict[str, RunRule] = {}
         """The functions that restrict /run, with their rule."""
         self.error_details: dict[str, ErrorDetail] = {}
+        """The functions that set how much of an error /run tells."""
         self.failed_deploys: dict[str, FailedDeploy] = {}
         """The functions whose last deploy failed its check."""
         self._unready: dict[str, FunctionRecord] = {}
