@@ -78,13 +78,15 @@ def test_a_function_gets_what_was_set_and_nobody_else_sees_it(daemon: RunningDae
             assert not any(value.encode() in content for value in (HIDDEN, SHOWN, FROM_DEPLOY)), file
 
 
-def test_secrets_stay_over_a_deploy_and_variables_are_what_it_says(daemon: RunningDaemon) -> None:
+def test_secrets_and_variables_that_commands_set_stay_over_a_deploy(daemon: RunningDaemon) -> None:
     daemon.deploy("kept", CODE, env={"A": "1"})
     assert sockd(daemon, "secret", "set", "kept", "C", text="c").returncode == 0
     assert sockd(daemon, "env", "kept", "B=2", "--unset", "A").returncode == 0
     assert daemon.call("kept", ["A", "B", "C"]) == {"A": None, "B": "2", "C": "c"}
     daemon.deploy("kept", CODE + "# another\n", env={"A": "3"})
-    assert daemon.call("kept", ["A", "B", "C"]) == {"A": "3", "B": None, "C": "c"}
+    assert daemon.call("kept", ["A", "B", "C"]) == {"A": "3", "B": "2", "C": "c"}, "the deploy names A, and not B"
+    daemon.deploy("kept", CODE + "# another\n", env={"A": "3", "B": "4"})
+    assert daemon.call("kept", ["A", "B", "C"]) == {"A": "3", "B": "4", "C": "c"}
     assert sockd(daemon, "secret", "rm", "kept", "C").returncode == 0
     assert daemon.call("kept", ["C"]) == {"C": None}
 
@@ -95,7 +97,7 @@ def test_secrets_stay_over_a_deploy_and_variables_are_what_it_says(daemon: Runni
         (("env", "bad", "C=x"), "", "is a secret of this function"),
         (("env", "bad", "_HANDLER=x"), "", "reserved"),
         (("env", "bad", "--unset", "NONE"), "", "no variable 'NONE'; `sockd env bad` lists them"),
-        (("env", "bad", "no-assignment-4711"), "", "must be KEY=VALUE"),
+        (("env", "bad", "no-assignment-4711"), "", "variable 1 of 1 is not KEY=VALUE"),
         (("env", "nobody", "A=1"), "", "no function 'nobody'"),
         (("secret", "set", "bad", "1C"), "secret-4711", "must be letters"),
         (("secret", "set", "bad", "C"), "", "no value was given"),
