@@ -151,23 +151,23 @@ class Deployments:
         if self._images is None:
             raise ImagesUnavailable("this worker runs no container images")
         if code.files > (code.settings() is not None):
-            progress("the files beside sockd.toml are not used: the function's code is the image's")
+            progress(Note("the files beside sockd.toml are not used: the function's code is the image's"))
         if config.app is not None:
             raise BadFunctionConfig(
                 f'app = "{config.app}" is for code that is deployed without an image: start a web server in the image, and name '
                 "its port (app_port)"
             )
         if config.python is not None:
-            progress(f'python = "{config.python}" is not used: the function runs with the image\'s own')
+            progress(Note(f'python = "{config.python}" is not used: the function runs with the image\'s own'))
         await check_writable_root(config)
         record = await self._images.resolve(text, progress)
         for note in image_programs.notes(record, config):
-            progress(note)
+            progress(Note(note))
         config = image_programs.with_adapter(config, record)
         if config.app_port is not None:
             progress(image_programs.port_words(config))
         elif config.readiness_path != "/":
-            progress("readiness_path is not used: without app_port nobody asks for it")
+            progress(Note("readiness_path is not used: without app_port nobody asks for it"))
         image_programs.command(config, record.config)
         if self._image_pythons is not None:
             python = await self._image_pythons.find(record, config, progress)
@@ -176,7 +176,7 @@ class Deployments:
             progress(f"runs as a program: {python.reason}" if python.reason else served_words(python))
             if python.reason and config.app_port is None and (ports := record.config.exposed_ports):
                 port = ports[0].partition("/")[0]
-                progress(f"the image exposes port {port}: a web server there needs app_port = {port}")
+                progress(Note(f"the image exposes port {port}: a web server there needs app_port = {port}"))
             check_client(python, config, record, progress)
         return Deployable(config, image_programs.handler(config, record.config), Closure(), record.digest)
 
@@ -318,5 +318,5 @@ async def _ol_settings(code: CodeVersion, progress: Progress) -> dict[str, Any]:
         return {}
     read = await in_thread(ol_yaml.read, text)  # a parser in Python
     for note in read.notes:
-        progress(note)
+        progress(Note(note))
     return read.settings

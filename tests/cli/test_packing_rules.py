@@ -82,3 +82,10 @@ def test_notes_of_the_worker_stay_and_are_in_the_json(run: Run, code: Path, tmp_
     assert json.loads(run("deploy", str(code), "--name", "noted", "--json").stdout)["notes"] == [
         "kept from sockd config and sockd env: memory_mb = 256"
     ]
+
+
+def test_a_refused_deploy_shows_its_notes_and_the_traceback(run: Run, code: Path) -> None:
+    done = run("deploy", str(code), "--name", "noted_and_refused")
+    assert done.returncode == 1 and "note: pyproject.toml is not used\n" in done.stderr
+    assert "does not start, and requests do not go to it: ImportError: no" in done.stderr
+    assert 'why:   File "/var/task/f.py", line 1' in done.stderr

@@ -296,6 +296,9 @@ class FakeWorker:
             return msgspec.structs.replace(info(name), is_app=True)
         if name == "noted":
             progress(Note("kept from sockd config and sockd env: memory_mb = 256"))
+        if name == "noted_and_refused":
+            progress(Note("pyproject.toml is not used"))
+            raise errors.VersionFailed(name, "ImportError", "no", ['  File "/var/task/f.py", line 1\n'])
         if name == "slow":
             self.started.set()
             try:

@@ -145,6 +145,8 @@ def deploy(
         except Failure as failure:
             if failure.kind == BuildNeeded.error_type:
                 failure.fix = runnable(f"sockd {shlex.join(sys.argv[1:])} --build")
+            for note in notes:  # one may say why
+                say(f"note: {note}")
             raise
     left_out = code.left_out if code is not None else ()
     # Of a worker elsewhere nobody here knows where its port is published.
