@@ -70,6 +70,14 @@ class HandlerCache:
             self._evict_oldest()
         return max(need_bytes, 0)
 
+    def holds(self, size: int) -> bool:
+        """Whether idle sandboxes hold so many bytes together."""
+        for sandbox in self._idle:
+            size -= sandbox.reserved_bytes
+            if size <= 0:
+                return True
+        return size <= 0
+
     def drop(self, program: Program) -> None:
         """Destroy the idle sandboxes of a program that is no longer served."""
         for sandbox in list(self._by_program.get(program, ())):

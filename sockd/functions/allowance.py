@@ -37,8 +37,15 @@ class Allowance:
 
         Raises: NoCapacity."""
         self.admission = admission = Admission(config.concurrency, config.queue_depth)
-        limits = start_limits or StartLimits()
-        self.starts = StartGate(asyncio.get_running_loop(), limits, config.init_timeout_s, lambda: admission.running)
+        self._start_limits = start_limits or StartLimits()
+        self.starts = StartGate(
+            asyncio.get_running_loop(),
+            self._start_limits,
+            config.init_timeout_s,
+            config.timeout_s,
+            running=lambda: admission.running,
+            has_room=self._has_room,
+        )
         self._budget = budget
         self._config = config
         self._reserved: Reservation | None = None
@@ -58,7 +65,7 @@ class Allowance:
             raise
         self._config = config
         self.admission.resize(config.concurrency, config.queue_depth)
-        self.starts.change(config.init_timeout_s)
+        self.starts.change(config.init_timeout_s, config.timeout_s)
 
     async def reserve(self, memory_bytes: int, *, deadline_s: float) -> Reservation:
         """Memory for one sandbox: the function's own, or the worker's. Raises: NoCapacity."""
@@ -67,6 +74,13 @@ class Allowance:
     def reserve_nowait(self, memory_bytes: int) -> Reservation | None:
         """As `reserve`, of memory that is free; None: there is not so much."""
         return self._own_budget.reserve_nowait(memory_bytes) or self._budget.reserve_nowait(memory_bytes)
+
+    def _has_room(self) -> bool:
+        """Whether a start would not have to wait for memory."""
+        size, budget = self._config.memory_mb << 20, self._budget
+        if self._own_budget.free >= size:
+            return True
+        return not budget.contended and (budget.free >= size or self._start_limits.can_evict(size - budget.free))
 
     @property
     def socket_account(self) -> int:

@@ -8,6 +8,10 @@
                                            for as long as an init takes: until then an idle sandbox is likely to come
         its bound                          StartsBusy
 
+    Nor does an init begin beside sandboxes of the function that serve while there is no memory for it: it would be given that of
+    the first of them that becomes idle. A request that has waited for as long as a start waits for memory begins one
+    nevertheless.
+
 Owns a count, a queue and timers. Knows nothing of sandboxes. For one event loop.
 """
 
@@ -19,7 +23,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sockd.plain.errors import SockdError, StartsBusy
 
@@ -39,6 +43,8 @@ class StartLimits:
     """Processors that sandboxes can use together."""
     wait_s: float = 30.0
     """How long a request waits for a sandbox, in addition to the time limit of an init."""
+    can_evict: Callable[[int], bool] = lambda size: False
+    """Whether so many bytes of memory can be had from idle sandboxes and spares."""
 
 
 class StartPlace:
@@ -54,6 +60,13 @@ class StartPlace:
         gate, self._gate = self._gate, None
         if gate is not None:
             gate.init_ended(is_ready=is_ready)
+
+
+class Queued(NamedTuple):
+    """When a request began to wait, and what ends it at the bound."""
+
+    since_s: float
+    bound: asyncio.TimerHandle
 
 
 class StartWaiter(Protocol):
@@ -78,17 +91,26 @@ class StartGate:
     Invariant between loop iterations: if a request waits and a place is free, a timer or the next iteration gives it away."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, limits: StartLimits, init_timeout_s: float, running: Callable[[], int]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: StartLimits,
+        init_timeout_s: float,
+        memory_wait_s: float,
+        running: Callable[[], int],
+        has_room: Callable[[], bool],
     ) -> None:
-        """Args: running: how many requests of the function have been admitted, those that wait here included."""
+        """Args:
+        memory_wait_s: how long a start waits for memory;
+        running: how many requests of the function have been admitted, those that wait here included;
+        has_room: whether there is memory for a sandbox of the function."""
         self._loop = loop
         self._limits = limits
         self._running = running
+        self._has_room = has_room
         self._init_timeout_s = init_timeout_s
-        self.waiters: OrderedDict[StartWaiter, asyncio.TimerHandle] = OrderedDict()
+        self._memory_wait_s = memory_wait_s
+        self.waiters: OrderedDict[StartWaiter, Queued] = OrderedDict()
         self.starting = 0
-        self.waited = 0
-        """Requests that have waited since the gate was made."""
         self.limit: float = max(LEAST_UNKNOWN, math.ceil(limits.cpus))
         """Most inits at the same time."""
         self._init_s = 0.0
@@ -103,13 +125,16 @@ class StartGate:
         """How long a request waits at most."""
         return self._limits.wait_s + self._init_timeout_s
 
-    def change(self, init_timeout_s: float) -> None:
-        """Set the time limit of an init, for later requests."""
+    def change(self, init_timeout_s: float, memory_wait_s: float) -> None:
+        """Set the time limits, for later requests."""
         self._init_timeout_s = init_timeout_s
+        self._memory_wait_s = memory_wait_s
 
     def try_start(self) -> StartPlace | None:
-        """A place, if one is free and no request waits for it."""
+        """A place for a request that has been admitted, if one is free and no other waits for it."""
         if self.waiters or self.starting >= self.limit:
+            return None
+        if self._serving() > 1 and not self._has_room():  # itself, and another
             return None
         self.starting += 1
         return StartPlace(self)
@@ -124,23 +149,26 @@ class StartGate:
 
     def queue(self, waiter: StartWaiter) -> str:
         """Have a request wait. Returns: for what, in words."""
-        is_first = not self.waiters
-        self.waiters[waiter] = self._loop.call_later(self.bound_s, self._refuse, waiter)
+        is_first, now_s = not self.waiters, self._loop.time()
+        self.waiters[waiter] = Queued(now_s, self._loop.call_later(self.bound_s, self._refuse, waiter))
         if is_first:
-            self._since_s, self._has_served = self._loop.time(), self._serving() > 0
-        self.waited += 1
+            self._since_s, self._has_served = now_s, self._serving() > 0
         self._wake_soon()
-        return f"{self.starting} sandboxes of the function were starting, as many as the processors have work for"
+        if self.starting >= self.limit:
+            return f"{self.starting} sandboxes of the function were starting, as many as the processors have work for"
+        if not self._has_room():
+            return "the worker had no memory for another sandbox of the function"
+        return f"{len(self.waiters) - 1} other requests of the function waited before it"
 
     def give_up(self, waiter: StartWaiter) -> None:
         """Remove a request that waits."""
-        self.waiters.pop(waiter).cancel()
+        self.waiters.pop(waiter).bound.cancel()
         self._wake_soon()
 
     def offer(self, function: object) -> None:
         """An idle sandbox of a function is there: the first request that it may serve takes it, in this call."""
         for waiter in [each for each in self.waiters if each.served_by is function]:
-            self.waiters.pop(waiter).cancel()
+            self.waiters.pop(waiter).bound.cancel()
             if waiter.turn_to_start(None):
                 break
         self._wake_soon()
@@ -178,17 +206,22 @@ class StartGate:
         """Give free places to those that waited longest."""
         self._set_waking(None)
         while self.waiters and self.starting < self.limit:
-            waiter = next(iter(self.waiters))
-            if waiter.served_by is not None and (patience_s := self._patience_s()) > 0:
+            waiter, queued = next(iter(self.waiters.items()))
+            if waiter.served_by is not None and (patience_s := self._patience_s(queued)) > 0:
                 self._set_waking(self._loop.call_later(patience_s, self._wake))
                 return
-            self.waiters.pop(waiter).cancel()
+            self.waiters.pop(waiter).bound.cancel()
             self.starting += 1
             waiter.turn_to_start(StartPlace(self))
 
-    def _patience_s(self) -> float:
+    def _patience_s(self, queued: Queued) -> float:
         """How long it is better to wait for an idle sandbox than to start another."""
-        return self._init_s - (self._loop.time() - self._since_s) if self._serving() > 0 else 0.0
+        if self._serving() <= 0:
+            return 0.0
+        now_s = self._loop.time()
+        if not self._has_room():
+            return queued.since_s + self._memory_wait_s - now_s
+        return self._since_s + self._init_s - now_s
 
     def _serving(self) -> int:
         """Requests in sandboxes that have initialized."""

@@ -395,7 +395,8 @@ class StartsBusy(NoCapacity):
         """Args: waited_s: how long the request waited; init_s: how long an init takes; 0: that is not known."""
         super().__init__(
             f"no sandbox was ready within {waited_s:g} s (sandbox.start_wait_s and init_timeout_s): {starting} of the function "
-            "were starting, as many as the processors have work for; nothing ran. Try again, or provision sandboxes"
+            "were starting, as many as the processors have work for, and all others were busy; nothing ran. Try again, or "
+            "provision sandboxes"
         )
         self.retry_after_s = max(1, init_s)
 

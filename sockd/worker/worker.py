@@ -232,7 +232,9 @@ class Worker:
             images=images,
             programs=programs,
             image_pythons=image_pythons,
-            start_limits=StartLimits(hierarchies.usable_cpus(), config.sandbox.start_wait_s),
+            start_limits=StartLimits(
+                hierarchies.usable_cpus(), config.sandbox.start_wait_s, partial(can_evict, tree, handlers)
+            ),
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
@@ -429,6 +431,11 @@ def make_room(budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, ne
     if tree.spare_bytes() < missing:
         missing = handlers.make_room(need_bytes)
     tree.make_room(missing)
+
+
+def can_evict(tree: ZygoteTree, handlers: HandlerCache, size: int) -> bool:
+    """Whether `make_room` can find so many bytes."""
+    return handlers.holds(size - tree.spare_bytes())
 
 
 def budget_bytes(config: Config) -> int:

@@ -198,3 +198,13 @@ async def test_dropping_a_program_destroys_its_sandboxes_and_no_other() -> None:
     house.cache.drop("f")  # type: ignore[arg-type]
     house.cache.close()
     assert other.state is State.DEAD and house.budget.used == 0
+
+
+async def test_it_says_how_much_memory_could_be_had_from_idle_sandboxes() -> None:
+    house = a_room()
+    assert house.cache.holds(0) and not house.cache.holds(1)
+    leased = [house.kept("f", size_mb=10), house.kept("g", size_mb=20)]
+    assert house.cache.holds(30 * MB) and not house.cache.holds(30 * MB + 1)
+    assert house.cache.lease("g") is leased[1]  # type: ignore[arg-type]
+    assert house.cache.holds(10 * MB) and not house.cache.holds(10 * MB + 1)
+    house.cache.close()

@@ -21,6 +21,7 @@ from tests.support.threads import at_once
 CONFIG = "[sandbox]\nstart_wait_s = 0.5\n[zygote]\nverify = false\n"
 PATIENT = "[sandbox]\ninit_ceiling = 20\n"
 """Where other tests leave little of the processors."""
+ROOM_FOR_TWO = "[sandbox]\nmemory_mb = 1000\n[zygote]\nenabled = false\n"
 CPU_S = 1.5
 HEAVY = f"""
 import os, time
@@ -192,3 +193,17 @@ def test_a_removed_function_leaves_no_request_waiting(daemon: RunningDaemon, gat
         assert [each.result().status for each in asked] == [200] * (AT_ONCE + 2)
         assert removal.result().status < 300
     assert daemon.status()["waiting_to_start"] == 0
+
+
+def test_while_a_function_has_all_memory_its_requests_take_turns_in_its_sandboxes(tmp_path: Path) -> None:
+    """None of them is given up for the memory of another, whose init would then begin."""
+    daemon = RunningDaemon.start(tmp_path / "state", ROOM_FOR_TWO)
+    try:
+        code = f"{SLOW}def f(event): threading.Event().wait(0.02)\n"
+        daemon.deploy("large", code, memory_mb=400, concurrency=10, timeout_s=20)
+        answers = at_once(10, lambda _: [daemon.run("large") for _ in range(20)])
+        found = Counter((answer.status, answer.headers["x-sockd-cold"]) for row in answers for answer in row)
+        assert found == {(200, "1"): 2, (200, "0"): 198}
+        assert daemon.terminate() == 0, daemon.lines
+    finally:
+        daemon.close()

@@ -72,7 +72,7 @@ class FakeFunction:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.admission = Admission(1, 1)
-        self.starts = StartGate(self.loop, StartLimits(), 1, lambda: self.admission.running)
+        self.starts = StartGate(self.loop, StartLimits(), 1, 1, lambda: self.admission.running, lambda: True)
         self.running = 0
         self.sandbox = FakeSandbox()
         self.beside = FakeBeside()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from sockd.plain.errors import SockdError, StartsBusy
 from tests.support.fake_clock import FakeClock, FakeTimer
 
 CPUS = 4.0
-WAIT_S, INIT_TIMEOUT_S = 20.0, 10.0
+WAIT_S, INIT_TIMEOUT_S, MEMORY_WAIT_S = 20.0, 10.0, 3.0
 HEAVY = (2.0, 2.0)
 """An init that computes for all of its two seconds."""
 
@@ -61,13 +61,18 @@ class Gate:
         self.loop = FakeLoop()
         self.admitted = 0
         """Requests that start, wait at the gate, or run in a sandbox that has initialized."""
-        limits = StartLimits(CPUS, WAIT_S)
-        self.gate = StartGate(self.loop, limits, INIT_TIMEOUT_S, lambda: self.admitted)  # type: ignore[arg-type]
+        self.has_room = True
+        limits, loop = StartLimits(CPUS, WAIT_S), cast(asyncio.AbstractEventLoop, self.loop)
+        self.gate = StartGate(
+            loop, limits, INIT_TIMEOUT_S, MEMORY_WAIT_S, running=lambda: self.admitted, has_room=lambda: self.has_room
+        )
 
     def start(self, count: int) -> list[StartPlace]:
         """So many begin at once."""
-        self.admitted += count
-        places = [self.gate.try_start() for _ in range(count)]
+        places = []
+        for _ in range(count):
+            self.admitted += 1
+            places.append(self.gate.try_start())
         assert None not in places
         return [place for place in places if place is not None]
 
@@ -190,6 +195,41 @@ def test_when_an_init_turns_out_to_wait_for_the_network_all_begin(gate: Gate) ->
     assert all(each.place is not None for each in waiters)
 
 
+def test_while_others_serve_no_init_begins_for_which_there_is_no_memory(gate: Gate) -> None:
+    gate.gate.learn(0.01, 0.01)
+    for place in gate.start(2):
+        gate.ready(place)
+    gate.has_room = False
+    waiters = [Waiter(), Waiter(), Waiter()]
+    gate.wait(*waiters)
+    gate.loop.pass_by(1)
+    gate.gate.offer("f")
+    gate.loop.pass_by(0)
+    assert [each.turns for each in waiters] == [1, 0, 0]
+    gate.has_room = True
+    gate.gate.offer("another function")
+    gate.loop.pass_by(0)
+    assert all(each.turns == 1 for each in waiters) and waiters[2].place is not None
+
+
+def test_a_request_that_waited_as_long_as_for_memory_waits_for_memory(gate: Gate) -> None:
+    gate.gate.learn(0.01, 0.01)
+    (place,) = gate.start(1)
+    gate.ready(place)
+    gate.has_room = False
+    waiter, later = Waiter(), Waiter()
+    gate.wait(waiter)
+    gate.loop.pass_by(MEMORY_WAIT_S - 0.5)
+    gate.wait(later)
+    gate.loop.pass_by(0.6)
+    assert waiter.place is not None and not later.turns
+
+
+def test_a_first_sandbox_waits_for_memory_at_once(gate: Gate) -> None:
+    gate.has_room = False
+    assert len(gate.start(1)) == 1
+
+
 def test_whoever_waits_too_long_is_told_why(gate: Gate) -> None:
     gate.start(4)
     waiter, late = Waiter(), Waiter()
@@ -221,7 +261,7 @@ def test_whoever_gives_up_leaves_nothing_behind(gate: Gate) -> None:
 
 @pytest.mark.anyio
 async def test_a_task_waits_for_a_place_and_leaves_none_behind_when_it_is_cancelled() -> None:
-    gate = StartGate(asyncio.get_running_loop(), StartLimits(1, 0), 0.01, lambda: 0)
+    gate = StartGate(asyncio.get_running_loop(), StartLimits(1, 0), 0.01, 1, lambda: 0, lambda: True)
     places = [await gate.enter(), await gate.enter()]
     waiting, given = (asyncio.ensure_future(gate.enter()) for _ in range(2))
     await asyncio.sleep(0)
