@@ -255,7 +255,7 @@ class ZygoteConfig(Slice, frozen=True):
     """How long each sandbox of a recording or verification may take, with half the CPU weight of a function; beyond, it is tried
     again later."""
     verify_memory_mb: int = 1024
-    """Memory of each of these sandboxes, at most half of what is free; where that is less than 256 MB, they wait for so much."""
+    """Memory of each of these sandboxes, at most a quarter of what is free; where that is less than 128 MB, they wait."""
     verify_again_after: int = 1000
     """Cold starts from Zygotes with packages after which one that serves is verified again; 0: never."""
 

@@ -59,7 +59,9 @@ SURE = 4
 APART_S = 1.1
 """Between two starts of a function's own that are compared: a clock in seconds shows another time."""
 MEMORY_DEADLINE_S = 30.0
-"""How long a trial waits for memory, in the queue in which requests wait."""
+"""How long a trial waits for memory, in the queue in which requests wait, when it has found none PATIENT_TRIES times."""
+PATIENT_TRIES = 5
+"""Idle sandboxes are worth more than a verification that can wait: before, none is evicted for one."""
 AGAIN_S = 2.0
 """How long work waits that found no memory; doubled each time, up to LONGEST_AGAIN_S."""
 LONGEST_AGAIN_S = 300.0
@@ -305,7 +307,7 @@ class Verifier:
             return
         program = self._program_of(work)
         try:
-            own = await self._try(self._tree.root_of(view.lineage), program, self._trial(work, record=True))
+            own = await self._try(work, self._tree.root_of(view.lineage), program, self._trial(work, record=True))
             if own.failure:
                 raise TrialFailed(f"its top level raises {own.failure}", is_late=True)
             steps = await asyncio.to_thread(read_steps, own.steps, view.closure, most=self._config.max_modules)
@@ -373,20 +375,20 @@ class Verifier:
             root = self._tree.root_of(work.view.lineage)
             own = self._own.get(work.view.program)
             if own is None:
-                own = await self._try(root, program, trial)
+                own = await self._try(work, root, program, trial)
                 self._keep_own(work.view, own)
             began_s = time.monotonic()
-            fork = await self._try(node, program, trial)
+            fork = await self._try(work, node, program, trial)
             suspects = await asyncio.to_thread(fork.differing, own)
             if not suspects:
                 return []
             trial = {**trial, "names_of": suspects, "pids": sorted({*own.pids, *fork.pids})}
-            fork = await self._try(node, program, trial)
+            fork = await self._try(work, node, program, trial)
             starts: list[Fingerprint] = []
             for number in range(SURE):
                 if number == 1:
                     await self._until(began_s + APART_S)
-                starts.append(await self._try(root, program, {**trial, "moved": number}))
+                starts.append(await self._try(work, root, program, {**trial, "moved": number}))
                 if not all(each.complete for each in (fork, *starts)):
                     raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
                 found = await asyncio.to_thread(differences, fork, starts)
@@ -429,10 +431,11 @@ class Verifier:
         program.lineage = own.lineage
         return program
 
-    async def _try(self, node: ZygoteNode, program: Program, trial: dict[str, Any]) -> Fingerprint:
+    async def _try(self, work: Work, node: ZygoteNode, program: Program, trial: dict[str, Any]) -> Fingerprint:
         """What one new sandbox tells. Raises: TrialFailed, SandboxFailed, NoCapacity, OSError."""
         whose = "a fork" if node.imports else "a start of its own"
-        sandbox = await self._tree.fork_apart(node, program, deadline_s=MEMORY_DEADLINE_S)
+        deadline_s = MEMORY_DEADLINE_S if work.tries >= PATIENT_TRIES else 0.0
+        sandbox = await self._tree.fork_apart(node, program, deadline_s=deadline_s)
         try:
             reply = await sandbox.request(uuid.uuid4().bytes, msgspec.json.encode(trial))
         finally:

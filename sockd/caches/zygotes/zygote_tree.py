@@ -48,7 +48,7 @@ FARM_BYTES = 3 << 20
 """Memory of a farm's launcher and init."""
 SPARE_MEMORY_BYTES = 16 << 20
 """What a spare reserves until it becomes a function."""
-LEAST_APART_BYTES = 256 << 20
+LEAST_APART_BYTES = 128 << 20
 """With less no sandbox is made for nobody's request: it would end for want of memory."""
 REVIVALS = 3
 """How often a request waits for a new root Zygote, when one after the other ends."""
@@ -373,11 +373,14 @@ class ZygoteTree:
     async def fork_apart(self, node: ZygoteNode, program: Program, *, deadline_s: float = 0.0) -> Sandbox:
         """A child of a node that becomes a program for nobody's request, with half the CPU weight of one for a request.
 
-        Args: deadline_s: how long it waits, as requests do, for the least memory that it can use, where little is free.
+        Args: deadline_s: how long it waits, as requests do, for the least memory that it can use, where little is free; for that
+            idle sandboxes are evicted. 0: it does not wait.
         Raises: SandboxFailed, NoCapacity, OSError."""
         budget = self._parts.budget
-        most_bytes = min(program.limits.memory_bytes, budget.free // 2)  # requests shall not wait for it
+        most_bytes = min(program.limits.memory_bytes, budget.free // 4)  # requests shall not wait for it
         reservation = budget.reserve_nowait(most_bytes) if most_bytes >= LEAST_APART_BYTES else None
+        if reservation is None and deadline_s <= 0:
+            raise NoCapacity("no memory for a verification")
         if reservation is None:
             most_bytes = min(program.limits.memory_bytes, LEAST_APART_BYTES)
             reservation = await budget.reserve(most_bytes, deadline_s=deadline_s)
