@@ -213,7 +213,10 @@ class Front:
 
     def hides_errors(self, target: Called | Page, connection: Connection, head: Head) -> bool:
         """As `Callers.hides_errors`, of a function; a page hides nothing."""
-        return isinstance(target, Called) and self._callers.hides_errors(target.name, connection, head)
+        callers = self._callers
+        if callers.errors == "full" and not callers.error_details:
+            return False  # asked for each request: without a step into another room
+        return isinstance(target, Called) and callers.hides_errors(target.name, connection, head)
 
     def _healthz(self) -> Answer:
         if self.worker.draining:

@@ -31,10 +31,10 @@ def test_every_function_asks_for_whole_closures() -> None:
     trace = make_trace(functions=200, requests=10, seed=1)
     keys = [key for key, _, _ in trace["packages"]]
     for function in trace["functions"]:
-        asked = {keys[index] for index in function}
-        for key in asked:
-            name, vintage, _ = key.rsplit("-", 2)
-            assert {f"{needed}-{vintage}-wheel" for needed in closure(name)} <= asked
+        for import_ in function:
+            asked = {keys[index] for index in import_}
+            name, vintage, _ = keys[import_[0]].rsplit("-", 2)
+            assert {f"{needed}-{vintage}-wheel" for needed in closure(name)} == asked
 
 
 def test_every_package_and_dependency_is_in_the_table() -> None:

@@ -51,8 +51,9 @@ class Callers:
         """Of functions whose rule is not open."""
         self._managers = managers
         is_here = is_loopback(parse_listen(config.listen)[0])
-        self._errors = config.errors or ("full" if is_here else "id")
-        self._error_details = error_details if error_details is not None else {}
+        self.errors = config.errors or ("full" if is_here else "id")
+        self.error_details = error_details if error_details is not None else {}
+        """Of functions that set it; where there is none and `errors` is full, nothing is hidden from any caller."""
 
     def is_open(self, name: str) -> bool:
         """Whether a call of the function needs no key."""
@@ -74,7 +75,7 @@ class Callers:
         """Return whether a caller is told the request's id alone when the function raises.
 
         POLICY: `http.errors`, or the function's own `errors`; those who may read the function's logs are told all in any case."""
-        if self._error_details.get(name, self._errors) == "full" or self._is_manager(connection):
+        if self.error_details.get(name, self.errors) == "full" or self._is_manager(connection):
             return False
         try:
             self._check_key(head, "read", name)
