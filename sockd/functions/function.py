@@ -45,7 +45,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
 from sockd_zygote import protocol
 
-WORTH_RECORDING_NS = 3_000_000
+WORTH_RECORDING_NS = 10_000_000
 """A function without packages that initializes within this is started from the root Zygote for good: nothing could be saved."""
 
 
