@@ -50,7 +50,7 @@ def worker(*nodes: ZygoteNode) -> Any:
 
 def node(number: int, packages: set[str], parent: ZygoteNode | None) -> ZygoteNode:
     zygote: Any = SimpleNamespace(name=f"zygote-{number}")
-    return ZygoteNode(zygote, frozenset(packages), parent)
+    return ZygoteNode(zygote, frozenset(packages), parent, frozenset(f"{key}@{key}" for key in packages))
 
 
 def test_a_node_shows_what_it_has_beyond_its_parent() -> None:

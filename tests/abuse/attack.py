@@ -46,6 +46,14 @@ def attack(house: PrivateWorker, attack: Attack, event: Any = None, **settings: 
     return house.call(name, event)
 
 
+CLEAN_UP = """\
+    for top, directories, names in os.walk(os.environ.get("TMPDIR", "/tmp"), topdown=False):
+        for each in (f"{top}/{name}" for name in (*names, *directories)):
+            (os.rmdir if os.path.isdir(each) and not os.path.islink(each) else os.unlink)(each)
+"""
+"""What an attack leaves in /tmp: forks of the Zygote would have it, and verification would refuse the Zygote for that."""
+
+
 def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: str = "") -> Any:
     """Have a package run an attack while a Zygote imports it; what it returned there.
 
@@ -67,7 +75,7 @@ def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: 
         f"PID = os.getpid()\nERROR = SEEN = None\n"
         f"if PID != 1:\n"
         f"    try:\n        SEEN = {attack.__name__}({event!r})\n"
-        f"    except BaseException as error:\n        ERROR = repr(error)\n{also}\n"
+        f"    except BaseException as error:\n        ERROR = repr(error)\n{CLEAN_UP}{also}\n"
         f"def keep(*values): return lambda: values\n"
         f"SEEN = keep(PID, ERROR, SEEN)\ndel ERROR\n"
     )

@@ -23,7 +23,6 @@ BREAKS_AND_CASES = {
     "shared-uid": ({"C8"}, {"A2", "B3", "C2"}),
     "shared-ipc": ({"B6", "C8"}, {"A2", "B3", "C2"}),
     "host-network": ({"B3", "B4", "B5", "C8"}, {"A2", "B7", "C2"}),
-    "any-module": ({"B18"}, {"A2", "B7", "C2"}),
     "cgroup-files": ({"B13"}, {"A2", "B7", "C2"}),
     "no-port-guard": ({"K1"}, {"B3", "C2", "K7"}),
     "no-socket-limit": ({"K7"}, {"B3", "C2", "K1"}),

@@ -130,7 +130,9 @@ def test_a_function_closes_its_own(tmp_path: Path, happened: Happened) -> None:
         assert daemon.request("POST", path, b"1", {"content-type": "application/json"}).status == 200
         assert call_by_command(daemon, "closed", tmp_path).stdout == "1\n", "root manages it"
         daemon.deploy("closed", ECHO + "  # again")
-        assert daemon.run("closed", 1).status == 200, "a deploy says anew what a function is"
+        assert daemon.run("closed", 1).status == 403, "a deploy keeps what a command has set"
+        daemon.deploy("closed", {"f.py": ECHO, "sockd.toml": 'run = "open"'})
+        assert daemon.run("closed", 1).status == 200, "until it names the setting"
 
 
 def call_by_command(daemon: RunningDaemon, name: str, home: Path) -> subprocess.CompletedProcess[str]:

@@ -70,8 +70,9 @@ def test_threads_that_are_gone_have_no_times() -> None:
 
 @contextmanager
 def burning() -> Iterator[None]:
-    """All processors are used by others."""
-    burners = [subprocess.Popen([sys.executable, "-c", FOR_EVER]) for _ in range(BURNERS)]
+    """All processors are used by others. Each has a session of its own: processes of one share their time (autogroups, sched(7))."""
+    command = [sys.executable, "-c", FOR_EVER]
+    burners = [subprocess.Popen(command, start_new_session=True) for _ in range(BURNERS)]
     try:
         yield
     finally:

@@ -216,12 +216,6 @@ def cgroup_files() -> None:
     zygote.Zygote._make_child = make_child  # type: ignore[method-assign]
 
 
-@breaks("any-module")
-def any_module() -> None:
-    """A Zygote imports whatever functions say to have imported."""
-    patch_zygote("fork_server.py", r"not in offered", "is None")
-
-
 # -- group D
 
 
