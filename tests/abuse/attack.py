@@ -47,11 +47,12 @@ def attack(house: PrivateWorker, attack: Attack, event: Any = None, **settings: 
 
 
 CLEAN_UP = """\
+def clean_up():
     for top, directories, names in os.walk(os.environ.get("TMPDIR", "/tmp"), topdown=False):
         for each in (f"{top}/{name}" for name in (*names, *directories)):
             (os.rmdir if os.path.isdir(each) and not os.path.islink(each) else os.unlink)(each)
 """
-"""What an attack leaves in /tmp: forks of the Zygote would have it, and verification would refuse the Zygote for that."""
+"""Removes what an attack leaves in /tmp: forks of the Zygote would have it, and verification would refuse the Zygote for that."""
 
 
 def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: str = "") -> Any:
@@ -72,10 +73,10 @@ def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: 
     code = (
         f"from __future__ import annotations\nimport os\n{also_in_own}"  # a Zygote may load no more than a start of its own
         f"{WORTH_A_ZYGOTE}from {module}_prelude import *\n{text}\n"
-        f"PID = os.getpid()\nERROR = SEEN = None\n"
+        f"{CLEAN_UP}PID = os.getpid()\nERROR = SEEN = None\n"
         f"if PID != 1:\n"
         f"    try:\n        SEEN = {attack.__name__}({event!r})\n"
-        f"    except BaseException as error:\n        ERROR = repr(error)\n{CLEAN_UP}{also}\n"
+        f"    except BaseException as error:\n        ERROR = repr(error)\n    clean_up()\n{also}\n"
         f"def keep(*values): return lambda: values\n"
         f"SEEN = keep(PID, ERROR, SEEN)\ndel ERROR\n"
     )

@@ -70,7 +70,7 @@ def test_threads_that_are_gone_have_no_times() -> None:
 
 @contextmanager
 def burning() -> Iterator[None]:
-    """All processors are used by others. Each has a session of its own: processes of one share their time (autogroups, sched(7))."""
+    """All processors are used by others, each with a session of its own: those of one share their time (autogroups, sched(7))."""
     command = [sys.executable, "-c", FOR_EVER]
     burners = [subprocess.Popen(command, start_new_session=True) for _ in range(BURNERS)]
     try:

@@ -9,27 +9,32 @@ from typing import Any
 
 HERE = Path(__file__).parent
 HANDLER = """import os, sys
-from sockd_zygote.own_functions import fingerprint, trial
-from sockd_zygote.forks import hygiene
+from sockd_zygote.own_functions import trial
 
 SHAKEN = trial.shift_memory(os.urandom(1)[0] % 16)
 {imports}
 
-REGISTRIES = ("copyreg.dispatch_table", "logging.root", "sys.meta_path", "warnings.filters")
+REGISTRIES = ("copyreg.dispatch_table", "logging", "loggers", "sys.meta_path", "warnings.filters")
 
 def f(event):
+    from sockd_zygote.forks import hygiene
+    from sockd_zygote.forks.module_kinds import OWN, STANDARD, Kinds
+    from sockd_zygote.own_functions import fingerprint, interpreter
+
     for name in event.get("also", ()):
         try:
             __import__(name)
         except ImportError:
             continue  # a name that a C extension has given itself (scipy's _csparsetools)
     pids = {{os.getpid(), *hygiene.pids, *event.get("pids", ())}}
-    look = fingerprint.Fingerprint(pids)
+    kinds, loaded = Kinds(), dict(sys.modules)
+    look = fingerprint.Fingerprint(kinds, pids)
     modules = {{}}
-    for name, module in look.modules().items():
-        names = look.names_of(name, module)
-        modules[name] = {{key: fingerprint.digest(repr(value)) for key, value in names.items()}}
-    registries = {{name: value for name, value in trial.interpreter().items() if name.partition("[")[0] in REGISTRIES}}
+    for name, module in look.modules(loaded).items():
+        if kinds.key_of(name, module) not in (OWN, STANDARD):
+            names = look.names_of(name, module)
+            modules[name] = {{key: fingerprint.digest(repr(value)) for key, value in names.items()}}
+    registries = {{name: value for name, value in interpreter.settings().items() if name in REGISTRIES}}
     begun = [name for name in sys.modules if name in modules]
     return {{"answer": answer(), "modules": modules, "begun": begun, "registries": registries, "pids": sorted(pids)}}
 
