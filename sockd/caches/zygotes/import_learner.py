@@ -362,7 +362,7 @@ class ImportLearner:
                 rng=self._random,
                 sharing=self._sharing,
             )
-        demands = self._tree.demand[lineage].top(TOP_DEMANDS, time.monotonic())
+        demands = self._tree.demand[lineage].top(TOP_DEMANDS, time.monotonic(), wanted)
         return selection.next_node(
             nodes,
             wanted,

@@ -57,10 +57,13 @@ class DemandMeter:
         rate = self._rates.get(closure)
         return rate.at(now_s) if rate else 0.0
 
-    def top(self, count: int, now_s: float) -> list[Demand]:
-        """The sets most in demand, the first most."""
+    def top(self, count: int, now_s: float, besides: frozenset[str] = frozenset()) -> list[Demand]:
+        """The sets most in demand, the first most, and behind them `besides` if it is another that was ever in demand."""
         demands = (Demand(closure, rate.at(now_s)) for closure, rate in self._rates.items())
-        return nlargest(count, demands, key=lambda demand: demand.rate)
+        most = nlargest(count, demands, key=lambda demand: demand.rate)
+        if besides in self._rates and all(demand.closure != besides for demand in most):
+            most.append(Demand(besides, self.rate(besides, now_s)))
+        return most
 
     def _halve(self, now_s: float) -> None:
         kept = nlargest(self._max_sets // 2, self._rates.items(), key=lambda item: item[1].at(now_s))

@@ -33,6 +33,15 @@ def test_the_sets_most_in_demand_come_first() -> None:
     assert meter.rate(frozenset("unknown"), 1.0) == 0.0
 
 
+def test_the_set_that_is_asked_for_is_among_busier_ones() -> None:
+    meter = DemandMeter(100.0)
+    for closure in ("a", "b", "b", "c", "c", "c"):
+        meter.hit(frozenset(closure), 1.0)
+    assert [sorted(demand.closure) for demand in meter.top(1, 1.0, frozenset("a"))] == [["c"], ["a"]]
+    assert [sorted(demand.closure) for demand in meter.top(1, 1.0, frozenset("c"))] == [["c"]]
+    assert [sorted(demand.closure) for demand in meter.top(1, 1.0, frozenset("unknown"))] == [["c"]]
+
+
 def test_the_sets_least_in_demand_are_forgotten_beyond_the_bound() -> None:
     meter = DemandMeter(100.0, max_sets=4)
     for _ in range(3):
