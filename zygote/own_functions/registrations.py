@@ -1,5 +1,5 @@
-"""How often code registers something with the interpreter that nothing can list: codecs, error handlers, audit hooks, hooks of
-forks.
+"""How often code registers something with the process that nothing can list: codecs, error handlers, audit hooks, hooks of
+forks, variables that only C code sees (`os.putenv`).
 
 While a watch is entered, the functions that register count their calls; afterwards all modules have the original ones again.
 """
@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-FUNCTIONS = (("codecs", "register"), ("codecs", "register_error"), ("sys", "addaudithook"), ("os", "register_at_fork"))
-ALIASES = {"codecs": "_codecs"}
+FUNCTIONS = (
+    *(("codecs", "register"), ("codecs", "register_error"), ("sys", "addaudithook"), ("os", "register_at_fork")),
+    *(("os", "putenv"), ("os", "unsetenv")),
+)
+ALIASES = {"codecs": "_codecs", "os": "posix"}
 """Modules that have the same functions by the same names."""
 
 
 class Registrations:
-    """Counts calls between `__enter__` and `__exit__`."""
+    """Counts calls between `__enter__` and `__exit__`, but not those of the function's own module, `os.environ` for one, which is
+    compared by value."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -30,7 +34,7 @@ class Registrations:
     def __enter__(self) -> Registrations:
         for module, name in FUNCTIONS:
             theirs = getattr(sys.modules[module], name)
-            ours = self._counting(theirs)
+            ours = self._counting(theirs, vars(sys.modules[module]))
             for place in (module, ALIASES.get(module, "")):
                 if place in sys.modules:
                     setattr(sys.modules[place], name, ours)
@@ -41,9 +45,9 @@ class Registrations:
         for ours, theirs in self._replaced:
             taken_names.give_back(ours, theirs)
 
-    def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _counting(self, function: Callable[..., Any], namespace: dict[str, Any]) -> Callable[..., Any]:
         def register(*args: Any, **kwargs: Any) -> Any:
-            self.count += 1
+            self.count += sys._getframe(1).f_globals is not namespace
             return function(*args, **kwargs)
 
         return register

@@ -1,8 +1,8 @@
 """A snapshot of what imports can see and other code may change, by identity: within one process it is made in milliseconds.
 
 A recording (`top_level`) compares a snapshot before an import with the one after the import before it: whatever differs has been
-changed by the function's own code. Compared are the names of modules, attributes of their classes, items of containers and
-attributes of objects to a depth of `DEPTH`, and `interpreter.settings`. Caches that change without an effect are left out by
+changed by the function's own code. Compared are the names of modules, and to a depth of `DEPTH` attributes of their classes,
+items of containers and attributes of objects, and `interpreter.settings`. Caches that change without an effect are left out by
 name.
 """
 
@@ -140,7 +140,7 @@ def contents_of(module: str, names: Mapping[str, Any]) -> dict[str, list[Any]]:
         if issubclass(kind, type):
             attributes = vars(type)["__dict__"].__get__(value) or {}  # None: a class in C that was never made ready
             if attributes.get("__module__") == module:
-                flatten(dict(attributes), 1, inside)
+                flatten(dict(attributes), DEPTH, inside)
         else:
             flatten(value, DEPTH, inside)
         if inside:

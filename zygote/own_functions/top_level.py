@@ -213,5 +213,5 @@ class Recorder:
     def _state(self) -> State:
         return State(
             lambda name, module: self._kinds.key_of(name, module) not in (OWN, RUNTIME),
-            {"codecs, audit hooks or hooks of forks": self._registrations.count},
+            {"codecs, audit hooks, hooks of forks or os.putenv": self._registrations.count},
         )

@@ -20,6 +20,7 @@ EXCLUDED = {
     "constants eventlet.green.threading._active": ADDRESS,
     "constants absl.flags._helpers.disclaim_module_ids": ADDRESS,
     "constants freezegun.api._GLOBAL_MODULES_CACHE": ADDRESS,
+    "constants freezegun.api._real_time_object_ids": ADDRESS,
     "constants pydantic.v1.env_settings.env_file_sentinel": ADDRESS,
     "constants sqlalchemy.orm.attributes._NO_STATE_SYMBOLS": ADDRESS,
     "constants scipy.sparse._data.name": ADDRESS,

@@ -29,7 +29,9 @@ RECORD = (
     + """
 from sockd_zygote.handlers.entry_module import load_file
 from sockd_zygote.forks.module_kinds import Kinds
+from sockd_zygote.own_functions import interpreter
 from sockd_zygote.own_functions.top_level import Recorder
+del interpreter.OF_THE_PROCESS["files in /tmp"]  # where other tests write meanwhile
 failure = ""
 recorder = Recorder(Kinds(roots), entry)
 with recorder:

@@ -20,7 +20,13 @@ def test_calls_are_counted_and_done() -> None:
 
 
 def test_modules_have_the_originals_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [(codecs, "register"), (codecs, "register_error"), (os, "register_at_fork"), (sys, "addaudithook")]
+    names = [
+        (codecs, "register"),
+        (codecs, "register_error"),
+        (os, "register_at_fork"),
+        (os, "putenv"),
+        (sys, "addaudithook"),
+    ]
     originals = [getattr(module, name) for module, name in names]
     keeper = types.ModuleType("keeper")
     monkeypatch.setitem(sys.modules, "keeper", keeper)

@@ -10,7 +10,7 @@ from tests.zygote.own_functions.starts import Files, Recording, Starts, Step
 
 BUSY = "import time\nend = time.perf_counter() + {0}\nwhile time.perf_counter() < end: pass\n"
 DISTRIBUTIONS: dict[str, Files] = {
-    "base": {"base.py": "LEVEL = 1\nitems = {}\nclass Settings:\n    mode = 'a'\n"},
+    "base": {"base.py": "LEVEL = 1\nitems = {}\nclass Settings:\n    mode = 'a'\n    options = {}\n"},
     "tops": {"tops/__init__.py": "import base\n", "tops/part.py": "import base, tops.inner\n", "tops/inner.py": ""},
     "deep": {"deep.py": "import tops.part\n"},
     "other": {"other.py": "VALUE = 1\n"},
@@ -129,6 +129,7 @@ CHANGES: dict[str, tuple[str, str]] = {
     "a module's name": ("import base\nbase.LEVEL = 2\n", "base.LEVEL"),
     "an item of a module's table": ("import base\nbase.items['f'] = 1\n", "base.items"),
     "an attribute of a module's class": ("import base\nbase.Settings.mode = 'b'\n", "base.Settings"),
+    "an item of a table of a module's class": ("import base\nbase.Settings.options['size'] = 5\n", "base.Settings"),
     "a function of the standard library": ("import json\njson.dumps = len\n", "json.dumps"),
     "a method of the standard library": ("import json\njson.JSONEncoder.default = len\n", "json.encoder.JSONEncoder"),
     "a builtin": ("import builtins\nbuiltins._ = str\n", "builtins"),
@@ -317,8 +318,10 @@ print({"same": bootstrap._find_and_load_unlocked is load, "loaded": sorted(set(s
         "from _codecs import register_error\nregister_error('mine', lambda error: ('', error.end))\n",
         "import sys\nsys.addaudithook(lambda event, args: None)\n",
         "import os\nos.register_at_fork(before=lambda: None)\n",
+        "import os\nos.putenv('OPENBLAS_NUM_THREADS', '2')\n",
+        "import posix\nposix.unsetenv('PATH')\n",
     ],
 )
 def test_a_registration_that_nothing_lists_is_a_change(starts: Starts, code: str) -> None:
     recording = starts.record(code + "import base\n")
-    assert "codecs, audit hooks or hooks of forks" in recording.steps[-1].before
+    assert "codecs, audit hooks, hooks of forks or os.putenv" in recording.steps[-1].before
