@@ -196,6 +196,6 @@ class Starts:
         return self._last.take(wanted)
 
     async def new(self, wanted: Wanted) -> Started:
-        """As `find_new`, for who waits anyway. Raises: as `Starting`."""
+        """A new sandbox from the source that `find_new` finds, once it is started. Raises: OSError, or what `Starting` raises."""
         found = self.find_new(wanted)
         return found if isinstance(found, Started) else await found()

@@ -8,9 +8,9 @@
                                            for as long as an init takes: until then an idle sandbox is likely to come
         its bound                          StartsBusy
 
-    Nor does an init begin beside sandboxes of the function that serve while there is no memory for it: it would be given that of
-    the first of them that becomes idle. A request that has waited for as long as a start waits for memory begins one
-    nevertheless.
+    While free memory is too small for a further sandbox and the function has sandboxes that serve, no init begins: the start
+    would only evict the first of these sandboxes that becomes idle. A request that has waited for as long as a start waits for
+    memory begins one nevertheless.
 
 Owns a count, a queue and timers. Knows nothing of sandboxes. For one event loop.
 """

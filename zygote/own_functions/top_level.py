@@ -111,7 +111,10 @@ class Recorder:
         return steps
 
     def _ordered(self) -> list[tuple[Loading, Loading | None]]:
-        """A package comes before the submodule whose import has begun first, and is asked for by who asks for that."""
+        """Imports in the order of their steps, each with the import within which it ran.
+
+        CPython begins the import of `p.q` and only then imports `p`. Here `p` comes first; both have the same outer import.
+        """
         ordered: list[tuple[Loading, Loading | None]] = []
         for loading, asked_by in self._begun:
             place = len(ordered)

@@ -1,4 +1,4 @@
-"""Who is told what a function raises."""
+"""Which callers see in the answer what a function raised: its exception and stack, or only the request id."""
 
 from __future__ import annotations
 
