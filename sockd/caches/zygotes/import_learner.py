@@ -81,7 +81,7 @@ class ImportLearner:
         self._config = config
         self._tree = tree
         self._learned = state / "learned.json"
-        self.recordings = Recordings(state / "recordings")
+        self.recordings = Recordings(state / "recordings", max_modules=config.max_modules)
         self.refused, problem = load_learned(self._learned, self.recordings)
         if problem:
             _log.warning("%s", problem)

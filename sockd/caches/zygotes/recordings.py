@@ -19,7 +19,7 @@ import msgspec
 
 from sockd import __version__
 from sockd.caches.zygotes.refusals import Refusals
-from sockd.caches.zygotes.top_level import BadRecording, TopLevel, read_steps
+from sockd.caches.zygotes.top_level import MAX_MODULES, BadRecording, TopLevel, read_steps
 
 FORMAT = 4
 """Format of `learned.json`. Another worker's version, or another Python's, is dropped: it is learned again."""
@@ -47,9 +47,10 @@ class SavedNode(msgspec.Struct, frozen=True):
 class Recordings:
     """Every recording by its version's `ImportView.program`."""
 
-    def __init__(self, directory: Path) -> None:
-        """Args: directory: of the files, made when it is missing."""
+    def __init__(self, directory: Path, *, max_modules: int = MAX_MODULES) -> None:
+        """Args: directory: of the files, made when it is missing; max_modules: as for `read_steps`."""
         self._directory = directory
+        self._max_modules = max_modules
         self._known: OrderedDict[str, TopLevel] = OrderedDict()
         self.failed: OrderedDict[str, str] = OrderedDict()
         """Imports that failed in a Zygote, by id, and the error."""
@@ -120,7 +121,8 @@ class Recordings:
             if data["worker"] != WORKER:
                 return None
             closure = frozenset(map(text, data["closure"]))
-            return TopLevel(read_steps(data["steps"], closure), closure, data["standard_only"] is True)
+            steps = read_steps(data["steps"], closure, most=self._max_modules)
+            return TopLevel(steps, closure, data["standard_only"] is True)
         except (OSError, ValueError, KeyError, TypeError, BadRecording):
             return None  # it is recorded again
 

@@ -19,7 +19,8 @@ import msgspec
 
 from sockd.plain.untrusted import read_seconds
 
-MAX_STEPS = 5000
+MAX_MODULES = 5000
+"""The default of `zygote.max_modules`."""
 STANDARD_LIBRARY = ""
 """The key of modules of the standard library, which no distribution has."""
 STANDARD_LIBRARY_WORDS = "the standard library"
@@ -215,11 +216,11 @@ def out_of_order(order: Sequence[str], loaded: frozenset[str], top: TopLevel) ->
     return ""
 
 
-def read_steps(told: object, closure: frozenset[str], *, most: int = 5000) -> tuple[Step, ...]:
-    """Check what a sandbox says of its imports. Args: most: modules that one top level may load. Raises: BadRecording."""
+def read_steps(told: object, closure: frozenset[str], *, most: int = MAX_MODULES) -> tuple[Step, ...]:
+    """Check what a sandbox says of its imports. Args: most: steps, and modules, of one top level. Raises: BadRecording."""
     try:
         steps = msgspec.convert(told, tuple[Step, ...])
-        if len(steps) > MAX_STEPS or sum(len(step.modules) for step in steps) > most:
+        if len(steps) > most or sum(len(step.modules) for step in steps) > most:
             raise BadRecording(f"it imports more than {most} modules (zygote.max_modules)")
         return tuple(_checked(number, step, closure) for number, step in enumerate(steps))
     except (ValueError, TypeError, OverflowError) as error:  # msgspec's errors are ValueErrors

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sockd.caches.zygotes import recordings as all_recordings
 from sockd.caches.zygotes.recordings import FORMAT, WORKER, Recordings, SavedNode, load_learned, save_learned
 from sockd.caches.zygotes.refusals import Refusals
-from sockd.caches.zygotes.top_level import Module, Step, TopLevel
+from sockd.caches.zygotes.top_level import MAX_MODULES, Module, Step, TopLevel
 
 PANDAS, NUMPY, FLASK = "pandas-2.2.3-aa", "numpy-1.26.4-bb", "flask-3.1-cc"
 
@@ -60,6 +60,14 @@ def test_a_later_recording_of_a_version_replaces_the_first(tmp_path: Path) -> No
     recordings.keep("f", TOP)
     recordings.keep("f", less)
     assert recordings.find("f") is less and alike(Recordings(tmp_path).find("f"), less)
+
+
+def test_as_many_modules_as_the_configuration_allows_are_read_back(tmp_path: Path) -> None:
+    modules = tuple(Module("", f"m{number}", 0.0) for number in range(MAX_MODULES + 1))
+    Recordings(tmp_path).keep("f", TopLevel((msgspec.structs.replace(TOP.steps[0], modules=modules),), TOP.closure))
+    assert Recordings(tmp_path).find("f") is None
+    found = Recordings(tmp_path, max_modules=MAX_MODULES + 1).find("f")
+    assert found is not None and found.steps[0].modules == modules
 
 
 def file_of(top: TopLevel, **changes: object) -> bytes:

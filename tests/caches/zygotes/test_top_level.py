@@ -180,7 +180,7 @@ def test_a_recording_is_read_as_it_was_made() -> None:
         ([{**SAID[0], "outer": -2}], "distributions that the function does not have"),
         ([{**SAID[0], "key": "other-1-dd"}], "distributions that the function does not have"),
         ([{**SAID[0], "modules": [["other-1-dd", "json", 0.1]]}], "distributions that the function does not have"),
-        ([SAID[0]] * (top_level.MAX_STEPS + 1), "more than 5000 modules"),
+        ([SAID[0]] * (top_level.MAX_MODULES + 1), "more than 5000 modules"),
         ([{**SAID[0], "modules": [["", "json", 0.1]] * 5001}], "more than 5000 modules"),
     ],
 )
