@@ -44,10 +44,9 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         event: `function`: `handler`, `code`, `entry_file` and `app`, as INIT has them; `roots`: of an image, directories with
-            the key of their packages; `record`: whether the imports are recorded; `expected`: digest by module, of the other
-            process: the names of modules that differ are told; `names_of`: modules whose names are told in any case; `pids`: of
-            the other process and its Zygotes; `moved`: another number, other addresses; `variables`: names of the function's
-            own, whose values are not told.
+            the key of their packages; `record`: whether the imports are recorded; `names_of`: modules whose names are told;
+            `pids`: of the other process and its Zygotes; `moved`: another number, other addresses; `variables`: names of the
+            function's own, whose values are not told.
     """
     began = time.process_time()
     ballast = shift_memory(event["moved"])
@@ -89,7 +88,7 @@ def load_what_serves(handler: str, target: Any, app: str) -> None:
 
 
 def look_at_process(event: dict[str, Any], kinds: Kinds, failure: str) -> dict[str, Any]:
-    """Return the digests of all modules, and the names of those that are asked for or differ from what is expected."""
+    """Return the digests of all modules, and the names of those that are asked for."""
     state = settings()
     loaded = dict(sys.modules)
     begin("fingerprint")
@@ -104,9 +103,7 @@ def look_at_process(event: dict[str, Any], kinds: Kinds, failure: str) -> dict[s
     every[INTERPRETER] = {name: fingerprint.looks(value) for name, value in state.items()}
     every[CHECKS] = {name: fingerprint.looks(try_out(name, check)) for name, check in CHECKED.items()}
     digests = {name: digest_of(names) for name, names in every.items()}
-    wanted, expected = set(event["names_of"]), event["expected"]
-    if expected is not None:
-        wanted |= {name for name in digests if digests[name] != expected.get(name)}
+    wanted = set(event["names_of"])
     owners = {name: kinds.key_of(name, module) for name, module in modules.items() if name in wanted}
     told = tell({name: every[name] for name in sorted(wanted) if name in every}, owners, event["variables"])
     return {

@@ -412,7 +412,6 @@ class Verifier:
             "function": {name: init.get(name, "") for name in ("handler", "code", "entry_file", "app")},
             "roots": [(f"{root}/", key) for root in init["paths"]] if key else [],
             "record": record,
-            "expected": None,
             "names_of": [],
             "pids": [],
             "moved": 0,
