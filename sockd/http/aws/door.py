@@ -26,10 +26,10 @@ from sockd.http.aws.event_config import EventConfigOperations
 from sockd.http.aws.functions import FunctionOperations
 from sockd.http.aws.invoke import InvokeOperations
 from sockd.http.aws.names import function_named
-from sockd.http.aws.not_offered import check_parameters
 from sockd.http.aws.operations import Call, Changes, gather
 from sockd.http.aws.policies import PolicyOperations
 from sockd.http.aws.provisioned import ProvisionedOperations
+from sockd.http.aws.refused_members import check_parameters
 from sockd.http.aws.routes import EVENTS, UPLOADS, Operation, route
 from sockd.http.aws.streaming import StreamingOperations
 from sockd.http.aws.tags import TagOperations

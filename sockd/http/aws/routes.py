@@ -9,7 +9,7 @@ import enum
 import re
 
 from sockd.http.aws.errors import UnknownOperation
-from sockd.http.aws.unoffered import unoffered
+from sockd.http.aws.refused_operations import operation_of
 
 PREFIX = b"/20"
 """With what every path of this API begins: the year of its version."""
@@ -173,6 +173,6 @@ def route(method: str, path: str, query: str = "") -> tuple[Operation, tuple[str
             if meant is None:
                 break
             return meant, found.groups()
-    name = unoffered(method, path, query)
+    name = operation_of(method, path, query)
     what = f"{name} ({method} {path[:200]})" if name else f"{method} {path[:200]}, which is no operation of AWS's model"
     raise UnknownOperation(f"sockd does not offer {what}; docs/reference/lambda-api.md lists what it has")

@@ -19,7 +19,7 @@ import msgspec
 
 from sockd.code.function_config import NOT_IN_FILES, AwsAttributes
 from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent, ValidationFailed
-from sockd.http.aws.not_offered import check_member
+from sockd.http.aws.refused_members import check_member
 from sockd.http.aws.worker import Details
 from sockd.oci.reference import Reference
 from sockd.plain.function_arns import ACCOUNT, PARTITION, arn

@@ -66,7 +66,7 @@ _PATTERNS = [
 ]
 
 
-def unoffered(method: str, path: str, query: str) -> str:
+def operation_of(method: str, path: str, query: str) -> str:
     """The name of the operation that a request is for; empty: AWS has none."""
     words = query.split("&")
     for wanted, pattern, word, name in _PATTERNS:
