@@ -45,7 +45,8 @@ GROUPS = 7
 """Measurements for a record. The least of each count is taken, for each part of the work by itself: what else runs on the machine
 can only raise it. (A spare asks again and again for 0.3 ms whether its code is there. A killed process that has not ended at once
 is waited for with 11 more system calls, and memory that a cgroup still holds then is reclaimed with 12: of 15 starts in a row, a
-busy machine spares not one measurement all of that.)"""
+busy machine spares not one measurement all of that.) Sleeps are recorded on an idle machine: on a busy one, threads more often
+find that their work is there already."""
 MOST_GROUPS = 40
 """Measurements for a verdict, at most: load raises the counts of some of them, a regression those of all."""
 MOST_BORDERS = 20
