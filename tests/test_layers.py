@@ -31,7 +31,7 @@ NEEDED = {
     "forks": "clocks kept listed_variables module_kinds observer randomness surroundings taken_names".split(),
     "handlers": "app_kinds apps asgi debugging image_program interpreter_settings package_path web_server wsgi".split(),
     "messages": "log_layout rare_answers".split(),
-    "own_functions": "building checks fingerprint interpreter registrations state top_level trial".split(),
+    "own_functions": "building checks fingerprint heap interpreter registrations state top_level trial".split(),
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names

@@ -1,9 +1,8 @@
 """A snapshot of what imports can see and other code may change, by identity: within one process it is made in milliseconds.
 
 A recording (`top_level`) compares a snapshot before an import with the one after the import before it: whatever differs has been
-changed by the function's own code. Compared are the names of modules, and to a depth of `DEPTH` attributes of their classes,
-items of containers and attributes of objects, and `interpreter.settings`. Caches that change without an effect are left out by
-name.
+changed by the function's own code. Compared are the names of modules, all that can be reached from them (`heap`), context
+variables, and `interpreter.settings`. Caches that change without an effect are left out by name.
 """
 
 from __future__ import annotations
@@ -11,19 +10,16 @@ from __future__ import annotations
 import operator
 import sys
 
-from sockd_zygote.forks.module_kinds import MACHINERY, instance_dict, is_a, namespace
+from sockd_zygote.forks.module_kinds import MACHINERY, is_a, namespace
 from sockd_zygote.own_functions import interpreter
+from sockd_zygote.own_functions.heap import Heap
 
 ModuleType = type(sys)
-FunctionType = type(instance_dict)
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-DEPTH = 3
-MOST_ITEMS = 2000
-"""Items of one container that are compared; beside them its length."""
 MOST_TOLD = 3
 CACHES = frozenset(
     {
@@ -33,15 +29,16 @@ CACHES = frozenset(
         *("sys.last_value", "sys.last_traceback", "sys.last_exc", "os.environ", "os.environb", "posix.environ"),
         *("threading._dangling", "threading._shutdown_locks", "threading._active", "threading._limbo"),
         *("threading._main_thread", "ctypes._c_functype_cache", "logging._startTime"),
+        *("inspect.modulesbyfile", "inspect._filesbymodname", "threading._counter"),
+        *("contextvars.Context.decimal_context",),
     }
 )
 """Names that change when code is used, and change no answer; or that `interpreter.settings` compares by value."""
 IGNORED = frozenset({"__warningregistry__", "__builtins__"})
-ATOMS = frozenset(
-    {*(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), FunctionType, ModuleType, type(len))}
-)
 BY_VALUE = frozenset({bool, int, float, complex, str, bytes})
 MISSING = object()
+CONTEXT = "contextvars.Context"
+"""In the place of a module: the values of context variables."""
 
 
 class State:
@@ -50,39 +47,70 @@ class State:
     def __init__(self, is_compared: Callable[[str, Any], bool], besides: Mapping[str, object] | None = None) -> None:
         """Args: is_compared: (name, module) -> whether the module is one that the function's code may change; besides: further
         settings."""
-        self._names: dict[str, dict[str, Any]] = {}
-        self._inside: dict[str, dict[str, list[Any]]] = {}
-        for name, module in list(sys.modules.items()):
-            if name not in MACHINERY and is_a(module, ModuleType) and is_compared(name, module):
-                self._names[name] = names = dict(namespace(module))
-                self._inside[name] = contents_of(name, names)
-        self._modules = {name: None for name, module in list(sys.modules.items()) if module is None}
-        self.settings = {**interpreter.settings(), **interpreter.random_states(), **(besides or {})}
+        loaded = {name: module for name, module in list(sys.modules.items()) if is_a(module, ModuleType)}
+        compared = {
+            **{
+                name: namespace(each)
+                for name, each in loaded.items()
+                if name not in MACHINERY and is_compared(name, each)
+            },
+            CONTEXT: context_variables(),
+        }
+        foreign = {name: namespace(each) for name, each in loaded.items() if name not in compared or name == "logging"}
+        self._names = {name: dict(names) for name, names in compared.items()}
+        self._blocked = {name for name, module in list(sys.modules.items()) if module is None}
+        self._heap = Heap(compared, foreign, is_left_out)
+        self.settings = {
+            **interpreter.settings(),
+            **interpreter.random_states(),
+            "registrations with abstract classes": sys.modules["abc"].get_cache_token(),
+            **(besides or {}),
+        }
 
     def changes(self, later: State) -> list[str]:
-        """Return what `later` has otherwise, in words; modules that it has besides are no change."""
-        return [*self._changed_names(later), *self._changed_settings(later)]
+        """Return what `later` has otherwise, in words; modules and subclasses that it has besides are no change."""
+        return [*self._changed_names(later), *self._changed_objects(later), *self._changed_settings(later)]
+
+    def has_more_subclasses(self, later: State) -> bool:
+        """Whether a class of a package has other subclasses in `later`."""
+        return not are_same_items(self._heap.subclasses, later._heap.subclasses)
 
     def _changed_names(self, later: State) -> Iterator[str]:
-        for name in later._modules.keys() - self._modules.keys():
+        for name in later._blocked - self._blocked:
             yield f"sys.modules[{name!r}]"
         for name, before in self._names.items():
             after = later._names.get(name)
             if after is None:
-                if name not in later._modules:
+                if name not in later._blocked:
                     yield f"sys.modules[{name!r}]"
                 continue
             if not are_same(before, after):
                 yield from (f"{name}.{key}" for key in changed_keys(name, before, after))
-            for key, inside in self._inside[name].items():
-                others = later._inside[name].get(key)
-                if others is not None and not are_same_items(inside, others):
+
+    def _changed_objects(self, later: State) -> Iterator[str]:
+        """What is reached from names that are the same."""
+        if not (self._heap.complete and later._heap.complete):
+            yield "more objects than are compared"
+        for name, inside in self._heap.inside.items():
+            others = later._heap.inside.get(name, {})
+            for key in inside.keys() & others.keys():
+                if not are_same_items(inside[key], others[key]):
                     yield f"{name}.{key}"
 
     def _changed_settings(self, later: State) -> Iterator[str]:
         for name, value in self.settings.items():
             if name in later.settings and later.settings[name] != value:
                 yield changed_setting(name, value, later.settings[name])
+
+
+def is_left_out(module: str, name: str) -> bool:
+    return name in IGNORED or f"{module}.{name}" in CACHES
+
+
+def context_variables() -> dict[str, Any]:
+    """Return the values of the context by the names of their variables."""
+    contexts = sys.modules.get("_contextvars")
+    return {each.name: value for each, value in contexts.copy_context().items()} if contexts else {}
 
 
 def changed_setting(name: str, before: object, after: object) -> str:
@@ -119,7 +147,7 @@ def changed_keys(module: str, before: Mapping[str, Any], after: Mapping[str, Any
     promised = before.get("__all__")
     for key in before.keys() | after.keys():
         value = after.get(key, MISSING)
-        if key in IGNORED or f"{module}.{key}" in CACHES or is_same(before.get(key, MISSING), value):
+        if is_left_out(module, key) or is_same(before.get(key, MISSING), value):
             continue
         if key not in before:
             if is_a(value, ModuleType) and sys.modules.get(f"{module}.{key}") is value:
@@ -127,49 +155,3 @@ def changed_keys(module: str, before: Mapping[str, Any], after: Mapping[str, Any
             if isinstance(promised, (list, tuple)) and key in promised:
                 continue
         yield key
-
-
-def contents_of(module: str, names: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return what is inside the values of a module's names, by name, flat."""
-    found: dict[str, list[Any]] = {}
-    for key, value in names.items():
-        kind = type(value)
-        if kind in ATOMS or key in IGNORED or f"{module}.{key}" in CACHES:
-            continue
-        inside: list[Any] = []
-        if issubclass(kind, type):
-            attributes = vars(type)["__dict__"].__get__(value) or {}  # None: a class in C that was never made ready
-            if attributes.get("__module__") == module:
-                flatten(dict(attributes), DEPTH, inside)
-        else:
-            flatten(value, DEPTH, inside)
-        if inside:
-            found[key] = inside
-    return found
-
-
-def flatten(value: Any, depth: int, inside: list[Any]) -> None:
-    """Add the items of a container or the attributes of an object, and what is in them."""
-    kind = type(value)
-    if kind in ATOMS or issubclass(kind, type) or kind.__module__ == "logging":
-        return  # loggers are compared by value
-    if issubclass(kind, dict):
-        items = list(dict.items(value))[:MOST_ITEMS]
-        within = [each for _, each in items]
-        inside.append(dict.__len__(value))
-        inside += [key for key, _ in items]
-    elif issubclass(kind, (list, tuple, set, frozenset)):
-        base: Any = next(each for each in (list, tuple, set, frozenset) if issubclass(kind, each))
-        within = list(base.__iter__(value))[:MOST_ITEMS]
-        inside.append(base.__len__(value))
-    else:
-        attributes = instance_dict(value)
-        if not attributes:
-            return
-        items = list(attributes.items())[:MOST_ITEMS]
-        within = [each for _, each in items]
-        inside += [key for key, _ in items]
-    inside += within
-    if depth > 1:
-        for each in within:
-            flatten(each, depth - 1, inside)

@@ -31,7 +31,7 @@ MOST_WRITES = 100
 class Loading:
     """One import while it runs."""
 
-    __slots__ = ("asked_by", "began", "besides", "by_code", "inner_s", "name", "own_code", "state", "step")
+    __slots__ = ("asked_by", "began", "besides", "by_code", "inner_s", "lists", "name", "own_code", "state", "step")
 
     def __init__(self, name: str, began: float, asked_by: Loading | None) -> None:
         self.name = name
@@ -46,8 +46,32 @@ class Loading:
         self.own_code = False
         """Whether a module of the function's code was loaded in it."""
         self.step: dict[str, Any] | None = None
+        self.lists: ListsSubclasses | None = None
+        """While it runs, if own code has made subclasses of packages' classes before it."""
         self.besides: list[str] = []
         """Modules that it has put into `sys.modules` without an import, if `by_code`."""
+
+
+class ListsSubclasses:
+    """Whether code of this thread calls `type.__subclasses__` between `__enter__` and `__exit__`.
+
+    To such an import, a class that the function's own code has derived from a package's is a change; to others it is none."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._profile: Any = None
+
+    def __enter__(self) -> ListsSubclasses:
+        self._profile = sys.getprofile()
+        sys.setprofile(self._look)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self._profile)
+
+    def _look(self, frame: object, event: str, called: Any) -> None:
+        if event == "c_call" and called.__name__ == "__subclasses__":
+            self.seen = True
 
 
 class Recorder:
@@ -64,6 +88,8 @@ class Recorder:
         self._reference: State | None = None
         self._effect = ""
         """What the function's code has changed; nothing is compared any more."""
+        self._has_subclasses = False
+        """Whether own code has derived classes from those of packages."""
         self._registrations = Registrations()
         self._pid = os.getpid()
 
@@ -155,6 +181,8 @@ class Recorder:
         finally:
             self._seconds[name] = time.perf_counter() - started - loading.inner_s
             self._stack.pop()
+            if loading.lists is not None:
+                loading.lists.__exit__()
             (self._end if done else self._fail)(loading)
             if self._stack:
                 self._stack[-1].inner_s += time.perf_counter() - loading.began
@@ -163,11 +191,15 @@ class Recorder:
         """Compare what the function's code has left with what the import before has left."""
         self._begun.append((loading, loading.asked_by))
         loading.by_code = all(self._is_code(each, loading.name) for each in self._stack)
-        if loading.by_code and not self._effect:
+        if loading.by_code and not self._effect and self._reference is not None:
             loading.state = self._state()
-            changes = self._reference.changes(loading.state) if self._reference is not None else []
+            changes = self._reference.changes(loading.state)
             changes += [f"sys.modules[{name!r}]" for name in self._put_in()]
             self._effect = in_words(changes)[:MOST_WORDS]
+            self._has_subclasses |= self._reference.has_more_subclasses(loading.state)
+            if self._has_subclasses:
+                loading.lists = ListsSubclasses()
+                loading.lists.__enter__()
         if loading.by_code:
             loading.step = {"before": self._effect}
 
@@ -180,6 +212,8 @@ class Recorder:
         if not loading.by_code or loading.step is None or key == RUNTIME:
             return
         loading.besides = self._put_in()
+        if loading.lists is not None and loading.lists.seen:
+            loading.step["before"] = self._effect = self._effect or f"subclasses, which {loading.name} lists,"
         if loading.own_code:
             loading.step["before"] = self._effect = self._effect or f"code of the function that {loading.name} imports"
         elif loading.state is not None and not self._effect:

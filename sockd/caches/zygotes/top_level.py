@@ -33,6 +33,7 @@ COMMUTING = frozenset(
             "loggers",
             "pickle.dispatch_table",
             "platform._sys_version_cache",
+            "registrations with abstract classes",
         ),
         *("threading._threading_atexits", "time.tzname", "typing._overload_registry", "weakref.finalize"),
     }

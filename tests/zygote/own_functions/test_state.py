@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator
+from abc import ABC
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd_zygote.own_functions.state import DEPTH, MOST_ITEMS, MOST_TOLD, State, changed_setting, in_words
+from sockd_zygote.own_functions import heap
+from sockd_zygote.own_functions.heap import Heap
+from sockd_zygote.own_functions.state import MOST_TOLD, State, are_same_items, changed_setting, in_words
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 NAME = "state_of_p"
 CODE = """
+import collections, contextvars, itertools
 number = 1
 text = "a"
 numbers = [1, 2]
@@ -33,6 +37,29 @@ class Thing: pass
 thing = Thing()
 thing.mode = "x"
 thing.parts = {"a": 1}
+class Slots:
+    __slots__ = ("size", "parts")
+slots = Slots()
+slots.size, slots.parts = 1, [1]
+def counted():
+    count = 0
+    def add():
+        nonlocal count
+        count += 1
+        return count
+    return add
+add = counted()
+def default(items=[]): return items
+def steps():
+    yield 1
+    yield 1
+generator = steps()
+iterator = iter([1, 2])
+ids = itertools.count()
+queue = collections.deque([1])
+content = bytearray(b"a")
+deep = [[[[[[thing, {"a": [1]}]]]]]]
+variable = contextvars.ContextVar("state_of_p_variable", default=1)
 """
 
 
@@ -80,6 +107,18 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "an attribute of an object": (lambda p: setattr(p.thing, "mode", "y"), "thing"),
     "an attribute more": (lambda p: setattr(p.thing, "more", 1), "thing"),
     "an item of an object's attribute": (lambda p: p.thing.parts.update(a=2), "thing"),
+    "a slot": (lambda p: setattr(p.slots, "size", 2), "slots"),
+    "an item of a slot": (lambda p: p.slots.parts.append(2), "slots"),
+    "a variable of a closure": (lambda p: p.add(), "add"),
+    "a default argument": (lambda p: p.default().append(1), "default"),
+    "an attribute of a function": (lambda p: setattr(p.call, "mode", 1), "call"),
+    "where a generator stands": (lambda p: next(p.generator), "generator"),
+    "where an iterator stands": (lambda p: next(p.iterator), "iterator"),
+    "a counter": (lambda p: next(p.ids), "ids"),
+    "an item of a queue": (lambda p: p.queue.append(2), "queue"),
+    "a byte": (lambda p: p.content.append(1), "content"),
+    "an item in the eighth depth": (lambda p: p.deep[0][0][0][0][0][1]["a"].append(2), "deep"),
+    "a table in a class": (lambda p: p.Settings.options.update(a=2), "Settings"),
 }
 
 
@@ -94,7 +133,9 @@ UNCHANGED: dict[str, Callable[[Any], object]] = {
     "an equal constant": lambda p: setattr(p, "text", "".join(["a"])),
     "an equal item": lambda p: p.numbers.__setitem__(0, int("1")),
     "a warning that was shown": lambda p: setattr(p, "__warningregistry__", {1: 1}),
-    "below the depth": lambda p: p.nested["a"].setdefault("b", 1),
+    "what is there already": lambda p: p.nested["a"].setdefault("b", 1),
+    "a subclass": lambda p: type("Sub", (p.Settings,), {}),
+    "an object of a class": lambda p: p.Slots(),
     "a module more": lambda p: add_module(f"{NAME}.later", "x = 1"),
     "a submodule that is bound": lambda p: setattr(p, "part", add_module(f"{NAME}.part", "x = 1")),
     "the function's own module": lambda p: setattr(sys.modules[f"{NAME}_own"], "x", 2),
@@ -135,9 +176,57 @@ def test_what_becomes_of_entries_of_sys_modules(gone: str, p: types.ModuleType) 
     assert (f"sys.modules[{name!r}]" in found) if gone != "replaced" else (f"{NAME}.number" in found)
 
 
-def test_a_class_of_another_module_is_compared_where_it_is(p: types.ModuleType) -> None:
-    vars(p)["Borrowed"] = types.new_class("Borrowed", exec_body=lambda names: names.update(__module__="elsewhere", x=1))
-    assert changes(lambda p: setattr(p.Borrowed, "x", 2), p) == []
+def test_a_class_is_named_by_the_module_that_made_it(p: types.ModuleType) -> None:
+    borrower = add_module(f"{NAME}.borrower", f"import sys\nBorrowed = sys.modules[{NAME!r}].Settings")
+    sys.modules[NAME] = sys.modules.pop(NAME)  # the last of them
+    assert changes(lambda each: setattr(each.Borrowed, "x", 2), borrower) == [f"{NAME}.Settings"]
+
+
+def test_a_subclass_is_told_by_itself(p: types.ModuleType) -> None:
+    before = state()
+    assert not before.has_more_subclasses(state())
+    derived = type("Derived", (p.Settings,), {})
+    assert before.has_more_subclasses(state()) and derived.__base__ is p.Settings
+    after = state()
+    mine = type("Mine", (Exception,), {})
+    assert not after.has_more_subclasses(state()) and mine.__base__ is Exception
+
+
+def test_a_context_variable_is_a_part(p: types.ModuleType) -> None:
+    name = "contextvars.Context.state_of_p_variable"
+    before = state()
+    reset = p.variable.set([1])
+    set_ = state()
+    p.variable.get().append(2)
+    changed = state()
+    p.variable.reset(reset)
+    assert before.changes(set_) == set_.changes(changed) == [name]
+
+
+def test_a_class_that_is_registered_with_an_abstract_one_is_a_change() -> None:
+    before = state()
+    assert isinstance(1, Hashable) and not before.changes(state())
+
+    class Abstract(ABC):  # noqa: B024 -- without methods it is one, too
+        pass
+
+    Abstract.register(int)
+    assert before.changes(state()) == ["registrations with abstract classes"]
+
+
+def test_a_cache_of_a_package_is_compared_and_one_of_the_standard_library_is_not(p: types.ModuleType) -> None:
+    code = "import fnmatch, functools\n@functools.lru_cache\ndef settings(): return {}\nstandard = fnmatch._compile_pattern"
+    cached = add_module(f"{NAME}.cached", code)
+    assert changes(lambda each: each.standard("state_of_p*"), cached) == []
+    assert changes(lambda each: each.settings(), cached) == [f"{NAME}.cached.settings"]
+    assert changes(lambda each: each.settings().update(a=1), cached) == [f"{NAME}.cached.settings"]
+
+
+def test_an_array_of_numbers_is_compared(p: types.ModuleType) -> None:
+    code = "import array, random\nnumbers, drawn = array.array('i', [1]), random.Random(1)"
+    arrays = add_module(f"{NAME}.arrays", code)
+    assert changes(lambda each: each.numbers.__setitem__(0, 2), arrays) == [f"{NAME}.arrays.numbers"]
+    assert changes(lambda each: each.drawn.random(), arrays) == [f"{NAME}.arrays.drawn"]
 
 
 def test_settings_of_the_process_are_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -193,19 +282,14 @@ def test_a_lazy_module_is_not_loaded(p: types.ModuleType) -> None:
     assert changes(lambda each: None, p) == []
 
 
-def test_large_containers_are_compared_by_their_length_and_first_items(p: types.ModuleType) -> None:
-    vars(p)["large"] = list(range(2 * MOST_ITEMS))
-    assert changes(lambda p: p.large.__setitem__(MOST_ITEMS - 1, -1), p) == [f"{NAME}.large"]
-    assert changes(lambda p: p.large.append(1), p) == [f"{NAME}.large"]
-
-
-def test_depth_ends(p: types.ModuleType) -> None:
-    deep: list[Any] = [1]
-    for _ in range(DEPTH):
-        deep = [deep]
-    deep.append(deep)
-    vars(p)["deep"] = deep
+def test_what_refers_to_itself_ends(p: types.ModuleType) -> None:
+    p.numbers.append(p.numbers)
     assert changes(lambda p: None, p) == []
+
+
+def test_more_objects_than_are_compared_are_a_change(p: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "MOST", 50)
+    assert "more objects than are compared" in state().changes(state())
 
 
 VALUES = st.recursive(
@@ -217,12 +301,10 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_looking_twice_finds_no_change(value: Any) -> None:
-    add_module(NAME, "")
-    vars(sys.modules[NAME])["value"] = value
-    try:
-        assert changes(lambda p: None, None) == []
-    finally:
-        del sys.modules[NAME]
+    def found() -> list[Any]:
+        return Heap({"m": {"value": value}}, {}, lambda *_: False).inside["m"].get("value", [])
+
+    assert are_same_items(found(), found())
 
 
 def test_words_name_the_first_changes() -> None:

@@ -36,6 +36,7 @@ DISTRIBUTIONS: dict[str, Files] = {
         "threads.py": "import threading\nthread = threading.Thread(target=__import__, args=('base',))\n"
         "thread.start()\nthread.join()\n"
     },
+    "plugins": {"plugins.py": "import base\nfound = [each.__name__ for each in base.Settings.__subclasses__()]\n"},
     "slow": {"slow.py": BUSY.format(0.01) + "import slower\n"},
     "slower": {"slower.py": BUSY.format(0.2)},
 }
@@ -169,6 +170,15 @@ def test_what_the_code_changes_is_named_at_the_next_import(starts: Starts, which
     changed = recording.step("tops")
     assert words in changed.before
     assert all(step.before == "" for step in recording.steps[: recording.steps.index(changed)])
+
+
+def test_a_subclass_is_a_change_to_an_import_that_lists_them(starts: Starts) -> None:
+    code = "import sys, base\nclass Mine(base.Settings): pass\nimport tops\nimport plugins\nimport other\n"
+    recording = starts.record(f"{code}assert sys.getprofile() is None\n")
+    assert recording.failure == ""
+    words = "subclasses, which plugins lists,"
+    assert [step.before for step in recording.steps if step.key] == ["", "", words, words]
+    assert [step.before for step in starts.record("import base\nimport plugins\n").steps] == ["", ""]
 
 
 def test_every_import_after_a_change_has_it(starts: Starts) -> None:

@@ -1,0 +1,179 @@
+"""What can be reached from the names of modules, to any depth, as the garbage collector sees it.
+
+Items of containers, attributes of objects and of classes, slots, closures, default arguments, frames of generators. Two walks
+within one process are compared by identity. `gc.get_referents` calls tp_traverse (C API, Supporting Cyclic Garbage Collection),
+and thereby no code of a package.
+"""
+
+from __future__ import annotations
+
+import gc
+import operator
+import sys
+
+from sockd_zygote.forks.module_kinds import instance_dict, is_a
+
+ModuleType = type(sys)
+FunctionType = type(instance_dict)
+GeneratorType = type(each for each in "")
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    Names = Mapping[str, Any]
+    Way = Callable[[Any, list[Any]], bool]
+    """Adds to a list what an object has of state in C; returns whether what it refers to is walked."""
+
+ATOMS: frozenset[type] = frozenset(
+    {
+        *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), ModuleType, type(len)),
+        *(type(sys._getframe()), type(instance_dict.__code__)),
+    }
+)
+"""Types of values in which nothing is to be found; modules are walked by themselves."""
+_EMPTY: tuple[Iterable[object], ...] = ([], (), range(0), "", b"", {}, {}.values(), {}.items(), set())
+ITERATORS = tuple(type(iter(each)) for each in _EMPTY)
+LARGEST = 1 << 20
+"""Bytes of one array that are compared."""
+MOST = 4_000_000
+"""References that one walk follows."""
+
+
+class Heap:
+    """One walk. It keeps what it has found alive, so that an identity stands for one object.
+
+    Attributes:
+        inside: for each name of a module, what is reached from it and from no name before, in a fixed order;
+        subclasses: those of the classes of packages, in the order of the classes."""
+
+    def __init__(
+        self, modules: Mapping[str, Names], foreign: Mapping[str, Names], skipped: Callable[[str, str], bool]
+    ) -> None:
+        """Args: modules: those that are walked; foreign: others, whose functions and objects are left out; skipped: whether a
+        name, the second argument, of a module, the first, is left out."""
+        self._foreign = set(map(id, foreign.values()))
+        self._seen = {*self._foreign, *map(id, modules.values()), id(sys.modules)}
+        self._ways = self._known_ways(foreign)
+        self._left = MOST
+        self.subclasses: list[Any] = []
+        self.inside: dict[str, dict[str, list[Any]]] = {module: {} for module in modules}
+        for at_home in (True, False):  # a class is told by its own module, whoever has imported it
+            for module, names in modules.items():
+                for name, value in names.items():
+                    if type(value) in ATOMS or skipped(module, name) or (home_of(value) == module) is not at_home:
+                        continue
+                    self.inside[module][name] = self._walk(value)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all has been walked."""
+        return self._left > 0
+
+    def _walk(self, value: Any) -> list[Any]:
+        found: list[Any] = []
+        level = [value]
+        while level and self.complete:
+            level = gc.get_referents(*[each for each in level if self._is_new(each, found)])
+            found += level
+            self._left -= len(level)
+        return found
+
+    def _is_new(self, value: Any, found: list[Any]) -> bool:
+        """Whether what an object refers to is still to be found."""
+        kind = type(value)
+        if kind in self._ways:
+            way = self._ways[kind]
+        else:
+            way = self._ways[kind] = self._class if issubclass(kind, type) else whole
+        if way is None or id(value) in self._seen:
+            return False
+        self._seen.add(id(value))
+        return way(value, found)
+
+    def _class(self, value: type, found: list[Any]) -> bool:
+        module = home_of(value)
+        if module and module.partition(".")[0] not in sys.stdlib_module_names:
+            self.subclasses += (value, *type.__subclasses__(value))
+        return True
+
+    def _function(self, value: Any, found: list[Any]) -> bool:
+        return id(value.__globals__) not in self._foreign
+
+    def _known_ways(self, foreign: Mapping[str, Names]) -> dict[type, Way | None]:
+        """By type; None: nothing of it is looked at."""
+        classes = [each for name, names in foreign.items() for each in names.values() if home_of(each) == name]
+        ways: dict[type, Way | None] = dict.fromkeys((*ATOMS, *classes))
+        ways |= {FunctionType: self._function, GeneratorType: generator, bytearray: contents}
+        ways |= dict.fromkeys(ITERATORS, place)
+        if "abc" in sys.modules:
+            ways[type(vars(sys.modules["abc"].ABC)["_abc_impl"])] = (
+                None  # caches; `interpreter.registered` counts registrations
+            )
+        for module, name, way in OF_MODULES:
+            kind: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
+            if is_a(kind, type):
+                ways[kind] = way
+        return ways
+
+
+def home_of(value: Any) -> str:
+    """The module that has made a class; empty of anything else."""
+    if not is_a(value, type):
+        return ""
+    name = vars(type)["__dict__"].__get__(value).get("__module__")
+    return name if type(name) is str else ""
+
+
+def whole(value: Any, found: list[Any]) -> bool:
+    return True
+
+
+def generator(value: Any, found: list[Any]) -> bool:
+    found.append(value.gi_frame.f_lasti if value.gi_frame is not None else None)
+    return True
+
+
+def place(value: Any, found: list[Any]) -> bool:
+    found.append(operator.length_hint(value))
+    return True
+
+
+def text(value: Any, found: list[Any]) -> bool:
+    found.append(repr(value))
+    return True
+
+
+def contents(value: Any, found: list[Any]) -> bool:
+    with memoryview(value) as view:
+        found.append(hash(view.tobytes()) if view.nbytes <= LARGEST else view.nbytes)
+    return True
+
+
+def numbers(value: Any, found: list[Any]) -> bool:
+    """Of an array of NumPy, that are no objects of Python."""
+    if not value.dtype.hasobject:
+        found.append(hash(value.tobytes()) if value.nbytes <= LARGEST else value.nbytes)
+    return True
+
+
+def random_state(value: Any, found: list[Any]) -> bool:
+    found.append(hash(value.getstate()))
+    return True
+
+
+def cache(value: Any, found: list[Any]) -> bool:
+    """Those of the standard library change no answer; one of a package may hold what code changes."""
+    module = getattr(value.__wrapped__, "__module__", None)
+    return type(module) is not str or module.partition(".")[0] not in sys.stdlib_module_names
+
+
+OF_MODULES: tuple[tuple[str, str, Way | None], ...] = (
+    ("_decimal", "Context", None),
+    ("_functools", "_lru_cache_wrapper", cache),
+    ("array", "array", contents),
+    ("itertools", "count", text),
+    ("numpy", "ndarray", numbers),
+    ("random", "Random", random_state),
+)
+"""Module, type, and how its objects are looked at, if the module is loaded."""
