@@ -77,10 +77,16 @@ def namespace(module: Any) -> dict[str, Any]:
 
 def instance_dict(value: object) -> Mapping[str, Any] | None:
     """An object's own attributes, if the interpreter keeps them, and no property of its class is in the way."""
-    for each in _OF_CLASS["__mro__"].__get__(type(value)):
+    descriptor = dict_descriptor(type(value))
+    return descriptor.__get__(value) if descriptor is not None else None
+
+
+def dict_descriptor(kind: type) -> Any:
+    """What reads the attributes of a class's objects from where the interpreter keeps them; None: nothing does."""
+    for each in _OF_CLASS["__mro__"].__get__(kind):
         descriptor = _OF_CLASS["__dict__"].__get__(each).get("__dict__")
         if descriptor is not None:
-            return descriptor.__get__(value) if type(descriptor) is GetSetDescriptor else None
+            return descriptor if type(descriptor) is GetSetDescriptor else None
     return None
 
 

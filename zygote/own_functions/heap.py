@@ -11,7 +11,7 @@ import gc
 import operator
 import sys
 
-from sockd_zygote.forks.module_kinds import instance_dict, is_a
+from sockd_zygote.forks.module_kinds import dict_descriptor, instance_dict, is_a
 
 ModuleType = type(sys)
 FunctionType = type(instance_dict)
@@ -44,7 +44,7 @@ class Heap:
     """One walk. It keeps what it has found alive, so that an identity stands for one object.
 
     Attributes:
-        inside: for each name of a module, what is reached from it and from no name before, in a fixed order;
+        inside: for each name of a module, what is reached from its value and from no other name's, in a fixed order;
         subclasses: those of the classes of packages, in the order of the classes."""
 
     def __init__(
@@ -53,17 +53,14 @@ class Heap:
         """Args: modules: those that are walked; foreign: others, whose functions and objects are left out; skipped: whether a
         name, the second argument, of a module, the first, is left out."""
         self._foreign = set(map(id, foreign.values()))
-        self._seen = {*self._foreign, *map(id, modules.values()), id(sys.modules)}
         self._ways = self._known_ways(foreign)
         self._left = MOST
         self.subclasses: list[Any] = []
         self.inside: dict[str, dict[str, list[Any]]] = {module: {} for module in modules}
-        for at_home in (True, False):  # a class is told by its own module, whoever has imported it
-            for module, names in modules.items():
-                for name, value in names.items():
-                    if type(value) in ATOMS or skipped(module, name) or (home_of(value) == module) is not at_home:
-                        continue
-                    self.inside[module][name] = self._walk(value)
+        owners = owners_of(modules, skipped)
+        self._seen = {*self._foreign, *map(id, modules.values()), id(sys.modules), *owners}
+        for module, name, value in owners.values():
+            self.inside[module][name] = self._walk(value)
 
     @property
     def complete(self) -> bool:
@@ -72,24 +69,29 @@ class Heap:
 
     def _walk(self, value: Any) -> list[Any]:
         found: list[Any] = []
-        level = [value]
+        level = gc.get_referents(value) if self._is_open(value, found) else []
         while level and self.complete:
-            level = gc.get_referents(*[each for each in level if self._is_new(each, found)])
             found += level
             self._left -= len(level)
+            level = gc.get_referents(*[each for each in level if self._is_new(each, found)])
         return found
 
     def _is_new(self, value: Any, found: list[Any]) -> bool:
         """Whether what an object refers to is still to be found."""
+        if id(value) in self._seen:
+            return False
+        if is_open := self._is_open(value, found):
+            self._seen.add(id(value))
+        return is_open
+
+    def _is_open(self, value: Any, found: list[Any]) -> bool:
+        """Whether what an object refers to is looked at. Its state in C is added to `found`, where it is known."""
         kind = type(value)
         if kind in self._ways:
             way = self._ways[kind]
         else:
-            way = self._ways[kind] = self._class if issubclass(kind, type) else whole
-        if way is None or id(value) in self._seen:
-            return False
-        self._seen.add(id(value))
-        return way(value, found)
+            way = self._ways[kind] = self._class if issubclass(kind, type) else attributes_of(kind)
+        return way is not None and way(value, found)
 
     def _class(self, value: type, found: list[Any]) -> bool:
         module = home_of(value)
@@ -98,6 +100,7 @@ class Heap:
         return True
 
     def _function(self, value: Any, found: list[Any]) -> bool:
+        value.__dict__, value.__annotations__  # noqa: B018 -- made when they are first asked for
         return id(value.__globals__) not in self._foreign
 
     def _known_ways(self, foreign: Mapping[str, Names]) -> dict[type, Way | None]:
@@ -117,12 +120,36 @@ class Heap:
         return ways
 
 
+def owners_of(modules: Mapping[str, Names], skipped: Callable[[str, str], bool]) -> dict[int, tuple[str, str, Any]]:
+    """Return the module and the name by which each value is told: of a class its own module's, of others the first."""
+    owners: dict[int, tuple[str, str, Any]] = {}
+    for at_home in (True, False):
+        for module, names in modules.items():
+            for name, value in names.items():
+                if type(value) not in ATOMS and (not at_home or home_of(value) == module) and not skipped(module, name):
+                    owners.setdefault(id(value), (module, name, value))
+    return owners
+
+
 def home_of(value: Any) -> str:
     """The module that has made a class; empty of anything else."""
     if not is_a(value, type):
         return ""
     name = vars(type)["__dict__"].__get__(value).get("__module__")
     return name if type(name) is str else ""
+
+
+def attributes_of(kind: type) -> Way:
+    """The way of objects in Python, whose dictionary the interpreter makes when it is first asked for: asking is no change."""
+    descriptor = dict_descriptor(kind)
+    if descriptor is None:
+        return whole
+
+    def way(value: Any, found: list[Any]) -> bool:
+        descriptor.__get__(value)
+        return True
+
+    return way
 
 
 def whole(value: Any, found: list[Any]) -> bool:

@@ -58,6 +58,9 @@ iterator = iter([1, 2])
 ids = itertools.count()
 queue = collections.deque([1])
 content = bytearray(b"a")
+class Plain: pass
+plain = Plain()
+plain.a = 1
 deep = [[[[[[thing, {"a": [1]}]]]]]]
 variable = contextvars.ContextVar("state_of_p_variable", default=1)
 """
@@ -136,6 +139,7 @@ UNCHANGED: dict[str, Callable[[Any], object]] = {
     "what is there already": lambda p: p.nested["a"].setdefault("b", 1),
     "a subclass": lambda p: type("Sub", (p.Settings,), {}),
     "an object of a class": lambda p: p.Slots(),
+    "a dictionary that the interpreter makes": lambda p: (vars(p.plain), p.call.__dict__, p.call.__annotations__),
     "a module more": lambda p: add_module(f"{NAME}.later", "x = 1"),
     "a submodule that is bound": lambda p: setattr(p, "part", add_module(f"{NAME}.part", "x = 1")),
     "the function's own module": lambda p: setattr(sys.modules[f"{NAME}_own"], "x", 2),
