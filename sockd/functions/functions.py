@@ -182,11 +182,14 @@ class Functions:
     async def restore_files(self, record: FunctionRecord) -> None:
         """Install a deploy's packages and import its image again, if they are lost.
 
-        Raises: CodeLost, InstallFailed, BadImage and its kinds, UnknownImage, ImageLost, ImagesUnavailable."""
+        Raises: CodeLost, InstallFailed, BadImage and its kinds, UnknownImage, ImageLost, ImagesUnavailable, ImagePythonFailed."""
         self._code_path(record)
         await self._packages.ensure(Closure.from_json(record.closure))
         if record.image and self._images is not None:
-            await self._images.ensure(record.image, FunctionConfig.from_json(record.config).image or "")
+            config = FunctionConfig.from_json(record.config)
+            image, pythons = await self._images.ensure(record.image, config.image or ""), self._caches.image_pythons
+            if pythons is not None and not pythons.is_asked(image, config):
+                await pythons.find(image, config, _log.info)
 
     def incarnation(self, name: str, qualifier: str = "") -> str:
         """An id that distinguishes a function from a removed one of the same name; empty: no such function, version or

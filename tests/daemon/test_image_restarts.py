@@ -65,6 +65,35 @@ def test_an_image_whose_record_is_cut_off_is_deployed_again(tmp_path: Path) -> N
         daemon.close()
 
 
+def test_a_lost_image_that_is_imported_again_serves_its_functions_as_before(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    code = Files(plain={"app/own.py": "def handler(event, context): return event\n"})
+    write_layout(
+        layout, [python_files(), code], {"WorkingDir": "/app", "Env": ["PATH=/opt/python/bin"]}, compress=False
+    )
+    daemon = RunningDaemon.start(state)
+    try:
+        deploy(daemon, "lost", upload(daemon, layout), runtime="python", handler="own.handler")
+        assert daemon.call("lost", 7) == 7
+        before = daemon.manage("GET", "/functions/lost/imports").json["zygotes_allowed"]
+        assert before and daemon.terminate() == 0
+    finally:
+        daemon.close()
+    shutil.rmtree(state / "images")
+    daemon = RunningDaemon.start(state)
+    try:
+        answer = daemon.run("lost", 7)
+        assert (answer.status, answer.json["errorType"]) == (503, "Images.Lost"), answer.json
+        assert "sockd images add" in answer.json["errorMessage"]
+        upload(daemon, layout)
+        assert daemon.call("lost", 8) == 8, "without another deploy"
+        assert daemon.manage("GET", "/functions/lost/imports").json["zygotes_allowed"] == before
+        assert daemon.manage("GET", "/functions/lost").json["state"] == "ready"
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+
+
 def test_imports_are_shown_before_the_images_zygotes_have_started(tmp_path: Path) -> None:
     layout, state = tmp_path / "layout", tmp_path / "state"
     code = Files(plain={"app/own.py": "def handler(event, context): return event\n"})
