@@ -122,6 +122,8 @@ class Functions:
         )
         """Functions of an earlier daemon that cannot run yet, as something of them is missing."""
         self._unready = self.restoring.unready
+        if self._images is not None:
+            self._images.on_added = self.restoring.imported
         self.published = Published(
             registry,
             self.restoring.files,

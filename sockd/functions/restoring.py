@@ -11,10 +11,12 @@ Owns the records of these functions, each with the error that says what it lacks
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from sockd.image_store.image_record import ImageRecord
 from sockd.plain.errors import (
     BeingRestored,
     CodeLost,
@@ -83,6 +85,8 @@ class Restoring:
         self._open_function = open_function
         self._wait_s = wait_s
         self.unready: dict[str, Unready] = {}
+        self._again = asyncio.Event()
+        """Set when something came that functions lacked."""
 
     async def restore(self, name: str) -> None:
         """Make a function live that is not, for somebody who waits.
@@ -105,15 +109,28 @@ class Restoring:
             raise _not_installed(record.name, error) from error
 
     async def run(self) -> None:
-        """Restore all functions, one after the other, in the background; return when none is left that this may help."""
+        """Restore all functions, one after the other, in the background, until it is cancelled."""
         pause_s, longest_s = PAUSE_S
         told: set[str] = set()
-        while names := [name for name, each in self.unready.items() if not isinstance(each.error, NEEDS_SOMEBODY)]:
-            for name in names:
+        while True:
+            self._again.clear()
+            for name in self._helped():
                 await self._try_one(name, told)
-            if any(not isinstance(each.error, NEEDS_SOMEBODY) for each in self.unready.values()):
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, longest_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s if self._helped() else None):
+                    await self._again.wait()
+            pause_s = PAUSE_S[0] if self._again.is_set() else min(2 * pause_s, longest_s)
+
+    def imported(self, image: ImageRecord) -> None:
+        """An image is there that functions may lack."""
+        for name, each in self.unready.items():
+            if each.record.image == image.digest and isinstance(each.error, ImageLost):
+                self.unready[name] = Unready(each.record, UnknownImage(image.digest))
+                self._again.set()
+
+    def _helped(self) -> list[str]:
+        """The functions that another try may help."""
+        return [name for name, each in self.unready.items() if not isinstance(each.error, NEEDS_SOMEBODY)]
 
     async def _try_one(self, name: str, told: set[str]) -> None:
         """Args: told: the functions whose failure is in the log."""

@@ -85,10 +85,11 @@ def test_a_lost_image_that_is_imported_again_serves_its_functions_as_before(tmp_
         answer = daemon.run("lost", 7)
         assert (answer.status, answer.json["errorType"]) == (503, "Images.Lost"), answer.json
         assert "sockd images add" in answer.json["errorMessage"]
+        assert daemon.manage("GET", "/functions/lost").json["state"] == "image lost"
         upload(daemon, layout)
+        daemon.when(lambda: daemon.manage("GET", "/functions/lost").json["state"] == "ready")
         assert daemon.call("lost", 8) == 8, "without another deploy"
         assert daemon.manage("GET", "/functions/lost/imports").json["zygotes_allowed"] == before
-        assert daemon.manage("GET", "/functions/lost").json["state"] == "ready"
         assert daemon.terminate() == 0
     finally:
         daemon.close()
