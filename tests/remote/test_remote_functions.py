@@ -389,7 +389,7 @@ def checked_by_mypy() -> None:
 
 
 def test_the_guide_has_the_whole_client() -> None:
-    guide = (Path(sockd.__file__).parents[1] / "docs" / "guide" / "python.md").read_text()
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "python.md").read_text()
     methods = [name for name in vars(RemoteFunction) if not name.startswith("_")]
     parameters = {*inspect.signature(sockd.function).parameters} - {"target", "settings"}
     parameters |= {*inspect.signature(RemoteFunction.as_completed).parameters} - {"self", "inputs"}

@@ -167,6 +167,8 @@ def test_a_worker_without_a_part_of_its_state_shows_all_functions_and_says_what_
         states = {each["name"]: each["state"] for each in daemon.manage("GET", "/functions").json}
         seen = set() if part in SEEN_BY_CALLS else set(LOST[part])
         assert {name for name, words in states.items() if words != "ready"} == seen
+        for name in seen:
+            assert states[name].encode() in daemon.request("GET", f"/functions/{name}").body
         warned = any("restore a backup before you deploy" in line for line in daemon.lines)
         assert warned == (part == "registry.sqlite") and (state / "code").exists()
         if warned:
