@@ -31,7 +31,7 @@ def ls(state_dir: Path, as_json: bool) -> None:
         suggest("no functions yet; deploy one", "sockd deploy DIR")
     else:
         _print(functions)
-        unready = [function for function in functions if function["state"] != READY]
+        unready = [function for function in functions if _state(function) != READY]
         for function in unready[:MOST_REASONS]:
             say(f"{function['name']} cannot run: {function['state_reason']}")
         if len(unready) > MOST_REASONS:
@@ -41,11 +41,16 @@ def ls(state_dir: Path, as_json: bool) -> None:
 def _print(functions: list[dict[str, object]]) -> None:
     """The table, with a column of states if a function cannot run."""
     headings, rows = list(HEADINGS), [list(_row(function)) for function in functions]
-    if any(function["state"] != READY for function in functions):
+    if any(_state(function) != READY for function in functions):
         headings.insert(1, "state")
         for row, function in zip(rows, functions, strict=True):
-            row.insert(1, str(function["state"]))
+            row.insert(1, _state(function))
     print_table(headings, rows, optional=OPTIONAL)
+
+
+def _state(function: dict[str, object]) -> str:
+    """What it lacks; an older worker, elsewhere, does not say."""
+    return str(function.get("state", READY))
 
 
 def _row(function: dict[str, object]) -> tuple[str, ...]:

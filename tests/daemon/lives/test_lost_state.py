@@ -167,6 +167,8 @@ def test_a_worker_without_a_part_of_its_state_shows_all_functions_and_says_what_
         states = {each["name"]: each["state"] for each in daemon.manage("GET", "/functions").json}
         seen = set() if part in SEEN_BY_CALLS else set(LOST[part])
         assert {name for name, words in states.items() if words != "ready"} == seen
+        for name in seen if part != "secret.key" else ():
+            assert aws_state(daemon, name) == "Inactive"
         for name in seen:
             assert states[name].encode() in daemon.request("GET", f"/functions/{name}").body
         warned = any("restore a backup before you deploy" in line for line in daemon.lines)
@@ -177,6 +179,14 @@ def test_a_worker_without_a_part_of_its_state_shows_all_functions_and_says_what_
         assert not any("Traceback" in line for line in daemon.lines), "\n".join(daemon.lines)
     finally:
         daemon.close()
+
+
+def aws_state(daemon: RunningDaemon, name: str) -> str:
+    client = client_of(boto3.Session(region_name="eu-central-1"), daemon)
+    try:
+        return str(client.get_function_configuration(FunctionName=name)["State"])
+    finally:
+        client.close()
 
 
 def delete(path: Path) -> None:

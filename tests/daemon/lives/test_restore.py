@@ -24,10 +24,11 @@ class Host:
         self.path = path
         self.state = path / "state"
         self.daemons: list[RunningDaemon] = []
-        self._config = f'[packages]\nindex_url = "{index.url}"\n'
+        self.settings = ""
+        self._index = f'[packages]\nindex_url = "{index.url}"\n'
 
     def up(self) -> RunningDaemon:
-        self.daemons.append(RunningDaemon.start(self.state, self._config))
+        self.daemons.append(RunningDaemon.start(self.state, self._index + self.settings))
         return self.daemons[-1]
 
     def run(self, *arguments: str) -> str:
@@ -96,6 +97,20 @@ def test_a_backup_with_images_and_packages_needs_nothing_else(host: Host, index:
         "imaged": "ready",
     }
     assert again.call("packages") == 5 and again.call("imaged")["version"] == "1"
+    assert again.terminate() == 0
+
+
+def test_a_backup_of_a_worker_with_a_store_elsewhere_needs_no_images(host: Host, index: PackageIndex) -> None:
+    (host.path / "store").mkdir()
+    host.settings = f'[images]\nstore = "{host.path / "store"}"\n'
+    daemon, copy = filled(host, index), host.path / "copy"
+    assert "warning" not in host.run("backup", str(copy))
+    assert not (copy / "chunks").exists() and (copy / "images.key").exists()
+    assert daemon.terminate() == 0
+    shutil.rmtree(host.state)
+    assert "images" not in host.run("restore", str(copy))
+    again = host.up()
+    assert again.call("imaged")["version"] == "1"
     assert again.terminate() == 0
 
 
