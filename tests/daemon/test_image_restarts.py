@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sockd.oci import documents
 from tests.daemon.running import COMMAND, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
-from tests.support.image_layouts import Files, python_files, write_layout
+from tests.support import oci_images
+from tests.support.image_layouts import Files, made, python_files, write_layout
+from tests.support.scripted_registry import Script, scripted_registry
 
 pytestmark = pytest.mark.root
 
@@ -93,6 +96,30 @@ def test_a_lost_image_that_is_imported_again_serves_its_functions_as_before(tmp_
         assert daemon.terminate() == 0
     finally:
         daemon.close()
+
+
+def test_a_lost_image_of_a_registry_is_imported_again_in_the_background(tmp_path: Path) -> None:
+    state, blobs = tmp_path / "state", oci_images.Blobs()
+    manifest = made(blobs, [python_files(("http.client", "json", "mmap", "os", "socket")), app("1")], CONFIG)
+    manifests = dict.fromkeys(("1", oci_images.digest(manifest)), (manifest, documents.OCI_MANIFEST))
+    script = Script(manifests=manifests, blobs=blobs)
+    with scripted_registry(script) as address:
+        daemon = RunningDaemon.start(state)
+        try:
+            deploy(daemon, "tagged", f"{address}/team/app:1", timeout_s=30)
+            assert daemon.call("tagged")["version"] == "1" and daemon.terminate() == 0
+        finally:
+            daemon.close()
+        for part in ("images", "chunks", "agent"):
+            shutil.rmtree(state / part)
+        del script.manifests["1"]  # by now the tag may mean another image
+        daemon = RunningDaemon.start(state)
+        try:
+            assert [each["name"] for each in daemon.manage("GET", "/functions").json] == ["tagged"]
+            daemon.when(lambda: daemon.manage("GET", "/functions/tagged").json["state"] == "ready")
+            assert daemon.call("tagged")["version"] == "1" and daemon.terminate() == 0
+        finally:
+            daemon.close()
 
 
 def test_imports_are_shown_before_the_images_zygotes_have_started(tmp_path: Path) -> None:
