@@ -41,6 +41,7 @@ COMMANDS = {
     "logout": ("sockd.cli.worker.login", "Forget it."),
     "cache-node": ("sockd.cli.worker.cache_node", "Run a cache node for chunks of container images."),
     "backup": ("sockd.cli.worker.backup", "Copy the worker's state, while it runs."),
+    "restore": ("sockd.cli.worker.restore", "Make a backup a worker's state again."),
     "top": ("sockd.cli.observe.top", "Show the busiest functions, live."),
     "status": ("sockd.cli.worker.status", "Show the state of the worker."),
     "tree": ("sockd.cli.observe.tree", "Show the Zygote tree."),
@@ -60,7 +61,7 @@ GROUPS = {
     "Develop": ("init", "dev", "deploy", "invoke", "curl", "logs", "trace"),
     "Functions": ("ls", "rm", "config", "env", "secret", "url", "schedule", "events"),
     "Versions": ("versions", "publish", "alias", "rollback", "provision"),
-    "Worker": ("up", "doctor", "status", "top", "tree", "imports", "packages", "images", "backup"),
+    "Worker": ("up", "doctor", "status", "top", "tree", "imports", "packages", "images", "backup", "restore"),
     "Other machines": ("keys", "login", "logout", "cache-node"),
     "Rarely needed": ("initscript", "sebs", "bench", "files", "selftest"),
 }

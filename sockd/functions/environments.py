@@ -5,11 +5,12 @@ Owns nothing: a change is a new version of the function, which `Functions` makes
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sockd.functions.functions import Functions
-from sockd.plain.errors import BadFunctionConfig, NoSuchVariable
+from sockd.plain.errors import BadFunctionConfig, NoSuchVariable, SecretsLocked
 
 
 class Environments:
@@ -20,18 +21,21 @@ class Environments:
 
     def show(self, name: str, *, values: bool) -> dict[str, Any]:
         """`env`, with values or with None for each, and the names of `secrets`. Raises: NoSuchFunction, SecretsLocked."""
-        config = self._functions.current(name).config
+        config = self._functions.settings(name)
         env = config.env if values else dict.fromkeys(config.env)
         return {"env": {key: env[key] for key in sorted(env)}, "secrets": sorted(config.secrets)}
 
     def secrets(self) -> dict[str, list[str]]:
         """The names of the secrets of every function that has any."""
-        found = {version.record.name: sorted(version.config.secrets) for version in self._functions.all()}
+        found = {}
+        for name in self._functions.names():
+            with contextlib.suppress(SecretsLocked):  # nobody can tell
+                found[name] = sorted(self._functions.settings(name).secrets)
         return {name: names for name, names in found.items() if names}
 
     async def change(self, name: str, given: Mapping[str, str], unset: Iterable[str]) -> None:
         """Set and remove variables. Raises: NoSuchFunction, NoSuchVariable, BadFunctionConfig, SecretsLocked."""
-        config = self._functions.current(name).config
+        config = self._functions.settings(name)
         for key in given:
             if key in config.secrets:
                 raise BadFunctionConfig(f"{key!r} is a secret of this function: `sockd secret set {name} {key}`")
@@ -40,12 +44,12 @@ class Environments:
 
     async def set_secret(self, name: str, key: str, value: str) -> None:
         """Raises: NoSuchFunction, BadFunctionConfig, SecretsLocked."""
-        config = self._functions.current(name).config
+        config = self._functions.settings(name)
         await self._functions.configure(name, {"secrets": config.secrets | {key: value}})
 
     async def remove_secret(self, name: str, key: str) -> None:
         """Raises: NoSuchFunction, NoSuchVariable, SecretsLocked."""
-        config = self._functions.current(name).config
+        config = self._functions.settings(name)
         await self._functions.configure(name, {"secrets": _without(name, config.secrets, [key], "secret")})
 
 

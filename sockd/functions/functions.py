@@ -37,8 +37,9 @@ from sockd.functions.initscript_deploys import InitscriptDeploys
 from sockd.functions.initscripts import Initscripts
 from sockd.functions.leased import Outcome
 from sockd.functions.published import Published
+from sockd.functions.restoring import Restoring, Unready, why_unready
 from sockd.functions.serving import serve_request
-from sockd.functions.version import Version
+from sockd.functions.version import Version, info_of
 from sockd.functions.version_program import UsedImage
 from sockd.image_functions import image_programs
 from sockd.image_store.image_record import ImageRecord
@@ -50,16 +51,19 @@ from sockd.plain.blocking import in_thread
 from sockd.plain.config import Config, ErrorDetail, RunRule
 from sockd.plain.errors import (
     BadInitscript,
-    HostFailed,
+    CodeLost,
     NetworkUnavailable,
     NoCapacity,
     NoSuchFunction,
+    PackagesMissing,
     SecretsLocked,
+    SockdError,
     UnknownImage,
     VersionFailed,
 )
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.notes import Note
+from sockd.plain.telemetry import FunctionInfo
 from sockd.registry.aliases import LATEST
 from sockd.registry.function_record import FunctionRecord
 from sockd.registry.registry import Registry
@@ -77,6 +81,11 @@ RECORD_DEADLINE_S = 10.0
 HOW_TO_UNLOCK = (
     "the key %s is missing or wrong, so these functions cannot run: %s. Put the right file back and start sockd again; "
     "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy the functions again"
+)
+
+REGISTRY_LOST = (
+    "no function is recorded, but there is the code of %d versions: if registry.sqlite was lost, stop sockd and restore a backup "
+    "before you deploy (sockd restore); the next deploy deletes this code"
 )
 
 _log = logging.getLogger(__name__)
@@ -104,11 +113,20 @@ class Functions:
         confined = uids.confined(config.sandbox.base_uid, config.initscripts.uid)
         self.debugging = Debugging(config.debug, packages, caches.ports, confined)
         self.live: dict[str, Function] = {}
-        """The last deploy of each function whose packages are there."""
+        """The last deploy of each function of which all parts are there."""
         self.allowances = Allowances(caches)
+        self.restoring = Restoring(
+            self.restore_files,
+            lambda record: self._open(self._version(record)),
+            wait_s=config.packages.restore_wait_s,
+        )
+        """Functions of an earlier daemon that cannot run yet, as something of them is missing."""
+        self._unready = self.restoring.unready
+        if self._images is not None:
+            self._images.on_added = self.restoring.imported
         self.published = Published(
             registry,
-            self.restore_files,
+            self.restoring.files,
             caches,
             version_of=self._version,
             allowance_of=self._allowance,
@@ -120,24 +138,26 @@ class Functions:
         """The functions that set how much of an error /run tells."""
         self.failed_deploys: dict[str, FailedDeploy] = {}
         """The functions whose last deploy failed its check."""
-        self._unready: dict[str, FunctionRecord] = {}
-        """Functions of an earlier daemon with missing packages, which the first request installs."""
 
     def load(self) -> None:
         """Load the recorded functions, and delete code that a killed daemon had not recorded. Blocks briefly; starts no
-        process."""
-        self._code.gc(self._registry.digests())
-        self._scripts.collect(self._registry.initscripts())
+        process.
+
+        Nothing is deleted if no function is recorded at all: the registry may have been lost, and its backup needs the code."""
+        if self._registry.list():
+            self._code.gc(self._registry.digests())
+            self._scripts.collect(self._registry.initscripts())
+        elif digests := self._code.digests():
+            _log.error(REGISTRY_LOST, len(digests))
         locked = []
         for record in self._registry.list():
             try:
                 self._open(self._version(record))
-            except (KeyError, NoCapacity, HostFailed, UnknownImage, SecretsLocked) as error:
-                self._unready[record.name] = record
+            except (SockdError, OSError) as error:
+                self._unready[record.name] = Unready(record, why_unready(record.name, error))
+                self._note_rule(record.name, FunctionConfig.readable(record.config))
                 if isinstance(error, SecretsLocked):
                     locked.append(record.name)
-                else:
-                    self._note_rule(record.name, FunctionConfig.from_json(record.config))
         if locked:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
@@ -150,7 +170,7 @@ class Functions:
         """A live version of a function: the last deploy, or a published version.
 
         Args: qualifier: a number or an alias; draw: in [0, 1), decides between the versions of an alias.
-        Raises: NoSuchFunction; InstallFailed if lost packages cannot be installed again."""
+        Raises: NoSuchFunction; as `Restoring.restore`, if something of it was lost."""
         if qualifier:
             number = self.published.resolve(name, qualifier, draw)
             if number is not None:
@@ -158,22 +178,20 @@ class Functions:
         function = self.live.get(name)
         if function is not None:
             return function
-        record = self._unready.get(name)
-        if record is None:
-            raise NoSuchFunction(f"no function {name!r}; `sockd ls` lists them")
-        await self.restore_files(record)
-        if name in self._unready:
-            self._open(self._version(record))
-            del self._unready[name]
+        await self.restoring.restore(name)
         return await self.get(name)
 
     async def restore_files(self, record: FunctionRecord) -> None:
         """Install a deploy's packages and import its image again, if they are lost.
 
-        Raises: InstallFailed, BadImage and its kinds, UnknownImage, ImagesUnavailable."""
+        Raises: CodeLost, InstallFailed, BadImage and its kinds, UnknownImage, ImageLost, ImagesUnavailable, ImagePythonFailed."""
+        self._code_path(record)
         await self._packages.ensure(Closure.from_json(record.closure))
         if record.image and self._images is not None:
-            await self._images.ensure(record.image, FunctionConfig.from_json(record.config).image or "")
+            config = FunctionConfig.from_json(record.config)
+            image, pythons = await self._images.ensure(record.image, config.image or ""), self._caches.image_pythons
+            if pythons is not None and not pythons.is_asked(image, config):
+                await pythons.find(image, config, _log.info)
 
     def incarnation(self, name: str, qualifier: str = "") -> str:
         """An id that distinguishes a function from a removed one of the same name; empty: no such function, version or
@@ -188,10 +206,40 @@ class Functions:
         return name in self.live and bool(self.live[name].version.program.is_app)
 
     def current(self, name: str) -> Version:
-        """The current version of a function. Raises: NoSuchFunction."""
+        """The current version of a function that is live. Raises: NoSuchFunction; what it lacks, if it cannot run."""
         if name in self.live:
             return self.live[name].version
         return self._version(self._registry.get(name))
+
+    def info(self, name: str) -> FunctionInfo:
+        """A function for views, whatever of it is missing. Raises: NoSuchFunction."""
+        if name in self.live:
+            return self.described(self.live[name].version)
+        record = self._registry.get(name)
+        info = info_of(record, FunctionConfig.readable(record.config), Closure.from_json(record.closure))
+        info = msgspec.structs.replace(info, has_private=self.has_private(name))
+        if (unready := self._unready.get(name)) is None:
+            return info
+        return msgspec.structs.replace(info, state=unready.state, state_reason=unready.error.message)
+
+    def described(self, version: Version) -> FunctionInfo:
+        """A version for views, with what is known of its function."""
+        is_app = bool(version.program.is_app)
+        return msgspec.structs.replace(version.info(), has_private=self.has_private(version.record.name), is_app=is_app)
+
+    def settings(self, name: str) -> FunctionConfig:
+        """The settings of a function, also of one that cannot run. Raises: NoSuchFunction, SecretsLocked."""
+        if name in self.live:
+            return self.live[name].version.config
+        return FunctionConfig.from_json(self._registry.get(name).config)
+
+    def check_known(self, name: str) -> None:
+        """Raises: NoSuchFunction."""
+        self._registry.get(name)
+
+    def unready(self, name: str) -> Unready | None:
+        """What a function lacks; None: it can run."""
+        return self._unready.get(name)
 
     def has_private(self, name: str) -> bool:
         """Whether a version that is remembered has a private network, so that the function's rules are in use or can be again."""
@@ -199,10 +247,8 @@ class Functions:
 
     def call_key(self, name: str) -> bytes | None:
         """The key of the deployer's signatures, if any."""
-        if name in self.live:
-            return self.live[name].version.config.call_key
         with contextlib.suppress(NoSuchFunction, SecretsLocked):
-            return FunctionConfig.from_json(self._registry.get(name).config).call_key
+            return self.settings(name).call_key
         return None
 
     def all(self) -> list[Version]:
@@ -210,8 +256,8 @@ class Functions:
         return [self.live[name].version for name in sorted(self.live)]
 
     def names(self) -> list[str]:
-        """Every function, also those whose packages are missing."""
-        return [*self.live, *self._unready]
+        """Every function, also those that cannot run, by name."""
+        return sorted({*self.live, *self._unready})
 
     async def deploy(
         self, name: str, zip_path: Path, overrides: dict[str, Any], progress: Progress, wasm: bytes | None = None
@@ -337,7 +383,9 @@ class Functions:
     def users(self, key: str) -> list[str]:
         """The functions that have a distribution in their closure, deploys under way among them."""
         live = [version.record.name for version in self.all() if key in version.keys]
-        unready = [record.name for record in self._unready.values() if key in Closure.from_json(record.closure).keys]
+        unready = [
+            each.record.name for each in self._unready.values() if key in Closure.from_json(each.record.closure).keys
+        ]
         published = [
             name for name, closure in self._registry.published_closures() if key in Closure.from_json(closure).keys
         ]
@@ -483,8 +531,8 @@ class Functions:
     def _with_kept(self, name: str, config: FunctionConfig, named: frozenset[str]) -> tuple[FunctionConfig, list[str]]:
         """A deploy's settings with those that commands have set, and what to say of these. Raises: BadFunctionConfig."""
         try:
-            before = self.current(name).config
-        except (NoSuchFunction, SecretsLocked, UnknownImage):
+            before = self.settings(name)
+        except (NoSuchFunction, SecretsLocked):
             return config, []
         config, kept, changed = kept_settings.apply(config, before, named)
         notes = []
@@ -566,8 +614,18 @@ class Functions:
             image=record.image,
         )
 
-    def _version(self, record: FunctionRecord, number: str = LATEST) -> Version:
+    def _code_path(self, record: FunctionRecord) -> Path:
+        """The directory with a deploy's code. Raises: CodeLost; an image's functions need none."""
         path = self._code.path(record.digest)
+        if not record.image and not path.is_dir():
+            raise CodeLost(record.name)
+        return path
+
+    def _version(self, record: FunctionRecord, number: str = LATEST) -> Version:
+        """Raises: CodeLost, PackagesMissing, UnknownImage, SecretsLocked."""
+        path = self._code_path(record)
+        if lacking := self._packages.missing(Closure.from_json(record.closure)):
+            raise PackagesMissing(lacking)
         most = self._config.http.max_payload_bytes
         image = None
         if record.image:

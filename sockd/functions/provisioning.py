@@ -205,7 +205,7 @@ class Provisioning:
         if any(alias.alias in function.provisions for alias in aliases):
             raise AlreadyProvisioned("Version is pointed by a Provisioned Concurrency alias")
         others = sum(each.wanted for each in function.provisions.values() if each.qualifier != qualifier)
-        concurrency = self._functions.current(name).config.concurrency
+        concurrency = self._functions.settings(name).concurrency
         if others + wanted > concurrency:
             raise BadRequest(
                 "Requested Provisioned Concurrency should not be greater than the reservedConcurrentExecution for "
@@ -214,7 +214,7 @@ class Provisioning:
 
     def _shares_of(self, name: str, qualifier: str, wanted: int) -> dict[str, int]:
         """How many of which version. Raises: NoSuchFunction, BadRequest."""
-        self._functions.current(name)
+        self._functions.check_known(name)
         if qualifier == LATEST:
             raise BadRequest(UNPUBLISHED)
         number = number_of(qualifier)

@@ -109,31 +109,35 @@ class Version:
 
     def info(self) -> FunctionInfo:
         """As people see it."""
-        record, config = self.record, self.config
-        return FunctionInfo(
-            name=record.name,
-            version=record.image.removeprefix("sha256:") or record.digest,
-            version_number=record.version,
-            handler=record.handler,
-            memory_mb=config.memory_mb,
-            timeout_s=config.timeout_s,
-            concurrency=config.concurrency,
-            network=config.network,
-            egress=config.egress,
-            packages=[f"{each.name}=={each.version}" for each in self.closure.distributions],
-            storage=config.storage,
-            zygote=config.zygote,
-            python=config.python,
-            initscript=record.initscript,
-            image=config.image or "",
-            source=config.source,
-            run=config.run,
-            call_key_id=key_id(config.call_key) if config.call_key else "",
-            code_bytes=record.code_bytes,
-            created_at=record.created_at,
-            updated_at=record.published_at,
-        )
+        return info_of(self.record, self.config, self.closure)
 
     def close(self) -> None:
         """Release the code; running sandboxes keep it."""
         self.program.close()
+
+
+def info_of(record: FunctionRecord, config: FunctionConfig, closure: Closure) -> FunctionInfo:
+    """A deploy as people see it, whether it can run or not."""
+    return FunctionInfo(
+        name=record.name,
+        version=record.image.removeprefix("sha256:") or record.digest,
+        version_number=record.version,
+        handler=record.handler,
+        memory_mb=config.memory_mb,
+        timeout_s=config.timeout_s,
+        concurrency=config.concurrency,
+        network=config.network,
+        egress=config.egress,
+        packages=[f"{each.name}=={each.version}" for each in closure.distributions],
+        storage=config.storage,
+        zygote=config.zygote,
+        python=config.python,
+        initscript=record.initscript,
+        image=config.image or "",
+        source=config.source,
+        run=config.run,
+        call_key_id=key_id(config.call_key) if config.call_key else "",
+        code_bytes=record.code_bytes,
+        created_at=record.created_at,
+        updated_at=record.published_at,
+    )

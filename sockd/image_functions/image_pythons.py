@@ -148,6 +148,12 @@ class ImagePythons:
         self._found[wanted.id] = record, known
         return known.python
 
+    def is_asked(self, record: ImageRecord, config: FunctionConfig) -> bool:
+        """Whether `known` knows what a deploy has found; not so of an image that was lost and imported again. Blocks briefly.
+        Raises: HostFailed."""
+        wanted, _ = wanted_python(record, config)
+        return bool(wanted.reason) or self._read(record, wanted) is not None
+
     async def open(self, interpreter: str) -> tuple[Interpreter, ImageTree]:
         """The interpreter of a lineage, and a tree for its farm, the caller's. Raises: NoInterpreter, SockdError, OSError."""
         if interpreter not in self._found:

@@ -141,6 +141,8 @@ class ImageStore:
         self._closing: set[asyncio.Task[None]] = set()
         self.on_removed: Callable[[ImageRecord], None] = lambda record: None
         """Called when an image is gone."""
+        self.on_added: Callable[[ImageRecord], None] = lambda record: None
+        """Called when an image is there that was not."""
         self._let_go = asyncio.Event()
         """Set for a moment when somebody has let go of an image."""
 
@@ -282,6 +284,7 @@ class ImageStore:
         finally:
             await in_thread(shutil.rmtree, building, True)
         self._records[record.digest] = record
+        self.on_added(record)
         return record
 
     def _publish(self, record: ImageRecord, building: Path) -> None:

@@ -280,6 +280,8 @@ class PackageConfig(Slice, frozen=True):
     """For installing one distribution."""
     parallel_installs: int = 2
     """Distributions installed at a time."""
+    restore_wait_s: float = 30.0
+    """How long a call waits while packages or the image of its function, which were lost, are fetched again; beyond, 503."""
     max_package_mb: int = 1024
     """Most that one distribution may take on the disk."""
 

@@ -20,6 +20,7 @@
      │   └─ ResponseTooLarge
      ├─ SandboxDied 502 ── OutOfMemory    the process is gone
      ├─ NoCapacity 503                    nothing was run; trying again may help
+     │   ├─ BeingRestored            packages or an image of the function are being fetched again
      │   ├─ BuffersFull              the front's memory for bodies and answers
      │   ├─ ClientGone               it waited for its turn, and nobody waits for it
      │   ├─ Draining
@@ -28,6 +29,7 @@
      ├─ NetworkUnavailable 503            this worker cannot make private networks
      ├─ RegistryUnavailable 503           a container registry does not answer
      ├─ SandboxFailed 503                 the platform could not make a sandbox
+     ├─ CodeLost 503                      this worker has no code any more of a function
      ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ ImagesUnavailable 503             this worker cannot run functions in images
      ├─ ImageLost 503                     this worker has no image any more that a function runs in
@@ -36,7 +38,8 @@
      ├─ SecretsLocked 503                 an environment does not open with the worker's key
      ├─ ChunkStoreFailed 503 ── StoreUnavailable, ChunkMissing, ChunkUnreadable, ManifestMissing, Tampered,
      │                                    ImageUnavailable; StoreFull 507
-     ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed
+     ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed;
+     │                                    PackagesMissing
      └─ TimedOut 504
 
 An error carries its consequence: `status` is the HTTP status of the `/run` door, `error_type` the name that clients see
@@ -370,6 +373,19 @@ class NoCapacity(SockdError):
     retry_after_s = 1
 
 
+class BeingRestored(NoCapacity):
+    """Packages or the image of the function were lost on this worker and are being fetched again; nothing ran."""
+
+    error_type = "Function.BeingRestored"
+    retry_after_s = 5
+
+    def __init__(self, name: str, waited_s: float) -> None:
+        super().__init__(
+            f"packages or the image of the function {name!r} were not on this worker, and are being fetched again, which takes "
+            f"longer than {waited_s:g} s (packages.restore_wait_s); nothing ran. Try again"
+        )
+
+
 class BuffersFull(NoCapacity):
     """The buffer budget is exhausted, and this client's source has the largest share of it."""
 
@@ -459,8 +475,21 @@ class ImagesUnavailable(SockdError):
     error_type = "Images.Unavailable"
 
 
+class CodeLost(SockdError):
+    """The worker does not have the code of a function any more; deploying it again helps."""
+
+    status = 503
+    error_type = "Code.Lost"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the code of the function {name!r} is not on this worker any more: deploy the function again (sockd deploy), or "
+            "stop sockd, put the directory `code` of a backup back, and start sockd"
+        )
+
+
 class ImageLost(SockdError):
-    """The worker does not have the image of a function any more, and cannot fetch it again; deploying it again helps."""
+    """The worker does not have the image of a function any more, and cannot fetch it again; importing it again helps."""
 
     status = 503
     error_type = "Images.Lost"
@@ -468,7 +497,10 @@ class ImageLost(SockdError):
     def __init__(self, digest: str, *, is_unreadable: bool) -> None:
         """Args: is_unreadable: its record is there, and is none."""
         how = "cannot be read (the worker's log says why)" if is_unreadable else "is not on this worker any more"
-        super().__init__(f"the image {digest[:19]} of the function {how}; deploy it again")
+        super().__init__(
+            f"the image {digest[:19]} of the function {how}, and was uploaded, so the worker cannot fetch it: import the same "
+            "image again (sockd images add), or deploy the function again with its image (sockd deploy --image)"
+        )
 
 
 class ImageNotReady(SockdError):
@@ -622,6 +654,15 @@ class InstallFailed(PackagesFailed):
     """A distribution could not be installed; the message contains the installer's text."""
 
     error_type = "Packages.InstallFailed"
+
+
+class PackagesMissing(PackagesFailed):
+    """Packages of a function are not installed on this worker any more; the next call, or the background, installs them."""
+
+    error_type = "Packages.Missing"
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"these packages are not on this worker, and will be installed again: {', '.join(names)}")
 
 
 class TimedOut(SockdError):

@@ -153,3 +153,7 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time of the first deploy."""
     updated_at: float
     """Unix time of the deploy of this version."""
+    state: str = "ready"
+    """In a few words, what it lacks; "ready": it can run."""
+    state_reason: str = ""
+    """What it lacks and what mends that; empty: it can run."""

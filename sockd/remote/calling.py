@@ -14,11 +14,13 @@ from sockd.plain.printable import printable
 from sockd.remote.connections import Reply, invoke, is_authenticated
 from sockd.remote.errors import DeployFailed, OtherCode, RemoteError, UnverifiedAnswer
 from sockd.remote.printed import Printed
+from sockd.remote.retrying import persisted
 from sockd.remote.stand_in import is_json
 from sockd.remote.values import pickled, unpickled
 
 PICKLED = b'{"sockd":1,"pickle":'
 STAND_IN = '  File "/var/task/sockd.py"'
+IDEMPOTENCY_KEY = "idempotency-key"
 DEPLOY = "sudo sockd deploy FILE.py"
 NOT_OURS = "the worker's function {name!r} is not a decorated one of this file; deploy it: {command}"
 
@@ -46,24 +48,31 @@ class Target:
     """Shows what calls print; None: that is not wanted, or not this user's to see."""
 
 
-def call(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result. Raises: RemoteError, UnverifiedAnswer, NoWorker, OtherCode, DeployFailed; TypeError."""
+def call(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any], retries: int = 0) -> Any:
+    """The result. Args: retries: as of `persisted`. Raises: RemoteError, UnverifiedAnswer, NoWorker, OtherCode, DeployFailed;
+    TypeError."""
     event = event_of(target, args, kwargs)
+    key = uuid.uuid4().hex if retries else ""
+    return persisted(lambda: _tried(target, event, key), retries)
+
+
+def _tried(target: Target, event: bytes, key: str) -> Any:
+    """One try. Args: key: what all tries of a call have in common; empty: there is only this one. Raises: as `call`."""
     # The worker makes the nonce of a signed call the id of its request, so that its log is known before its answer. Hashing
     # is left out where nobody needs it: JSON over a connection that proves by itself who answers.
     is_signed = event.startswith(PICKLED) or target.printed is not None or not is_authenticated(target.url)
     nonce = uuid.uuid4().hex if target.key is not None and is_signed else ""
     if target.printed is None:
-        return _result(target, _ask(target, event, nonce), nonce)
+        return _result(target, _ask(target, event, nonce, key), nonce)
     with target.printed.during(str(uuid.UUID(nonce)) if nonce else "") as call:
-        reply = _ask(target, event, nonce)
+        reply = _ask(target, event, nonce, key)
         call.request_id = reply.request_id
         return _result(target, reply, nonce)
 
 
-def _ask(target: Target, event: bytes, nonce: str) -> Reply:
+def _ask(target: Target, event: bytes, nonce: str, key: str) -> Reply:
     code = ",".join(target.code)
-    headers = {IF_CODE: code}
+    headers = {IF_CODE: code, **({IDEMPOTENCY_KEY: key} if key else {})}
     if target.key is not None and nonce:
         headers[SIGNATURE] = request_signature(target.key, target.name, nonce, code, event)
     return invoke(target.url, target.name, event, headers)
@@ -76,7 +85,7 @@ def _result(target: Target, reply: Reply, nonce: str) -> Any:
     except ValueError:
         raise RemoteError("BadAnswer", f"{target.url} answered {reply.status} with what is no JSON") from None
     if reply.status != 200:
-        raise _failure(target, reply.status, answer)
+        raise _failure(target, reply, answer)
     if type(answer) is not dict or "sockd" not in answer:
         raise DeployFailed(NOT_OURS.format(name=target.name, command=runnable(DEPLOY)))
     if ("pickle" in answer or target.is_deployer) and not _is_verified(target, reply, nonce):
@@ -88,14 +97,14 @@ def _result(target: Target, reply: Reply, nonce: str) -> Any:
     return unpickled(answer["pickle"], dict(target.renamed))
 
 
-def started(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def started(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any], retries: int = 0) -> Any:
     """As `call`, which is made once more when its sandbox did not start in time: the function was not called."""
     try:
-        return call(target, args, kwargs)
+        return call(target, args, kwargs, retries)
     except RemoteError as error:
         if not error.is_late_start:
             raise
-    return call(target, args, kwargs)
+    return call(target, args, kwargs, retries)
 
 
 def _is_verified(target: Target, reply: Reply, nonce: str) -> bool:
@@ -120,8 +129,8 @@ def event_of(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         raise TypeError(f"the arguments of {target.name} cannot be sent: {error}") from error
 
 
-def _failure(target: Target, status: int, answer: Any) -> Exception:
-    told = answer if isinstance(answer, dict) else {}
+def _failure(target: Target, reply: Reply, answer: Any) -> Exception:
+    status, told = reply.status, answer if isinstance(answer, dict) else {}
     kind, message = str(told.get("errorType", "")), str(told.get("errorMessage", f"status {status}"))
     if status == 412:
         return OtherCode(printable(message))
@@ -129,4 +138,4 @@ def _failure(target: Target, status: int, answer: Any) -> Exception:
         return DeployFailed(f"{printable(message)}; deploy it: {runnable(DEPLOY)}")
     stack = told.get("stackTrace")
     frames = [str(frame) for frame in stack if not str(frame).startswith(STAND_IN)] if isinstance(stack, list) else []
-    return RemoteError(kind, message, frames)
+    return RemoteError(kind, message, frames, retry_after_s=reply.retry_after_s)

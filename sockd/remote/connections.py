@@ -45,6 +45,8 @@ class Reply(NamedTuple):
     signature: str
     """Empty: it is not signed."""
     request_id: str = ""
+    retry_after_s: float | None = None
+    """When another try may succeed, if the worker says so and no sandbox had the call."""
 
 
 class NotRoot(ConnectionError):
@@ -128,7 +130,14 @@ def invoke(url: str, name: str, event: bytes, headers: Mapping[str, str]) -> Rep
         connection.request("POST", f"{prefix}/run/{quote(name, safe='')}", event, fields)
         response = connection.getresponse()
         body, found = response.read(), response.headers
-        return Reply(response.status, body, found.get("x-sockd-signature", ""), found.get("x-amzn-requestid", ""))
+        retry_after = found.get("retry-after", "") if "x-sockd-sandbox" not in found else ""
+        return Reply(
+            response.status,
+            body,
+            found.get("x-sockd-signature", ""),
+            found.get("x-amzn-requestid", ""),
+            float(retry_after) if retry_after.isdecimal() else None,
+        )
     except (OSError, http.client.HTTPException) as error:
         connection.close()
         raise NoWorker(f"no worker answers at {url} ({error}); start one: {runnable('sudo sockd up')}") from error
@@ -164,7 +173,9 @@ def _connection(url: str) -> http.client.HTTPConnection:
         return UnixConnection(Path(url.removeprefix(UNIX)), DEADLINE_S)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise NoWorker(f"SOCKD_URL={url!r} is not a URL such as {EXAMPLE_URL}")
+        error = NoWorker(f"SOCKD_URL={url!r} is not a URL such as {EXAMPLE_URL}")
+        error.retry_after_s = None
+        raise error
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.hostname, parts.port, timeout=DEADLINE_S)
 

@@ -12,10 +12,14 @@ class RemoteError(Exception):
 
     `type` is the name of the exception there, or AWS's for what is not the function's own ("Sandbox.Timedout")."""
 
-    def __init__(self, type: str, message: str, stack: Sequence[str] = ()) -> None:
+    def __init__(
+        self, type: str, message: str, stack: Sequence[str] = (), *, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(type, message, stack)
         self.type = type
         self.message = message
+        self.retry_after_s = retry_after_s
+        """When another try may succeed, as nothing ran; None: the function ran, or another try does not help."""
         self.traceback = "".join(stack)
         """The frames there, as Python prints them; empty if there were none."""
 
@@ -36,7 +40,10 @@ class UnverifiedAnswer(RemoteError):
 
 
 class NoWorker(ConnectionError):
-    """Nobody answers where the worker should be."""
+    """Nobody answers where the worker should be, or the connection was lost before the answer."""
+
+    retry_after_s: float | None = 0.0
+    """As of `RemoteError`; None: there can be no worker at this address."""
 
 
 class DeployFailed(Exception):

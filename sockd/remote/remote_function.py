@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from sockd.plain.call_signature import source_tag
-from sockd.remote import calling, deploying, mapping, source
+from sockd.remote import calling, deploying, mapping, retrying, source
 from sockd.remote.connections import UNIX, worker_url
 from sockd.remote.errors import DeployFailed
 from sockd.remote.printed import Printed
@@ -21,6 +21,7 @@ from sockd.remote.workers import RemoteWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 SPAWNED = 32
 """Most spawned calls at once; more wait for their turn."""
@@ -42,6 +43,7 @@ class RemoteFunction(Generic[P, R]):
         files: Sequence[str] | None,
         pickle: bool,
         prints: bool,
+        retries: int,
         settings: dict[str, Any],
     ) -> None:
         functools.update_wrapper(self, function)
@@ -53,6 +55,7 @@ class RemoteFunction(Generic[P, R]):
         self._files = files
         self._pickle = pickle
         self._prints = prints
+        self._retries = retrying.check(retries)
         self._settings = settings
         self._lock = threading.Lock()
         self._target: calling.Target | None = None
@@ -65,7 +68,7 @@ class RemoteFunction(Generic[P, R]):
         """Run it on the worker and wait for the result. The first call of a process deploys what has changed.
 
         Raises: RemoteError, NoWorker, DeployFailed; TypeError for what cannot be sent."""
-        result: R = calling.call(self._ready(), args, kwargs)
+        result: R = calling.call(self._ready(), args, kwargs, self._retries)
         return result
 
     def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -83,23 +86,49 @@ class RemoteFunction(Generic[P, R]):
         concurrency: int = mapping.CONCURRENCY,
         return_exceptions: bool = False,
         progress: bool | None = None,
-    ) -> list[Any]:
+        retries: int | None = None,
+    ) -> list[R]:
         """Run it for each input, many at once; the results in the inputs' order.
 
         Args:
             concurrency: most calls at a time; the worker queues what is over the function's own.
             return_exceptions: an error stands in the place of its result, instead of ending everything.
             progress: whether to show a bar; None: if somebody looks at a terminal.
+            retries: as of the decorator; None: what that says.
         A call whose sandbox does not start in time is made once more: many starts at once make each other slow.
         Raises: the first error, after the calls that were under way have ended; no new one is begun."""
-        target = self._ready()
-        return mapping.run(
-            lambda each: calling.started(target, (each,), {}),
-            inputs,
-            concurrency=concurrency,
-            return_exceptions=return_exceptions,
-            label=self.name if mapping.is_watched(progress) else None,
-        )
+        call = self._caller(retries, lambda each: (each,))
+        return mapping.run(call, inputs, **self._how(concurrency, return_exceptions, progress))
+
+    def starmap(
+        self,
+        inputs: Iterable[Iterable[Any]],
+        *,
+        concurrency: int = mapping.CONCURRENCY,
+        return_exceptions: bool = False,
+        progress: bool | None = None,
+        retries: int | None = None,
+    ) -> list[R]:
+        """As `map`, with an input's items as the arguments."""
+        call = self._caller(retries, tuple)
+        return mapping.run(call, inputs, **self._how(concurrency, return_exceptions, progress))
+
+    def as_completed(
+        self,
+        inputs: Iterable[T],
+        *,
+        concurrency: int = mapping.CONCURRENCY,
+        return_exceptions: bool = False,
+        progress: bool | None = None,
+        retries: int | None = None,
+    ) -> Iterator[tuple[T, R]]:
+        """As `map`, but each input with its result as soon as that is there, in the order of their ends.
+
+        No more inputs are taken while results wait to be read. Whoever stops reading stops the calls that have not begun.
+        Raises: the first error, after all results that there are."""
+        call = self._caller(retries, lambda each: (each,))
+        ended = mapping.ended(call, inputs, **self._how(concurrency, return_exceptions, progress))
+        return ((each, result) for _, each, result in ended)
 
     def deploy(self, *, force: bool = False, check: bool = True, worker: RemoteWorker | None = None) -> dict[str, Any]:
         """Deploy it now, changed or not; what the worker says of it.
@@ -109,6 +138,20 @@ class RemoteFunction(Generic[P, R]):
         Raises: NameTaken, DeployFailed, NoWorker."""
         packed, deployer = self._packed(), self._deployer()
         return deploying.deploy(self.name, packed, deployer, force=force, check=check, worker=worker)
+
+    def _caller(self, retries: int | None, arguments: Callable[[Any], Iterable[Any]]) -> Callable[[Any], R]:
+        """What makes the call for one input."""
+        target, tries = self._ready(), self._retries if retries is None else retrying.check(retries)
+
+        def call(each: Any) -> R:
+            result: R = calling.started(target, tuple(arguments(each)), {}, tries)
+            return result
+
+        return call
+
+    def _how(self, concurrency: int, return_exceptions: bool, progress: bool | None) -> mapping.How:
+        label = self.name if mapping.is_watched(progress) else None
+        return {"concurrency": concurrency, "return_exceptions": return_exceptions, "label": label}
 
     def _ready(self) -> calling.Target:
         with self._lock:
@@ -162,6 +205,7 @@ def function(
     files: Sequence[str] | None = None,
     pickle: bool = True,
     prints: bool = True,
+    retries: int = 0,
     **settings: Any,
 ) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
 
@@ -176,6 +220,7 @@ def function(
     files: Sequence[str] | None = None,
     pickle: bool = True,
     prints: bool = True,
+    retries: int = 0,
     **settings: Any,
 ) -> Any:
     """Make a function one that can run on a worker.
@@ -187,6 +232,9 @@ def function(
         files: names in the module's directory, all that is packed; None: everything there.
         pickle: whether what JSON cannot hold is pickled (`sockd.remote.values`).
         prints: whether what it prints is shown here, on stderr, as it comes; only to a user who may deploy.
+        retries: how often a call is made again that got no answer or did not run, as the worker was busy, being restarted or
+            killed. All tries have one key, by which a worker runs the function once; but if it was killed, the function may
+            run again.
         settings: keys of sockd.toml, memory_mb and the like. What stands here lies readable in the function's code."""
 
     def decorate(target: Callable[..., Any]) -> RemoteFunction[..., Any]:
@@ -198,6 +246,7 @@ def function(
             files=files,
             pickle=pickle,
             prints=prints,
+            retries=retries,
             settings=settings,
         )
         found.append(made)

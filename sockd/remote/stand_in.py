@@ -50,7 +50,7 @@ def function(target: Callable[..., Any] | None = None, **settings: object) -> An
 
     def mark(target: Any) -> Any:
         target.local = target
-        target.remote = target.map = target.spawn = _refuse
+        target.remote = target.map = target.starmap = target.as_completed = target.spawn = target.deploy = _refuse
         return target
 
     return mark if target is None else mark(target)
@@ -58,8 +58,8 @@ def function(target: Callable[..., Any] | None = None, **settings: object) -> An
 
 def _refuse(*args: object, **kwargs: object) -> NoReturn:
     raise RuntimeError(
-        "remote(), map() and spawn() are the client's: within a function call others directly, and keep a module's own calls "
-        'under `if __name__ == "__main__":`'
+        "remote(), map(), spawn() and the like are the client's: within a function call others directly, and keep a module's own "
+        'calls under `if __name__ == "__main__":`'
     )
 
 
@@ -110,7 +110,11 @@ def answer(value: Any, is_call: bool, pickles: bool) -> Any:
     import base64
     import pickle
 
-    return {"sockd": 1, "pickle": base64.b64encode(pickle.dumps(value, protocol=5)).decode()}
+    try:
+        data = pickle.dumps(value, protocol=5)
+    except Exception as error:  # whatever an object's own __reduce__ raises
+        raise TypeError(f"the result cannot be sent, as it has no pickle: {error}") from error
+    return {"sockd": 1, "pickle": base64.b64encode(data).decode()}
 
 
 def _unpickled(text: str, module: str) -> Any:

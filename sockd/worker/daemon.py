@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 from starlette.routing import Route
 
+from sockd.code.function_config import FunctionConfig
 from sockd.functions.debugging import ReportProgress
 from sockd.functions.environments import Environments
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import serve_request
-from sockd.functions.version import Version
 from sockd.http.access.callers import Callers
 from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Keys
@@ -200,7 +200,7 @@ class Daemon:
         except SockdError as error:
             _log.warning("deploy of %s: %s: %s", name, error.error_type, error.message)
             raise
-        info = self._info(version)
+        info = self._worker.functions.described(version)
         _log.info(
             "deploy of %s: version %d, packages: %s", name, info.version_number, ", ".join(info.packages) or "none"
         )
@@ -209,7 +209,7 @@ class Daemon:
     async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:
         """Give a function another initscript."""
         version = await self._worker.functions.deploy_initscript(name, initscript, progress)
-        return self._info(version)
+        return self._worker.functions.described(version)
 
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
@@ -242,16 +242,16 @@ class Daemon:
 
     def details(self, name: str, qualifier: str = "") -> Details:
         details = Details.of(self.versions.get(name, qualifier))
-        if details.publication is not None:
-            return details
-        return details._replace(failed=self._worker.functions.failed_deploys.get(name))
+        return details if details.publication is not None else self._with_state(details)
 
     def all_details(self) -> list[Details]:
-        functions = self._worker.functions
-        return [
-            Details(each.record, each.config, failed=functions.failed_deploys.get(each.record.name))
-            for each in functions.all()
-        ]
+        records = self._worker.functions.registry.list()
+        return [self._with_state(Details(each, FunctionConfig.readable(each.config))) for each in records]
+
+    def _with_state(self, details: Details) -> Details:
+        """Args: details: of $LATEST."""
+        name, functions = details.record.name, self._worker.functions
+        return details._replace(failed=functions.failed_deploys.get(name), unready=functions.unready(name))
 
     def default_concurrency(self) -> int:
         return self._worker.config.function.concurrency
@@ -260,27 +260,22 @@ class Daemon:
         return self._worker.budget.total // (self._worker.config.function.memory_mb << 20)
 
     def functions(self) -> list[FunctionInfo]:
-        return [self._info(version) for version in self._worker.functions.all()]
-
-    def _info(self, version: Version) -> FunctionInfo:
-        info = version.info()
         functions = self._worker.functions
-        is_app = bool(version.program.is_app)
-        return msgspec.structs.replace(info, has_private=functions.has_private(info.name), is_app=is_app)
+        return [functions.info(name) for name in functions.names()]
 
     def function(self, name: str) -> FunctionInfo:
-        return self._info(self._worker.functions.current(name))
+        return self._worker.functions.info(name)
 
     def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
-        self._worker.functions.current(name)
+        self._worker.functions.check_known(name)
         return self._noted.logs.tail(name, request_id=request_id, limit=limit)
 
     async def find_logs(self, name: str, *, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
-        self._worker.functions.current(name)
+        self._worker.functions.check_known(name)
         return await self._noted.find_logs(name, request_id, since_s, limit)
 
     async def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
-        self._worker.functions.current(name)
+        self._worker.functions.check_known(name)
         with self._noted.logs.follow(name) as records:
             async for record in records:
                 yield record

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from sockd.caches.packages.distribution import Closure
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.code.function_config import FunctionConfig
+from sockd.functions.restoring import Unready
+from sockd.registry.aliases import LATEST
 from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker
 
@@ -30,6 +34,8 @@ def why(view: ImportView, node: ZygoteNode | None) -> str:
 
 def imports(worker: Worker, name: str) -> dict[str, Any]:
     """As `WorkerApi.imports`."""
+    if (unready := worker.functions.unready(name)) is not None:
+        return _unready(name, unready)
     version, learner = worker.functions.current(name), worker.learner
     top, seen = version.view.top, learner.seen.get(version.id)
     modules = [module for step in top.steps for module in step.modules] if top is not None else []
@@ -62,4 +68,21 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
             for larger, reason in worker.tree.passed_over(version.view)
         ],
         "packages": sorted(packages, key=lambda package: (-package["ms"], package["package"])),
+    }
+
+
+def _unready(name: str, unready: Unready) -> dict[str, Any]:
+    """Of a function that cannot run: its packages, of which nothing is known."""
+    closure = Closure.from_json(unready.record.closure)
+    return {
+        "function": name,
+        "version": LATEST,
+        "seen": False,
+        "zygotes_allowed": FunctionConfig.readable(unready.record.config).zygote == "packages",
+        "sharing": f"it cannot run yet: {unready.state}",
+        "passed_over": [],
+        "packages": [
+            {"package": f"{each.name}=={each.version}", "ms": 0.0, "in_zygote": False, "refused": None, "modules": []}
+            for each in closure.distributions
+        ],
     }

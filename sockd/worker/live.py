@@ -9,7 +9,6 @@ import time
 from typing import Any
 
 from sockd.observe.recent import WINDOW_NS, Recent
-from sockd.plain.errors import NoSuchFunction
 from sockd.worker.status_views import sandbox_counts
 from sockd.worker.worker import Worker
 
@@ -25,7 +24,7 @@ def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
     return {
         "window_s": WINDOW_NS / 1e9,
         "worker": {
-            "functions": len(worker.functions.all()),
+            "functions": len(worker.functions.names()),
             "rate": recent.rate(now_ns),
             "sandboxes": sandbox_counts(worker),
             "queued": worker.functions.allowances.waiting(),
@@ -39,11 +38,11 @@ def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
 
 
 def _row(worker: Worker, recent: Recent, name: str, now_ns: int) -> dict[str, Any] | None:
-    """One function; None, if it was removed this minute."""
-    try:
-        version, admission = worker.functions.current(name), worker.functions.allowances.admission(name)
-    except NoSuchFunction:
+    """One function; None, if it was removed this minute, or cannot run."""
+    function = worker.functions.live.get(name)
+    if function is None:
         return None
+    version, admission = function.version, worker.functions.allowances.admission(name)
     lately = recent.of(name, now_ns)
     idle, held_bytes = worker.handlers.held(version.program)
     return {

@@ -28,7 +28,8 @@ def status(worker: Worker) -> dict[str, Any]:
     budget = worker.budget
     return {
         "version": __version__,
-        "functions": len(worker.functions.all()),
+        "functions": len(worker.functions.names()),
+        "unready": len(worker.functions.restoring.unready),
         "sandboxes": sandbox_counts(worker),
         "queued": worker.functions.allowances.waiting(),
         "waiting_to_start": worker.functions.allowances.waiting_to_start(),

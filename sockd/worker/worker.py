@@ -254,9 +254,13 @@ class Worker:
         self.initscripts.client.open(limits)
 
     async def preload(self) -> None:
-        """Start what images need, install the packages that the configuration names; a failure is logged, and nothing else."""
+        """Start what images need, install what functions of an earlier daemon lack, and the packages that the configuration
+        names; a failure is logged, and nothing else."""
         if self._uses_images():
             await self.images.store.prepare()
+        await asyncio.gather(self.functions.restoring.run(), self._preload_packages())
+
+    async def _preload_packages(self) -> None:
         try:
             await self.packages.preload(self.config.packages.preload, progress=_log.info)
         except PackagesFailed as error:

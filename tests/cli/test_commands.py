@@ -251,6 +251,19 @@ def test_functions_are_listed_and_removed(run: Run, served: Served, function_dir
     assert f"fix: {own_command()} ls" in done.stderr
 
 
+def test_functions_that_cannot_run_are_listed_with_what_they_lack(run: Run, served: Served) -> None:
+    assert " state " not in run("ls").stdout
+    served.worker.names.add("restored")
+    try:
+        done = run("ls")
+    finally:
+        served.worker.names.remove("restored")
+    assert done.stdout.splitlines()[0].split()[:2] == ["name", "state"]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("restored ")]
+    assert "packages to be installed" in line
+    assert "restored cannot run: these packages are not on this worker: numpy==2.3.0" in done.stderr
+
+
 def test_logs_are_shown_by_request(run: Run) -> None:
     assert run("logs", "echo").stdout.count("line \\xff") == 3
     assert "r1" in run("logs", "echo", "--request", "r1").stdout

@@ -85,7 +85,7 @@ def test_the_fix_of_a_wrong_name_lists_what_there_is(run: Run, command: str, fix
 
 
 @needs_root
-@pytest.mark.parametrize("arguments", [("backup", "copy"), ("doctor",)])
+@pytest.mark.parametrize("arguments", [("backup", "copy"), ("restore", "/"), ("doctor",)])
 def test_a_command_for_this_machine_is_refused_for_another_worker(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments, "--worker", "https://example.invalid")
     assert done.returncode == 2

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sockd.oci import documents
 from tests.daemon.running import COMMAND, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
-from tests.support.image_layouts import Files, python_files, write_layout
+from tests.support import oci_images
+from tests.support.image_layouts import Files, made, python_files, write_layout
+from tests.support.scripted_registry import Script, scripted_registry
 
 pytestmark = pytest.mark.root
 
@@ -57,12 +60,66 @@ def test_an_image_whose_record_is_cut_off_is_deployed_again(tmp_path: Path) -> N
         answer = daemon.run("cut")
         assert (answer.status, answer.json["errorType"]) == (503, "Images.Lost"), answer.json
         assert answer.json["errorMessage"].startswith(f"the image {digest[:19]} of the function cannot be read")
-        assert answer.json["errorMessage"].endswith("deploy it again")
+        assert "sockd images add" in answer.json["errorMessage"]
         assert upload(daemon, layout) == digest
         deploy(daemon, "cut", digest)
         assert daemon.call("cut")["version"] == "1"
     finally:
         daemon.close()
+
+
+def test_a_lost_image_that_is_imported_again_serves_its_functions_as_before(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    code = Files(plain={"app/own.py": "def handler(event, context): return event\n"})
+    write_layout(
+        layout, [python_files(), code], {"WorkingDir": "/app", "Env": ["PATH=/opt/python/bin"]}, compress=False
+    )
+    daemon = RunningDaemon.start(state)
+    try:
+        deploy(daemon, "lost", upload(daemon, layout), runtime="python", handler="own.handler")
+        assert daemon.call("lost", 7) == 7
+        before = daemon.manage("GET", "/functions/lost/imports").json["zygotes_allowed"]
+        assert before and daemon.terminate() == 0
+    finally:
+        daemon.close()
+    shutil.rmtree(state / "images")
+    daemon = RunningDaemon.start(state)
+    try:
+        answer = daemon.run("lost", 7)
+        assert (answer.status, answer.json["errorType"]) == (503, "Images.Lost"), answer.json
+        assert "sockd images add" in answer.json["errorMessage"]
+        assert daemon.manage("GET", "/functions/lost").json["state"] == "image lost"
+        upload(daemon, layout)
+        daemon.when(lambda: daemon.manage("GET", "/functions/lost").json["state"] == "ready")
+        assert daemon.call("lost", 8) == 8, "without another deploy"
+        assert daemon.manage("GET", "/functions/lost/imports").json["zygotes_allowed"] == before
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+
+
+def test_a_lost_image_of_a_registry_is_imported_again_in_the_background(tmp_path: Path) -> None:
+    state, blobs = tmp_path / "state", oci_images.Blobs()
+    manifest = made(blobs, [python_files(("http.client", "json", "mmap", "os", "socket")), app("1")], CONFIG)
+    manifests = dict.fromkeys(("1", oci_images.digest(manifest)), (manifest, documents.OCI_MANIFEST))
+    script = Script(manifests=manifests, blobs=blobs)
+    with scripted_registry(script) as address:
+        daemon = RunningDaemon.start(state)
+        try:
+            deploy(daemon, "tagged", f"{address}/team/app:1", timeout_s=30)
+            assert daemon.call("tagged")["version"] == "1" and daemon.terminate() == 0
+        finally:
+            daemon.close()
+        for part in ("images", "chunks", "agent"):
+            shutil.rmtree(state / part)
+        del script.manifests["1"]  # by now the tag may mean another image
+        daemon = RunningDaemon.start(state)
+        try:
+            assert [each["name"] for each in daemon.manage("GET", "/functions").json] == ["tagged"]
+            daemon.when(lambda: daemon.manage("GET", "/functions/tagged").json["state"] == "ready")
+            assert daemon.call("tagged")["version"] == "1" and daemon.terminate() == 0
+        finally:
+            daemon.close()
 
 
 def test_imports_are_shown_before_the_images_zygotes_have_started(tmp_path: Path) -> None:

@@ -221,7 +221,8 @@ def test_a_backup_is_made_while_the_worker_runs_and_is_that_worker(tmp_path: Pat
         again = cli("backup", str(copy), "--state-dir", str(state), home=tmp_path)
         assert again.returncode == 1 and "exists" in again.stderr
     shutil.rmtree(state)
-    shutil.copytree(copy, state)  # as `cp -a`
+    restored = cli("restore", str(copy), "--state-dir", str(state), home=tmp_path)
+    assert restored.returncode == 0 and "functions restored" in restored.stdout, restored.stderr
     with running(state, '[management]\nlisten = "127.0.0.1:0"\n') as daemon:
         assert daemon.call("shop", 7) == ["1", "hunter2", 7]
         assert daemon.call("shop:1", 8) == ["1", "hunter2", 8]

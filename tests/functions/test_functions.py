@@ -17,14 +17,26 @@ from typing import Any
 import msgspec
 import pytest
 
+from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.code.code_store import CodeStore
+from sockd.functions import restoring
 from sockd.functions.environments import Environments
 from sockd.functions.function import Caches
 from sockd.functions.functions import Functions
 from sockd.networks.networks import Networks
 from sockd.plain.config import CodeConfig, Config, PackageConfig
-from sockd.plain.errors import BadFunctionConfig, BadRequest, InstallFailed, NoCapacity, NoSuchFunction, ResolveFailed
+from sockd.plain.errors import (
+    BadFunctionConfig,
+    BadRequest,
+    BeingRestored,
+    CodeLost,
+    InstallFailed,
+    NoCapacity,
+    NoSuchFunction,
+    ResolveFailed,
+    SecretsLocked,
+)
 from sockd.plain.notes import Note
 from sockd.registry.registry import Registry
 from sockd.sandbox.memory_budget import MemoryBudget
@@ -141,6 +153,95 @@ async def test_a_function_whose_packages_were_lost_gets_them_when_it_is_asked_fo
         found = await asyncio.gather(*(house.functions.get("needs") for _ in range(3)))
         assert found[0] is found[1] is found[2]
         assert found[0].version.keys == {key} and (tmp_path / "packages" / key).is_dir()
+
+
+async def test_a_function_that_cannot_run_is_shown_with_what_it_lacks(tmp_path: Path, index: PackageIndex) -> None:
+    index.add(wheel("lib", "1.0", {"lib.py": ""}))
+    async with opened(tmp_path, index) as house:
+        await house.deploy("needs", with_packages("lib"), memory_mb=64, env={"A": "1"})
+        codeless = await house.deploy("codeless", {"f.py": "def f(event): return 2"})
+        await house.deploy("locked", HELLO, env={"B": "2"}, run="off")
+    shutil.rmtree(tmp_path / "packages")
+    shutil.rmtree(tmp_path / "code" / codeless.record.digest)
+    async with opened(tmp_path, index) as house:
+        functions = house.functions
+        assert functions.names() == ["codeless", "locked", "needs"] and list(functions.live) == ["locked"]
+        shown = functions.info("needs")
+        assert (shown.memory_mb, shown.packages, shown.state) == (64, ["lib==1.0"], "packages to be installed")
+        assert "lib==1.0" in shown.state_reason and functions.settings("needs").env == {"A": "1"}
+        assert functions.info("codeless").state == "code lost" and functions.info("locked").state == "ready"
+        with pytest.raises(CodeLost, match="deploy the function again"):
+            await functions.get("codeless")
+        await house.deploy("codeless", {"f.py": "def f(event): return 2"})
+        assert functions.info("codeless").state == "ready" and functions.unready("codeless") is None
+    (tmp_path / "secret.key").unlink()
+    async with opened(tmp_path, index) as house:
+        functions = house.functions
+        assert functions.info("locked").state == "secrets locked" and functions.run_rules == {"locked": "off"}
+        with pytest.raises(SecretsLocked):
+            functions.settings("locked")
+        assert Environments(functions).secrets() == {}
+
+
+async def test_packages_that_were_lost_are_installed_in_the_background(
+    tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add(wheel("lib", "1.0", {"lib.py": ""}))
+    async with opened(tmp_path, index) as house:
+        await house.deploy("needs", with_packages("lib"))
+    shutil.rmtree(tmp_path / "packages")
+    shutil.rmtree(tmp_path / "uv-cache")
+    monkeypatch.setattr(restoring, "PAUSE_S", (0.01, 0.02))
+    files, index.files = index.files, {}
+    async with opened(tmp_path, index) as house:
+        running = asyncio.create_task(house.functions.restoring.run())
+        while house.functions.info("needs").state == "packages to be installed":
+            await asyncio.sleep(0.01)
+        assert house.functions.info("needs").state == "packages missing"
+        with pytest.raises(InstallFailed, match="are not on this worker any more") as failed:
+            await house.functions.get("needs")
+        assert failed.value.retry_after_s
+        index.files = files
+        async with asyncio.timeout(30):
+            while house.functions.info("needs").state != "ready":
+                await asyncio.sleep(0.01)
+        running.cancel()
+        assert [version.record.name for version in house.functions.all()] == ["needs"]
+
+
+async def test_a_call_waits_for_lost_packages_no_longer_than_its_bound(
+    tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add(wheel("lib", "1.0", {"lib.py": ""}))
+    async with opened(tmp_path, index) as house:
+        await house.deploy("needs", with_packages("lib"))
+        house.registry.publish("needs", 1, "")
+    shutil.rmtree(tmp_path / "packages")
+    async with opened(tmp_path, index) as house:
+        may_go_on = asyncio.Event()
+        ensure = house.packages.ensure
+
+        async def slowly(closure: Closure, **kwargs: Any) -> None:
+            await may_go_on.wait()
+            await ensure(closure, **kwargs)
+
+        monkeypatch.setattr(house.packages, "ensure", slowly)
+        house.functions.restoring._wait_s = 0.05
+        for qualifier in ("", "1"):
+            with pytest.raises(BeingRestored, match=r"packages\.restore_wait_s") as refused:
+                await house.functions.get("needs", qualifier)
+            assert refused.value.status == 503 and refused.value.retry_after_s
+        may_go_on.set()
+        house.functions.restoring._wait_s = 30
+        assert (await house.functions.get("needs")).version.keys
+
+
+async def test_no_code_is_deleted_when_the_registry_is_lost(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        digest = (await house.deploy("one", HELLO)).record.digest
+    (tmp_path / "registry.sqlite").unlink()
+    async with opened(tmp_path, index) as house:
+        assert house.functions.names() == [] and os.listdir(tmp_path / "code") == [digest]
 
 
 async def test_a_package_has_its_users_and_cannot_be_removed_under_them(tmp_path: Path, index: PackageIndex) -> None:

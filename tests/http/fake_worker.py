@@ -45,6 +45,8 @@ def info(name: str) -> FunctionInfo:
         code_bytes=120,
         created_at=1_700_000_000.0,
         updated_at=1_700_000_000.0,
+        state="packages to be installed" if name == "restored" else "ready",
+        state_reason="these packages are not on this worker: numpy==2.3.0" if name == "restored" else "",
     )
 
 

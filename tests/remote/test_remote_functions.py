@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import io
+import itertools
 import json
+import re
 import subprocess
 import sys
+import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
 import sockd
+from sockd import remote
 from sockd.code.default_packages import are_mentioned
 from sockd.observe.failure_log import failure_log
 from sockd.plain import call_signature
 from sockd.plain.config import PackageConfig
 from sockd.plain.errors import FunctionFailed, SockdError, TimedOut
-from sockd.remote import mapping, source, stand_in, values
-from sockd.remote.calling import Target, event_of
+from sockd.remote import mapping, retrying, source, stand_in, values
+from sockd.remote.calling import Target, call, event_of
 from sockd.remote.connections import invoke
 from sockd.remote.errors import DeployFailed, NoWorker, RemoteError
 from sockd.remote.printed import without_failure
@@ -178,6 +186,14 @@ def test_anybody_may_call_with_plain_json_and_nobody_else_with_a_pickle() -> Non
         event_of(Target("", "f", None, {}, []), ((1,),), {})
 
 
+@pytest.mark.parametrize("value", [lambda: 1, io.TextIOWrapper(io.BytesIO()), threading.Lock(), sys.stdout])
+def test_what_has_no_pickle_is_a_type_error_on_both_sides(value: Any) -> None:
+    with pytest.raises(TypeError, match="the arguments of f cannot be sent"):
+        event_of(Target("", "f", KEY, {}, []), (value,), {})
+    with pytest.raises(TypeError, match="the result cannot be sent"):
+        stand_in.answer(value, True, True)
+
+
 def test_no_key_is_in_the_code_of_a_function(app: Import) -> None:
     module = app("@sockd.function\ndef f(x): return x\n")
     archive = module.f._packed().archive
@@ -245,6 +261,149 @@ def test_a_map_keeps_the_order_and_stops_at_the_first_error() -> None:
     with pytest.raises(RemoteError, match="three"):
         mapping.run(noted, range(100), return_exceptions=False, concurrency=1, label=None)
     assert begun == [0, 1, 2, 3]
+
+
+def test_results_come_as_they_end_and_inputs_are_taken_as_results_are_read() -> None:
+    second = threading.Event()
+    taken: list[int] = []
+
+    def inputs() -> Iterator[int]:
+        for each in itertools.count():
+            taken.append(each)
+            yield each
+
+    def call(each: int) -> int:
+        if each == 0:
+            assert second.wait(30)
+        return each * 2
+
+    ended = mapping.ended(call, inputs(), concurrency=2, return_exceptions=False, label=None)
+    assert next(ended) == (1, 1, 2), "before the first input's"
+    second.set()
+    assert {next(ended)[1] for _ in range(20)} >= {0, 2, 3}
+    assert isinstance(ended, Generator)
+    ended.close()
+    for thread in [each for each in threading.enumerate() if each.name.startswith("sockd-map-")]:
+        thread.join(30)
+    assert len(taken) <= 21 + 2 * 2 + 1
+
+
+def test_results_that_are_there_come_before_the_first_error() -> None:
+    def call(each: int) -> int:
+        if each == 2:
+            raise RemoteError("ValueError", "two")
+        return each
+
+    ended = mapping.ended(call, range(100), concurrency=1, return_exceptions=False, label=None)
+    assert [next(ended)[1] for _ in range(2)] == [0, 1]
+    with pytest.raises(RemoteError, match="two"):
+        next(ended)
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """Answers as the server's `script` says, one entry for each try; None: not at all."""
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        server.tries.append({name.lower(): value for name, value in self.headers.items()})
+        self.rfile.read(int(self.headers["content-length"]))
+        status, headers, body = server.script.pop(0)
+        if status is None:
+            self.close_connection = True
+            return
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return None
+
+
+Scene = tuple[int | None, dict[str, str], bytes]
+BUSY: Scene = (429, {"retry-after": "0"}, b'{"errorType": "TooManyRequestsException", "errorMessage": "busy"}')
+LOST: Scene = (None, {}, b"")
+ANSWER: Scene = (200, {}, b'{"sockd": 1, "json": 7}')
+RAN: Scene = (503, {"retry-after": "0", "x-sockd-sandbox": "s"}, b'{"errorType": "X", "errorMessage": "it ran"}')
+RAISED: Scene = (500, {}, b'{"errorType": "KeyError", "errorMessage": "no"}')
+
+
+@contextmanager
+def scripted(*script: Scene) -> Iterator[tuple[Target, list[dict[str, str]]]]:
+    server: Any = HTTPServer(("127.0.0.1", 0), Scripted)
+    server.script, server.tries = list(script), []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield Target(f"http://127.0.0.1:{server.server_port}", "f", None, {}, ["0" * 64]), server.tries
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_call_without_an_answer_or_that_did_not_run_is_made_again_with_the_same_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retrying, "PAUSE_S", (0.001, 0.01))
+    with scripted(LOST, BUSY, ANSWER) as (target, tries):
+        assert call(target, (1,), {}, retries=2) == 7
+        assert len({each["idempotency-key"] for each in tries}) == 1 and len(tries) == 3
+    with scripted(LOST, ANSWER) as (target, tries):
+        with pytest.raises(NoWorker):
+            call(target, (1,), {})
+        assert len(tries) == 1 and "idempotency-key" not in tries[0], "nobody has asked for it"
+    with scripted(LOST, BUSY, ANSWER) as (target, tries), pytest.raises(RemoteError, match="busy"):
+        call(target, (1,), {}, retries=1)
+
+
+@pytest.mark.parametrize("answer", [RAN, RAISED])
+def test_a_call_that_ran_is_not_made_again(answer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "PAUSE_S", (0.001, 0.01))
+    with scripted(answer, ANSWER) as (target, tries):
+        with pytest.raises(RemoteError):
+            call(target, (1,), {}, retries=3)
+        assert len(tries) == 1
+
+
+def test_an_address_where_no_worker_can_be_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "PAUSE_S", (60.0, 60.0))
+    with pytest.raises(NoWorker, match="not a URL"):
+        call(Target("nonsense", "f", None, {}, []), (1,), {}, retries=3)
+
+
+@sockd.function(retries=1)
+def typed(x: int, y: int = 0) -> str:
+    return str(x + y)
+
+
+def checked_by_mypy() -> None:
+    """Without the types of the client these would be Any."""
+    assert_type(typed(1, y=2), str)
+    assert_type(typed.remote(1), str)
+    assert_type(typed.map([1]), list[str])
+    assert_type(typed.starmap([(1, 2)]), list[str])
+    assert_type(typed.as_completed([1]), Iterator[tuple[int, str]])
+    assert_type(typed.spawn(1).result(), str)
+
+
+def test_the_guide_has_the_whole_client() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "python.md").read_text()
+    methods = [name for name in vars(RemoteFunction) if not name.startswith("_")]
+    parameters = {*inspect.signature(sockd.function).parameters} - {"target", "settings"}
+    parameters |= {*inspect.signature(RemoteFunction.as_completed).parameters} - {"self", "inputs"}
+    for name in {*sockd.__all__, *methods, *parameters} - {"RemoteFunction"}:
+        assert re.search(rf"`[^`]*\b{name}\b[^`]*`", guide), name
+
+
+def test_the_names_of_sockd_are_listed_and_known_to_type_checkers() -> None:
+    assert dir(sockd) == sorted([*sockd.__all__, "__version__"]) and set(sockd.__all__) == set(remote.__all__)
+    assert all(getattr(sockd, name) is getattr(remote, name) for name in sockd.__all__)
+    directory = Path(sockd.__file__).parent
+    stub = ast.parse((directory / "__init__.pyi").read_text())
+    names = [alias.asname for each in stub.body if isinstance(each, ast.ImportFrom) for alias in each.names]
+    assert sorted(filter(None, names)) == sockd.__all__ and (directory / "py.typed").exists()
 
 
 def test_a_map_shows_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,6 +159,10 @@ class InstallCache:
         if failures:
             raise failures[0]
 
+    def missing(self, closure: Closure) -> list[str]:
+        """The distributions of a closure that are not installed, as `name==version`."""
+        return [f"{each.name}=={each.version}" for each in closure.distributions if each.key not in self._store]
+
     def check_built(self, closure: Closure) -> None:
         """Check that no distribution that was built holds modules of another. The closure is installed. Raises: BuildFailed."""
         if words := module_of_another(closure, lambda distribution: self.provided(distribution.key)):

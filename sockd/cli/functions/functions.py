@@ -13,6 +13,9 @@ from sockd.console.tables import print_table
 from sockd.plain.spelling import size
 
 HEADINGS = ("name", "v", "handler", "memory", "timeout", "at once", "network", "pkgs", "code", "updated")
+READY = "ready"
+MOST_REASONS = 5
+"""Why functions cannot run is printed for so many."""
 OPTIONAL = ("code", "network", "pkgs", "at once", "handler", "memory", "timeout", "updated", "v")
 
 
@@ -27,7 +30,27 @@ def ls(state_dir: Path, as_json: bool) -> None:
     elif not functions:
         suggest("no functions yet; deploy one", "sockd deploy DIR")
     else:
-        print_table(HEADINGS, [_row(function) for function in functions], optional=OPTIONAL)
+        _print(functions)
+        unready = [function for function in functions if _state(function) != READY]
+        for function in unready[:MOST_REASONS]:
+            say(f"{function['name']} cannot run: {function['state_reason']}")
+        if len(unready) > MOST_REASONS:
+            suggest(f"{len(unready) - MOST_REASONS} more cannot run; why", "sockd ls --json")
+
+
+def _print(functions: list[dict[str, object]]) -> None:
+    """The table, with a column of states if a function cannot run."""
+    headings, rows = list(HEADINGS), [list(_row(function)) for function in functions]
+    if any(_state(function) != READY for function in functions):
+        headings.insert(1, "state")
+        for row, function in zip(rows, functions, strict=True):
+            row.insert(1, _state(function))
+    print_table(headings, rows, optional=OPTIONAL)
+
+
+def _state(function: dict[str, object]) -> str:
+    """What it lacks; an older worker, elsewhere, does not say."""
+    return str(function.get("state", READY))
 
 
 def _row(function: dict[str, object]) -> tuple[str, ...]:

@@ -369,13 +369,14 @@ def code_sha256(details: Details) -> str:
 
 
 _FUNCTION_ERROR = "FunctionError"
+_RESTORING = "Restoring"
 
 
 def configuration(details: Details, qualifier: str | None = None) -> dict[str, Any]:
     """A FunctionConfiguration. What was deployed is active, or has failed: no client has to wait.
 
     Args: qualifier: by which the caller named it, so the ARN does, too."""
-    record, config, published, _ = details
+    record, config, published = details.record, details.config, details.publication
     aws = attributes(details)
     seconds, milliseconds = divmod(int(record.published_at * 1000), 1000)
     answer: dict[str, Any] = {
@@ -411,8 +412,11 @@ def configuration(details: Details, qualifier: str | None = None) -> dict[str, A
 
 
 def state(details: Details) -> dict[str, str]:
-    """State and LastUpdateStatus, with AWS's reason for a version whose handler does not start."""
+    """State and LastUpdateStatus, with AWS's reason for a version whose handler does not start, or which is being restored."""
     failed = details.failed
+    if details.unready is not None:
+        reason = {"StateReason": details.unready.error.message, "StateReasonCode": _RESTORING}
+        return {"State": "Inactive", **reason, "LastUpdateStatus": "Successful"}
     if failed is None:
         return {"State": "Active", "LastUpdateStatus": "Successful"}
     update = {

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from sockd.code.function_config import FunctionConfig
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.functions.deploy_check import FailedDeploy
+from sockd.functions.restoring import Unready
 from sockd.functions.versions import Described
 from sockd.http.run.worker_api import EventsApi, VersionsApi, WorkerApi
 from sockd.plain.errors import SockdError
@@ -30,6 +31,8 @@ class Details(NamedTuple):
     """None: it is $LATEST."""
     failed: FailedDeploy | None = None
     """The last deploy of $LATEST, if its new version did not start."""
+    unready: Unready | None = None
+    """What $LATEST lacks, if it cannot run."""
 
     @classmethod
     def of(cls, described: Described) -> Details:

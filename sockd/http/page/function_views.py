@@ -57,6 +57,8 @@ def facts(worker: PageWorker, name: str) -> Values:
         "deployed": words.day(info.updated_at),
         "deployed_stamp": words.stamp(info.updated_at),
         "packages": info.packages,
+        "state": "" if info.state == "ready" else info.state,
+        "state_reason": info.state_reason,
     }
 
 

@@ -58,7 +58,7 @@ def functions(worker: PageWorker) -> Values:
     rows = {row["name"]: function_row(row) for row in live["functions"]}
     if count <= MAX_FUNCTIONS:
         for info in worker.functions():
-            rows.setdefault(info.name, quiet_row(info.name))
+            rows.setdefault(info.name, quiet_row(info.name, info.state))
     return {
         "rows": [rows[name] for name in sorted(rows)],
         "count": words.many(count, "function"),
@@ -91,10 +91,11 @@ def function_row(row: Mapping[str, Any]) -> Values:
     }
 
 
-def quiet_row(name: str) -> Values:
-    """One that had none."""
+def quiet_row(name: str, state: str = "ready") -> Values:
+    """One that had none. Args: state: what it lacks, unless it can run."""
     numbers = dict.fromkeys(("rate", "p50", "p99", "cold", "failed"), words.NOTHING)
-    return {"name": name, **numbers, "spark": [], "is_failing": False, "count": "0", "running": ""}
+    lacks = "" if state == "ready" else state
+    return {"name": name, **numbers, "spark": [], "is_failing": False, "count": "0", "running": lacks}
 
 
 def running(row: Mapping[str, Any]) -> str:
