@@ -32,6 +32,7 @@ from sockd.http.run import replays
 from sockd.http.wire import body
 from sockd.images import base, root
 from sockd.kernel import allocator, mounts, pidfds, readiness, syscalls
+from sockd.kernel.bpf import assembler, packet_guard
 from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
@@ -122,6 +123,12 @@ def package_namespaces() -> None:
 def no_port_guard() -> None:
     """Sandboxes bind any port."""
     tree.CgroupTree.guard_ports = lambda self: None  # type: ignore[method-assign]
+
+
+@breaks("no-packet-guard")
+def no_packet_guard() -> None:
+    """Packets of sandboxes go where their source routes lead."""
+    packet_guard.refuse_packets = lambda *maps: assembler.leave(1)
 
 
 @breaks("no-socket-limit")

@@ -59,9 +59,11 @@ class CgroupTree:
         Raises: OSError: this kernel or our capabilities do not suffice, or there is no v2 hierarchy."""
         self.ports = PortGuard.attach(self._unified())
 
-    def deny_networks(self, denied: Sequence[Network], exceptions: Iterable[Endpoint]) -> None:
-        """Refuse to send from the host's network to these; see `address_guard`. Raises: as `guard_ports`."""
-        deny_networks(self._unified(), denied, exceptions)
+    def deny_networks(self, denied: Sequence[Network], exceptions: Iterable[Endpoint]) -> str:
+        """Refuse to send from the host's network to these; see `address_guard`.
+
+        Returns: why packets are not guarded, or nothing. Raises: as `guard_ports`."""
+        return deny_networks(self._unified(), denied, exceptions)
 
     def count_sockets(self, most: int = NO_LIMIT) -> None:
         """Count the sockets of all leaves that are made from now on. Args: most: of all together. Raises: as `guard_ports`."""
