@@ -142,6 +142,12 @@ class SandboxConfig(Slice, frozen=True):
     """IP sockets that all sandboxes have open together; None is half as many as the host has ephemeral ports."""
     function_sockets: int | None = None
     """Of those, what all sandboxes of one function may have; None is half of them."""
+    pids: int | None = None
+    """Processes and threads that everything in sockd's cgroups may have together; None is half of what the host may have
+    (kernel.pid_max, kernel.threads-max, the cgroup of the worker)."""
+    function_pids: int | None = None
+    """Of those, what all sandboxes of one function may have; None is half of them. The more sandboxes of a function there are,
+    the fewer each may have, and at least 64."""
     roots: Literal["auto", "late", "early"] = "auto"
     """When a sandbox's root is put together; late gives spares and a /proc of one's own (`images/assembly.py`)."""
     pause_after_s: float = 0.05

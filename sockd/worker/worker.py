@@ -83,6 +83,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox_pipes import SandboxPipes
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
+from sockd.sandbox.task_limits import function_task_limit, limit_tasks
 from sockd.worker.image_parts import ImageParts
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
@@ -228,6 +229,7 @@ class Worker:
             *limits,
             latency,
             *guards,
+            function_task_limit(groups, config.sandbox),
             networks=networks,
             images=images,
             programs=programs,
@@ -297,6 +299,7 @@ async def _cgroups(
     stack.callback(tree.destroy_all, KILL_DEADLINE_S)
     stack.callback(tree.close)
     guard_sockets(tree, config.sandbox, config.network)
+    limit_tasks(tree, config.sandbox)
     cgroups = CgroupPool(tree, config.sandbox.cgroup_pool, quick_moves=favordynmods.is_shown())
     await cgroups.start()
     stack.push_async_callback(cgroups.aclose)

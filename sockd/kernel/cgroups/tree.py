@@ -69,6 +69,21 @@ class CgroupTree:
         """Count the sockets of all leaves that are made from now on. Args: most: of all together. Raises: as `guard_ports`."""
         self.sockets = SocketCounts.attach(self._unified(), most)
 
+    def limit_tasks(self, most: int) -> None:
+        """Limit the processes and threads of the whole tree. Raises: OSError."""
+        files = CgroupFiles(os.path.join(self._pids_base, self.name))
+        files.write("pids.max", str(most))
+
+    @property
+    def tasks_above(self) -> Path:
+        """The file with the limit of the cgroup that the tree is in; it is not there at the top of a hierarchy."""
+        return Path(self._pids_base, "pids.max")
+
+    @property
+    def _pids_base(self) -> str:
+        assert self.hierarchies.pids is not None
+        return self.hierarchies.pids.base
+
     def _unified(self) -> str:
         if self.hierarchies.unified is None:
             raise OSError(errno.EOPNOTSUPP, "there is no cgroup hierarchy of version 2")
