@@ -10,8 +10,9 @@ import asyncio
 import fcntl
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from functools import partial
 from ipaddress import IPv4Network
 
 from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
@@ -19,6 +20,7 @@ from sockd.kernel.network.netlink import NETFILTER, ROUTE, Message, NetlinkSocke
 from sockd.kernel.network.nfnetlink import Element
 from sockd.networks import ruleset
 from sockd.networks.addresses import Addresses
+from sockd.networks.host_addresses import HostAddresses
 from sockd.networks.namespace_thread import NamespaceThread, apply_rules
 from sockd.networks.uplink import Uplink
 
@@ -40,13 +42,20 @@ class Router:
     """`open` makes it, `close` takes it down; both are called in the host's namespace."""
 
     def __init__(
-        self, thread: NamespaceThread, namespace: int, rules: NetlinkSocket, uplink: Uplink, addresses: Addresses
+        self,
+        thread: NamespaceThread,
+        namespace: int,
+        rules: NetlinkSocket,
+        uplink: Uplink,
+        addresses: Addresses,
+        host: HostAddresses,
     ) -> None:
         self.namespace = namespace
         self.uplink = uplink
         self.addresses = addresses
         self._thread = thread
         self._rules = rules
+        self._host = host
         self._index = FIRST_INDEX
 
     @classmethod
@@ -71,10 +80,13 @@ class Router:
             await thread.run(_set_up, ruleset.router([*never, addresses, uplink], most))
             rules = await thread.run(NetlinkSocket.open, NETFILTER)
             stack.callback(rules.close)
+            host = await asyncio.to_thread(HostAddresses.open, partial(_change_host, rules))
+            stack.callback(host.close)
             link = await asyncio.to_thread(Uplink.open, worker, namespace, uplink)
             link.rules.watch()
+            host.watch()
             stack.pop_all()
-            return cls(thread, namespace, rules, link, Addresses(addresses))
+            return cls(thread, namespace, rules, link, Addresses(addresses), host)
 
     async def apply(self, text: str) -> None:
         """Obey rules, all of them or none. Raises: OSError."""
@@ -114,6 +126,7 @@ class Router:
 
     async def close(self) -> None:
         """Take it down; endpoints that are left reach nothing any more. Raises: OSError."""
+        self._host.close()
         await self.uplink.rules.unwatch()
         try:
             await asyncio.to_thread(self.uplink.close)
@@ -131,6 +144,14 @@ def _set_up(rules: str) -> None:
             if not name.startswith(OPTIONAL):
                 raise
     apply_rules(rules)
+
+
+def _change_host(rules: NetlinkSocket, new: Collection[str], gone: Collection[str]) -> None:
+    """Change the set of the host's addresses. Raises: OSError; unchanged."""
+    steps = [(nfnetlink.add, new), (nfnetlink.delete, gone)]
+    messages = [step(ruleset.TABLE, ruleset.HOST, [*map(Element, each)]) for step, each in steps if each]
+    if messages:
+        rules.exchange(nfnetlink.batch(*messages))
 
 
 def _nameserver() -> socket.socket:

@@ -19,6 +19,8 @@ POLICIES = "policies"
 """The map from a sandbox's address to its function's chain."""
 UPLINK = "up"
 """The router's link to the host."""
+HOST = "host"
+"""The set of the host's own addresses (`host_addresses`)."""
 GATEWAY = PRIVATE_NAMESERVER
 """What sandboxes have as their gateway, and as their nameserver."""
 MOST_SOURCES = 1 << 16
@@ -63,6 +65,7 @@ def router(never: Sequence[IPv4Network], most: Limits) -> str:
 table inet {TABLE} {{
     set never {{ type ipv4_addr; flags interval; elements = {{ {_listed(never)} }}; }}
     set private {{ type ipv4_addr; flags interval; elements = {{ {_listed(private)} }}; }}
+    set {HOST} {{ type ipv4_addr; }}
     set connections {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic; }}
     set openers {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic,timeout; timeout {REMEMBERED_S}s; }}
     set askers {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic,timeout; timeout {REMEMBERED_S}s; }}
@@ -81,6 +84,7 @@ table inet {TABLE} {{
         ct state invalid drop
         iifname {UPLINK} ct state established,related accept
         ip daddr @never goto refuse
+        ip daddr @{HOST} goto refuse
         meta l4proto != {{ tcp, udp }} goto refuse
         ct state new add @connections {{ ip saddr ct count over {most.connections} }} goto beyond
         ct state new update @openers {{ ip saddr limit rate over {_a_minute(most)} }} goto beyond
@@ -107,15 +111,35 @@ table inet {TABLE} {{
 def host(table: str, link: str, address: str) -> str:
     """The host's table: what the router sends goes on under the host's address, and to nothing of the host itself.
 
-    Args: link: the host's end of the uplink; address: the router's."""
-    return f"""
-add table ip {table}
-delete table ip {table}
-table ip {table} {{
+    A packet is judged by the destination that it came with, before the host's own rules translate it: a port that the host
+    publishes for a container is the host's. Args: link: the host's end of the uplink; address: the router's."""
+    own = f"""
+    chain own {{
+        type filter hook prerouting priority dstnat - 10; policy accept;
+        iifname {link} fib daddr type local reject with icmp admin-prohibited
+    }}"""
+    return _host(table, link, address, own)
+
+
+def host_without_fib(table: str, link: str, address: str) -> str:
+    """The host's table on a kernel without the expression fib: nothing of the host itself, and nothing that it translates."""
+    own = f"""
     chain input {{
         type filter hook input priority filter; policy accept;
         iifname {link} reject with icmp admin-prohibited
     }}
+    chain translated {{
+        type filter hook forward priority filter; policy accept;
+        iifname {link} ct status dnat reject with icmp admin-prohibited
+    }}"""
+    return _host(table, link, address, own)
+
+
+def _host(table: str, link: str, address: str, own: str) -> str:
+    return f"""
+add table ip {table}
+delete table ip {table}
+table ip {table} {{{own}
     chain nat {{
         type nat hook postrouting priority srcnat;
         ip saddr {address} oifname != {link} masquerade

@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -55,6 +56,18 @@ RULES = [
 ]
 BRIDGE = "172.17.0.1"
 """One more address of the host's, as Docker's bridge has it."""
+NEWEST = "5.5.5.77"
+"""An address that the host gets while the attempts are made."""
+PUBLISHED, CONTAINER = EVERYWHERE, "192.168.7.7"
+"""A port of the host's that it publishes for a container, as Docker does."""
+DOCKER = f"""
+table ip docker {{
+    chain publish {{
+        type nat hook prerouting priority dstnat;
+        ip daddr {{ {HOST}, {NEWEST} }} meta l4proto {{ tcp, udp }} th dport {PUBLISHED} dnat to {CONTAINER}:{PORT}
+    }}
+}}
+"""
 MOST = ruleset.Limits(connections=150, new_connections=600, queries=5)
 WAIT_S = 5.0
 SHORT_WAIT_S = 1.0
@@ -128,6 +141,7 @@ async def stage(lab: Lab, budget: MemoryBudget, worker: str) -> Stage:
     """Private networks with an attacker, a neighbour who may reach the internet, and an endpoint without rules."""
     with contextlib.closing(NetlinkSocket.open(ROUTE)) as host:
         host.exchange([rtnetlink.address(rtnetlink.LOOPBACK, BRIDGE, 32)])
+    subprocess.run(["nft", "-f", "-"], input=DOCKER, text=True, check=True)
     config = NetworkConfig(connections=MOST.connections, new_connections=MOST.new_connections, queries=MOST.queries)
     networks = await Networks.open(config, worker, budget.reserve_nowait)
     try:
@@ -343,6 +357,23 @@ def _to_the_router(stage: Stage) -> None:
         send(stage)
 
 
+def _to_a_new_address(stage: Stage) -> None:
+    """Before the worker has read the kernel's notice of it."""
+    with contextlib.closing(NetlinkSocket.open(ROUTE)) as host:
+        host.exchange([rtnetlink.address(rtnetlink.LOOPBACK, NEWEST, 32)])
+    own = _both("the host's newest address", NEWEST, ON_THE_INTERNET, REFUSED)
+    published = _both("a port that the host publishes at its newest address", NEWEST, PUBLISHED, REFUSED)
+    for send in (*own, *published):
+        send(stage)
+
+
+def _after_a_flush(stage: Stage) -> None:
+    """Before the worker has put its table back."""
+    subprocess.run(["nft", "flush", "ruleset"], check=True)
+    for send in _both("the host after a flush", HOST, ON_THE_INTERNET, REFUSED):
+        send(stage)
+
+
 ATTEMPTS: list[Attempt] = [
     *_both("an allowed network", PRIVATE, PORT, PASSES),
     *_both("an allowed address", PUBLIC, PORT, PASSES),
@@ -368,6 +399,7 @@ ATTEMPTS: list[Attempt] = [
     *_both("100.64.0.0/10: no sandbox", "100.99.9.9", EVERYWHERE, REFUSED),
     *_both("198.18.0.0/15: no worker's link", "198.19.1.1", EVERYWHERE, REFUSED),
     *_both("the host's public address", HOST, ON_THE_INTERNET, REFUSED),
+    *_both("a port that the host publishes", HOST, PUBLISHED, REFUSED),
     *_both("the host's bridge", BRIDGE, EVERYWHERE, REFUSED),
     *_both("the gateway", GATEWAY, EVERYWHERE, REFUSED),
     _udp("UDP to the resolver", GATEWAY, 53, PASSES),
@@ -392,8 +424,10 @@ ATTEMPTS: list[Attempt] = [
     _frame("an unknown", 0x1234),
     _frame("somebody else's", _IPV4, to=b"\x02\x00\x00\x00\xff\xff"),
     _frame("an IPv6", _IPV6, bytes.fromhex("6000000000401140" + "00" * 15 + "02" + "ff02" + "00" * 13 + "01")),
+    _to_a_new_address,
     _many_queries,
     _to_many,
+    _after_a_flush,
 ]
 
 
