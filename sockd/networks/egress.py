@@ -56,7 +56,12 @@ class Rule:
 
     def covers_name(self, name: str) -> bool:
         """Whether this is the rule of a name in lower case."""
-        return name.endswith(self.name[1:]) if self.name.startswith("*.") else name == self.name != ""
+        return covers(self.name, name)
+
+
+def covers(pattern: str, name: str) -> bool:
+    """Whether a rule's name, maybe with `*.` in front, stands for a name in lower case."""
+    return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern != ""
 
 
 @dataclass(frozen=True, slots=True)

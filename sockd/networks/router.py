@@ -11,7 +11,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import IPv4Network
 
@@ -20,6 +20,7 @@ from sockd.kernel.network.netlink import NETFILTER, ROUTE, Message, NetlinkSocke
 from sockd.kernel.network.nfnetlink import Element
 from sockd.networks import ruleset
 from sockd.networks.addresses import Addresses
+from sockd.networks.answers import Answers
 from sockd.networks.host_addresses import HostAddresses
 from sockd.networks.namespace_thread import NamespaceThread, apply_rules
 from sockd.networks.uplink import Uplink
@@ -49,10 +50,12 @@ class Router:
         uplink: Uplink,
         addresses: Addresses,
         host: HostAddresses,
+        answers: Answers,
     ) -> None:
         self.namespace = namespace
         self.uplink = uplink
         self.addresses = addresses
+        self.answers = answers
         self._thread = thread
         self._rules = rules
         self._host = host
@@ -72,7 +75,7 @@ class Router:
             worker: the worker's id; addresses: of endpoints; uplink: where the link to the host takes its own from.
             never: what no rule of a function opens, beside these two; most: of one sandbox.
         Raises: FileNotFoundError: no nft(8); OSError: the kernel lacks something; BadConfig."""
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             thread = NamespaceThread()
             stack.callback(thread.close)
             namespace = await thread.run(network_namespaces.current)
@@ -80,13 +83,15 @@ class Router:
             await thread.run(_set_up, ruleset.router([*never, addresses, uplink], most))
             rules = await thread.run(NetlinkSocket.open, NETFILTER)
             stack.callback(rules.close)
+            answers = Answers(await thread.run(NetlinkSocket.open, NETFILTER))
+            stack.push_async_callback(answers.aclose)
             host = await asyncio.to_thread(HostAddresses.open, partial(_change_host, rules))
             stack.callback(host.close)
             link = await asyncio.to_thread(Uplink.open, worker, namespace, uplink)
             link.rules.watch()
             host.watch()
             stack.pop_all()
-            return cls(thread, namespace, rules, link, Addresses(addresses), host)
+            return cls(thread, namespace, rules, link, Addresses(addresses), host, answers)
 
     async def apply(self, text: str) -> None:
         """Obey rules, all of them or none. Raises: OSError."""
@@ -113,13 +118,6 @@ class Router:
         """What comes from an address is refused from now on (some 15 µs). Raises: OSError."""
         self._rules.exchange(nfnetlink.batch(nfnetlink.delete(ruleset.TABLE, ruleset.POLICIES, [Element(address)])))
 
-    def answer(self, names: str, addresses: Sequence[str], ttl_s: float) -> None:
-        """Open addresses that a name stands for, for so long from now on, whether or not they are open. Raises: OSError."""
-        elements = [Element(each, timeout_ms=max(1, int(ttl_s * 1000))) for each in addresses]
-        # An element that is there keeps its old end, whatever is added: it is taken out and put in, in one transaction.
-        steps = (nfnetlink.add, nfnetlink.delete, nfnetlink.add)
-        self._rules.exchange(nfnetlink.batch(*(step(ruleset.TABLE, names, elements) for step in steps)))
-
     def count(self, counter: str) -> int:
         """Packets that a counter of the router's table has counted. Raises: OSError."""
         return nfnetlink.packets(self._rules.ask(nfnetlink.read_counter(ruleset.TABLE, counter)))
@@ -127,6 +125,7 @@ class Router:
     async def close(self) -> None:
         """Take it down; endpoints that are left reach nothing any more. Raises: OSError."""
         self._host.close()
+        await self.answers.aclose()
         await self.uplink.rules.unwatch()
         try:
             await asyncio.to_thread(self.uplink.close)

@@ -29,20 +29,21 @@ REFUSED, LIMITED = "refused", "limited"
 REMEMBERED_S = 120
 """How long the kernel's conntrack remembers a TCP connection that has ended (nf_conntrack_tcp_timeout_time_wait)."""
 MOST_ANSWERS = 1 << 12
-"""Addresses that the names of one rule may stand for at a time."""
+"""Addresses that a name in rules may stand for at a time, with `*.` all names below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A function's chain: its name and, for each rule with a name, the set that DNS answers are added to."""
+    """A function's chain: its name and, for each name in its rules, the set that DNS answers are added to."""
 
     name: str
     mark: int
     egress: Egress
 
-    def sets(self) -> dict[str, Rule]:
-        """The sets' names; those of other rules of the same function have others."""
-        return {f"{self.name}-{self.mark}-{number}": rule for number, rule in enumerate(self.egress.rules) if rule.name}
+    def sets(self) -> dict[str, str]:
+        """The sets, each with the name in rules that it is for; those of other rules of the same function have others."""
+        names = dict.fromkeys(rule.name for rule in self.egress.rules if rule.name)
+        return {f"{self.name}-{self.mark}-{number}": name for number, name in enumerate(names)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +155,10 @@ def chain(new: Chain, old: Chain | None = None) -> str:
     options = f"type ipv4_addr; flags timeout; size {MOST_ANSWERS};"
     sets = new.sets()
     lines += [f"add set inet {TABLE} {name} {{ {options} }}" for name in sets]
-    named = {rule: name for name, rule in sets.items()}
+    named = {pattern: name for name, pattern in sets.items()}
     add = f"add rule inet {TABLE} {new.name}"
     lines.append(f"{add} ct mark {new.mark} accept")
-    lines += [f"{add} {_match(rule, named.get(rule))} ct mark set {new.mark} accept" for rule in new.egress.rules]
+    lines += [f"{add} {_match(rule, named.get(rule.name))} ct mark set {new.mark} accept" for rule in new.egress.rules]
     return "\n".join([*lines, *_removal_of_sets(old)]) + "\n"
 
 

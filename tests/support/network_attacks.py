@@ -491,7 +491,7 @@ async def talk_by_name(stage: Stage) -> dict[str, bool]:
     ours, late = lab.tcp(stage.attacker.namespace), lab.tcp(stage.attacker.namespace)
     ours.settimeout(stage.wait_s)
     late.settimeout(stage.wait_s)
-    policy.open_name(NAME, [IPv4Address(PUBLIC)], 60)
+    await policy.open_name(NAME, [IPv4Address(PUBLIC)], 60)
     facts["what a name stands for is reached"] = ours.connect_ex((PUBLIC, BY_NAME)) == 0
     _forget(stage)
     facts["then it is not reached any more"] = late.connect_ex((PUBLIC, BY_NAME)) == errno.EHOSTUNREACH
