@@ -22,6 +22,8 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "connections": (1, 1 << 20),
     "new_connections": (1, 1 << 20),
     "queries": (1, 1 << 20),
+    "all_connections": (1, 1 << 30),
+    "function_connections": (1, 1 << 30),
 }
 """Least and most of each number; of `max_rules`, as many as a sockd.toml may have."""
 
@@ -69,7 +71,7 @@ class Configured:
 def _check_numbers(config: NetworkConfig) -> None:
     for key, (least, most) in BOUNDS.items():
         value = getattr(config, key)
-        if not least <= value <= most:
+        if value is not None and not least <= value <= most:
             raise BadConfig(f"network.{key} = {value}: must be between {least} and {most}")
     if config.least_pool > config.pool:
         raise BadConfig(f"network.least_pool = {config.least_pool}: must be at most network.pool, {config.pool}")

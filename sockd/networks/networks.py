@@ -15,6 +15,7 @@ from sockd.confined.confined_process import Ground
 from sockd.kernel.network import network_namespaces
 from sockd.networks import egress
 from sockd.networks.configured import Configured
+from sockd.networks.connection_shares import ENTRIES, ConnectionShares
 from sockd.networks.demand import Demand
 from sockd.networks.egress import Egress
 from sockd.networks.endpoint import Reserved
@@ -23,12 +24,15 @@ from sockd.networks.namespace_thread import have_nft
 from sockd.networks.policy import Policy
 from sockd.networks.resolver import Resolver
 from sockd.networks.router import Router
-from sockd.networks.ruleset import LIMITED, REFUSED, Limits
+from sockd.networks.ruleset import LIMITED, REFUSED, Limits, classes
 from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadFunctionConfig, NetworkUnavailable
 
 FORWARD = "ipv4/ip_forward"
+TRACKED = "netfilter/nf_conntrack_max"
+USUAL_TRACKED = 1 << 16
+"""Where the kernel does not say how many connections it tracks, as it does not track any yet."""
 NO_RESOLVER = "egress: names need a resolver, and this worker has none; give networks or addresses"
 _log = logging.getLogger(__name__)
 
@@ -185,16 +189,27 @@ class Networks:
                 raise NetworkUnavailable("the host forwards no packets: sysctl -w net.ipv4.ip_forward=1")
             network_namespaces.set_sysctl(FORWARD, 1)
             _log.warning("network.ip_forward: the host forwards packets from now on (net.ipv4.ip_forward was 0)")
+        most = Limits(self._config.connections, self._config.new_connections, self._config.queries)
         try:
             return await Router.open(
                 self._worker,
                 addresses=self.configured.addresses,
                 uplink=self.configured.uplink,
                 never=[*egress.NEVER, *self.configured.denied],
-                most=Limits(self._config.connections, self._config.new_connections, self._config.queries),
+                most=most,
+                shares=self._shares([each.connections for each in classes(most)]),
             )
         except OSError as error:
             raise NetworkUnavailable(f"{error}; see `sockd doctor`") from error
+
+    def _shares(self, sizes: Sequence[int]) -> ConnectionShares:
+        """POLICY: half of the host's table of tracked connections is left to the host, and a function has half of the rest."""
+        config = self._config
+        entries = tracked_connections() // 2
+        most = entries // ENTRIES if config.all_connections is None else config.all_connections
+        return ConnectionShares(
+            sizes, most, most // 2 if config.function_connections is None else config.function_connections
+        )
 
     async def _open_resolver(self, router: Router) -> None:
         if self._resolving is not None:
@@ -218,3 +233,11 @@ class Networks:
             await policy.remove()
         except OSError as error:
             _log.error("a function's rules could not be removed: %s", error)
+
+
+def tracked_connections() -> int:
+    """Return how many connections the host's kernel tracks at most."""
+    try:
+        return int(network_namespaces.sysctl(TRACKED))
+    except (OSError, ValueError):
+        return USUAL_TRACKED

@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import IPv4Network
@@ -21,6 +21,7 @@ from sockd.kernel.network.nfnetlink import Element
 from sockd.networks import ruleset
 from sockd.networks.addresses import Addresses
 from sockd.networks.answers import Answers
+from sockd.networks.connection_shares import ConnectionShares
 from sockd.networks.host_addresses import HostAddresses
 from sockd.networks.namespace_thread import NamespaceThread, apply_rules
 from sockd.networks.uplink import Uplink
@@ -51,11 +52,13 @@ class Router:
         addresses: Addresses,
         host: HostAddresses,
         answers: Answers,
+        shares: ConnectionShares,
     ) -> None:
         self.namespace = namespace
         self.uplink = uplink
         self.addresses = addresses
         self.answers = answers
+        self._shares = shares
         self._thread = thread
         self._rules = rules
         self._host = host
@@ -70,10 +73,12 @@ class Router:
         uplink: IPv4Network,
         never: Sequence[IPv4Network],
         most: ruleset.Limits,
+        shares: ConnectionShares,
     ) -> Router:
         """Args:
             worker: the worker's id; addresses: of endpoints; uplink: where the link to the host takes its own from.
             never: what no rule of a function opens, beside these two; most: of one sandbox.
+            shares: divides connections among sandboxes, by the classes of `most`.
         Raises: FileNotFoundError: no nft(8); OSError: the kernel lacks something; BadConfig."""
         async with AsyncExitStack() as stack:
             thread = NamespaceThread()
@@ -91,7 +96,7 @@ class Router:
             link.rules.watch()
             host.watch()
             stack.pop_all()
-            return cls(thread, namespace, rules, link, Addresses(addresses), host, answers)
+            return cls(thread, namespace, rules, link, Addresses(addresses), host, answers, shares)
 
     async def apply(self, text: str) -> None:
         """Obey rules, all of them or none. Raises: OSError."""
@@ -110,13 +115,28 @@ class Router:
         copy = fcntl.fcntl(namespace, fcntl.F_DUPFD_CLOEXEC, 3)
         await self._thread.run(_connect, copy, self._index, address, self.uplink.mtu)
 
-    def admit(self, address: str, chain: str) -> None:
-        """What comes from an address is judged by a function's chain from now on (some 15 µs). Raises: OSError."""
-        self._rules.exchange(nfnetlink.batch(nfnetlink.add(ruleset.TABLE, ruleset.POLICIES, [Element(address, chain)])))
+    def admit(self, address: str, chain: str) -> int:
+        """Have what comes from an address judged by a function's chain from now on (some 15 µs).
 
-    def dismiss(self, address: str) -> None:
-        """What comes from an address is refused from now on (some 15 µs). Raises: OSError."""
-        self._rules.exchange(nfnetlink.batch(nfnetlink.delete(ruleset.TABLE, ruleset.POLICIES, [Element(address)])))
+        Returns: the connections that it is granted, for `dismiss`. Raises: OSError."""
+        granted = self._shares.take(chain)
+        limits = Element(address, ruleset.class_chain(granted))
+        try:
+            self._change(nfnetlink.add, limits, Element(address, chain))
+        except BaseException:
+            self._shares.give_back(chain, granted)
+            raise
+        return granted
+
+    def dismiss(self, address: str, chain: str, granted: int) -> None:
+        """Refuse what comes from an address from now on (some 15 µs). Args: granted: what `admit` returned. Raises: OSError."""
+        self._change(nfnetlink.delete, Element(address), Element(address))
+        self._shares.give_back(chain, granted)
+
+    def _change(self, step: Callable[..., Message], limits: Element, policy: Element) -> None:
+        """Add or delete the two entries of an address. One acknowledgement is enough: all is obeyed, or nothing."""
+        first = nfnetlink.unacknowledged(step(ruleset.TABLE, ruleset.CLASSES, [limits]))
+        self._rules.exchange(nfnetlink.batch(first, step(ruleset.TABLE, ruleset.POLICIES, [policy])))
 
     def count(self, counter: str) -> int:
         """Packets that a counter of the router's table has counted. Raises: OSError."""

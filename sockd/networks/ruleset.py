@@ -17,6 +17,11 @@ from sockd.networks.egress import PRIVATE, Egress, Rule
 TABLE = "sockd"
 POLICIES = "policies"
 """The map from a sandbox's address to its function's chain."""
+CLASSES = "classes"
+"""The map from a sandbox's address to the chain with the limits of its class."""
+LEAST_CONNECTIONS = 64
+"""Of a sandbox of the smallest class, if the settings allow as many."""
+_STEP = 4
 UPLINK = "up"
 """The router's link to the host."""
 HOST = "host"
@@ -55,8 +60,24 @@ class Limits:
     queries: int
 
 
+def classes(most: Limits) -> list[Limits]:
+    """The limits of the classes of sandboxes (`connection_shares`): each has a quarter of the connections of the one before."""
+    sizes = [most.connections]
+    while sizes[-1] // _STEP >= LEAST_CONNECTIONS:
+        sizes.append(sizes[-1] // _STEP)
+    return [Limits(each, max(1, most.new_connections * each // most.connections), most.queries) for each in sizes]
+
+
+def class_chain(connections: int) -> str:
+    """The chain with the limits of a class."""
+    return f"limits-{connections}"
+
+
 def router(never: Sequence[IPv4Network], most: Limits) -> str:
     """The router's table. Args: never: what no rule of a function opens; most: what one sandbox may have.
+
+    Queries to the resolver are not tracked: each has a port of its own, so that a few sandboxes would fill the table of tracked
+    connections.
 
     A connection is counted while it is open, but the host remembers one for two minutes after its end: the second limit bounds
     those. A query above its limit is dropped, so that the resolver of the sandbox asks again; the rest is refused."""
@@ -67,12 +88,19 @@ table inet {TABLE} {{
     set never {{ type ipv4_addr; flags interval; elements = {{ {_listed(never)} }}; }}
     set private {{ type ipv4_addr; flags interval; elements = {{ {_listed(private)} }}; }}
     set {HOST} {{ type ipv4_addr; }}
-    set connections {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic; }}
-    set openers {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic,timeout; timeout {REMEMBERED_S}s; }}
     set askers {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic,timeout; timeout {REMEMBERED_S}s; }}
     counter {REFUSED} {{ }}
     counter {LIMITED} {{ }}
     map {POLICIES} {{ type ipv4_addr : verdict; }}
+    map {CLASSES} {{ type ipv4_addr : verdict; }}
+    chain untracked {{
+        type filter hook prerouting priority raw; policy accept;
+        iifname != {UPLINK} ip daddr {GATEWAY} udp dport 53 notrack
+    }}
+    chain untracked_answers {{
+        type filter hook output priority raw; policy accept;
+        ip saddr {GATEWAY} udp sport 53 notrack
+    }}
     chain refuse {{
         ct state established meta l4proto tcp counter name {REFUSED} reject with tcp reset
         counter name {REFUSED} reject with icmpx admin-prohibited
@@ -80,15 +108,14 @@ table inet {TABLE} {{
     chain beyond {{
         counter name {LIMITED} reject with icmpx no-route
     }}
-    chain forward {{
+{"".join(map(_class, classes(most)))}    chain forward {{
         type filter hook forward priority filter; policy drop;
         ct state invalid drop
         iifname {UPLINK} ct state established,related accept
         ip daddr @never goto refuse
         ip daddr @{HOST} goto refuse
         meta l4proto != {{ tcp, udp }} goto refuse
-        ct state new add @connections {{ ip saddr ct count over {most.connections} }} goto beyond
-        ct state new update @openers {{ ip saddr limit rate over {_a_minute(most)} }} goto beyond
+        ct state new ip saddr vmap @{CLASSES}
         ip saddr vmap @{POLICIES}
         goto refuse
     }}
@@ -106,6 +133,19 @@ table inet {TABLE} {{
         oifname {UPLINK} masquerade
     }}
 }}
+"""
+
+
+def _class(limits: Limits) -> str:
+    """The sets and the chain of a class of sandboxes."""
+    connections, openers = f"connections-{limits.connections}", f"openers-{limits.connections}"
+    return f"""\
+    set {connections} {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic; }}
+    set {openers} {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic,timeout; timeout {REMEMBERED_S}s; }}
+    chain {class_chain(limits.connections)} {{
+        add @{connections} {{ ip saddr ct count over {limits.connections} }} goto beyond
+        update @{openers} {{ ip saddr limit rate over {_a_minute(limits)} }} goto beyond
+    }}
 """
 
 

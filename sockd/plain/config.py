@@ -200,6 +200,12 @@ class NetworkConfig(Slice, frozen=True):
     """Open connections of one sandbox."""
     new_connections: int = 4096
     """New connections of one sandbox at once, and as many again every two minutes: for so long the host remembers each."""
+    all_connections: int | None = None
+    """Open connections of all sandboxes together; None is so many that half of the host's table of tracked connections
+    (net.netfilter.nf_conntrack_max) stays free, ended ones included."""
+    function_connections: int | None = None
+    """Of those, what all sandboxes of one function may have; None is half of them. The more sandboxes there are, the fewer each
+    may have (`connections`, and new ones in proportion), and at least 64, if `connections` is not less."""
     queries: int = 1024
     """DNS queries of one sandbox per second; more are dropped. The default is AWS's."""
     denied: tuple[str, ...] = ("100.100.100.200", "168.63.129.16", "192.0.0.192")

@@ -464,7 +464,32 @@ def talk(stage: Stage) -> dict[str, bool]:
     except OSError as error:
         facts["an error from the other side arrives"] = error.errno == errno.ECONNREFUSED
     listener.close()
+    facts["queries and their answers are not tracked"] = not _are_tracked(stage)
     return facts
+
+
+def _are_tracked(stage: Stage) -> bool:
+    """Whether a query to the gateway, or its answer, becomes a tracked connection of the router."""
+    assert stage.networks.router is not None and stage.attacker.namespace is not None
+    router = stage.networks.router.namespace
+    before = _tracked(router)
+    with stage.lab.receive(router, GATEWAY, 53) as gateway, stage.lab.udp(stage.attacker.namespace) as ours:
+        for sock in (gateway, ours):
+            sock.settimeout(stage.wait_s)
+        ours.connect((GATEWAY, 53))
+        ours.send(b"query")
+        try:
+            _, asker = gateway.recvfrom(100)
+            gateway.sendto(b"answer", asker)
+            ours.recv(100)
+        except OSError:  # on a stage on which something is wrong on purpose
+            return True
+        return _tracked(router) > before
+
+
+def _tracked(namespace: int) -> int:
+    with network_namespaces.entered(namespace):
+        return int(network_namespaces.sysctl("netfilter/nf_conntrack_count"))
 
 
 def _are_limited(stage: Stage, listener: socket.socket) -> bool:
