@@ -131,6 +131,12 @@ def no_packet_guard() -> None:
     packet_guard.refuse_packets = lambda *maps: assembler.leave(1)
 
 
+@breaks("any-listener")
+def any_listener() -> None:
+    """A web server's requests go to whoever listens on its port."""
+    patch_zygote("handlers/web_server.py", r"if found is not None and self\._listener\.find\(\) == found:", "if True:")
+
+
 @breaks("no-socket-limit")
 def no_socket_limit() -> None:
     """Sandboxes have as many sockets as they like."""
