@@ -4,8 +4,8 @@ A server that closes its listener to open another one leaves its port to anybody
 kernel's table of sockets is read before and after a connection is made: if the same socket of our own uid, which no other sandbox
 has, listened both times, the connection is to that socket, because the kernel gives a port to one uid at a time.
 
-Owns nothing. Listeners are the first rows of a table, and reading ends at the one that is looked for: some 10 µs, where reading
-all of the table takes milliseconds.
+Owns nothing. Listeners are the first rows of a table, and reading ends at the one that is looked for: some 0.1 ms, where
+reading all of the table takes 10 ms with 900 sockets.
 """
 
 from __future__ import annotations
