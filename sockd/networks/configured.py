@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_address
 
@@ -56,9 +56,10 @@ class Configured:
         own = {self.addresses: "network.range", self.uplink: "network.uplink"}
         return dict.fromkeys(self.denied, "network.denied") | own
 
-    def parse(self, entries: Sequence[str] | None) -> Egress:
-        """Rules as they are given. Raises: BadFunctionConfig."""
-        return egress.parse(entries, most=self.max_rules, denied=self.closed)
+    def parse(self, entries: Sequence[str] | None, host: Iterable[str] = ()) -> Egress:
+        """Rules as they are given. Args: host: addresses of the host. Raises: BadFunctionConfig."""
+        own = dict.fromkeys(map(IPv4Network, host), "it is an address of the host")
+        return egress.parse(entries, most=self.max_rules, denied={**own, **self.closed})
 
     def check_defaults(self, entries: Sequence[str] | None) -> None:
         """The rules of functions that say nothing, `[function] egress`. Raises: BadConfig."""

@@ -13,7 +13,6 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Collection
-from ipaddress import IPv4Address
 from pathlib import Path
 
 from sockd.kernel.network import netlink, rtnetlink
@@ -76,11 +75,12 @@ class HostAddresses:
                     raise
 
     def _update(self) -> None:
-        now = {str(each.network_address) for each in own_addresses(_PROC_NET) if _is_one_of_ipv4(each)}
+        now = ipv4_addresses()
         self._change(now - self._known, self._known - now)
         self._known = now
 
 
-def _is_one_of_ipv4(network: object) -> bool:
-    """Whether it is a single address of IPv4, and no network."""
-    return getattr(network, "prefixlen", 0) == IPv4Address(0).max_prefixlen and getattr(network, "version", 0) == 4
+def ipv4_addresses() -> set[str]:
+    """Return the addresses of IPv4 that the calling thread's namespace has, without loopback. Raises: OSError."""
+    found = own_addresses(_PROC_NET)
+    return {str(each.network_address) for each in found if each.version == 4 and each.prefixlen == each.max_prefixlen}

@@ -20,6 +20,7 @@ from sockd.networks.demand import Demand
 from sockd.networks.egress import Egress
 from sockd.networks.endpoint import Reserved
 from sockd.networks.endpoint_pool import EndpointPool, NamespaceMaker
+from sockd.networks.host_addresses import ipv4_addresses
 from sockd.networks.namespace_thread import have_nft
 from sockd.networks.policy import Policy
 from sockd.networks.resolver import Resolver
@@ -95,7 +96,7 @@ class Networks:
         """A function's rules, as they are given. Args: entries: as in sockd.toml; None: the default.
 
         Raises: BadFunctionConfig."""
-        rules = self.configured.parse(entries)
+        rules = self.configured.parse(entries, ipv4_addresses())
         if rules.has_names and self._resolving is None:
             raise BadFunctionConfig(NO_RESOLVER)
         return rules

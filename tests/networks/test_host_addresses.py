@@ -13,6 +13,7 @@ from sockd.kernel.network.netlink import ROUTE, NetlinkSocket
 from sockd.networks.networks import Networks
 from sockd.networks.ruleset import HOST as SET
 from sockd.networks.ruleset import TABLE
+from sockd.plain.errors import BadFunctionConfig
 from tests.networks.test_networks import connect, endpoint
 from tests.support.network_lab import HOST, PORT, PUBLIC, Lab
 
@@ -39,6 +40,13 @@ async def test_the_set_follows_the_hosts_addresses(world: Lab, networks: Network
         async with asyncio.timeout(10):
             while LATER in in_the_set(networks):
                 await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("rule", [HOST, f"{HOST}:{PORT}", f"{HOST}/32:{PORT}/tcp"])
+async def test_a_rule_for_an_address_of_the_host_is_refused(world: Lab, networks: Networks, rule: str) -> None:
+    with pytest.raises(BadFunctionConfig, match=r"entry 2, .* is never reached .*it is an address of the host"):
+        networks.parse(["internet", rule])
+    assert networks.parse(["5.5.5.0/24"]).rules and networks.recorded([rule])[1] == []
 
 
 async def test_a_flush_of_the_hosts_rules_opens_nothing_of_the_host_for_a_moment(
