@@ -13,6 +13,7 @@ from sockd.plain.errors import BadConfig, BadFunctionConfig
 
 LEAST_ADDRESSES = 4096
 """Of `network.range`: addresses should not come round while anything remembers them."""
+RESOLVER_PORT = 53
 LEAST_UPLINK = 4
 """Addresses of `network.uplink`: the smallest network that has two for hosts."""
 BOUNDS: dict[str, tuple[int, int]] = {
@@ -37,6 +38,7 @@ class Configured:
     uplink: IPv4Network
     denied: Sequence[IPv4Network]
     max_rules: int
+    host_ports: Sequence[int]
 
     @classmethod
     def of(cls, config: NetworkConfig) -> Configured:
@@ -48,7 +50,9 @@ class Configured:
         uplink = _addresses("uplink", config.uplink, LEAST_UPLINK)
         if addresses.overlaps(uplink):
             raise BadConfig(f"network.uplink = {config.uplink!r}: must have no address of network.range, {addresses}")
-        return cls(addresses, uplink, [_network("denied", each) for each in config.denied], config.max_rules)
+        return cls(
+            addresses, uplink, [_network("denied", each) for each in config.denied], config.max_rules, config.host_ports
+        )
 
     @property
     def closed(self) -> egress.Denied:
@@ -59,7 +63,17 @@ class Configured:
     def parse(self, entries: Sequence[str] | None, host: Iterable[str] = ()) -> Egress:
         """Rules as they are given. Args: host: addresses of the host. Raises: BadFunctionConfig."""
         own = dict.fromkeys(map(IPv4Network, host), "it is an address of the host")
-        return egress.parse(entries, most=self.max_rules, denied={**own, **self.closed})
+        rules = egress.parse(entries, most=self.max_rules, denied={**own, **self.closed})
+        for port in self.unopened(rules):
+            open_ones = ", ".join(map(str, self.host_ports)) or "none"
+            raise BadFunctionConfig(
+                f"egress, host:{port}: the worker's configuration opens other ports of the host (network.host_ports): {open_ones}"
+            )
+        return rules
+
+    def unopened(self, rules: Egress) -> list[int]:
+        """The ports of the host that rules name and `network.host_ports` does not."""
+        return [port for port in rules.host_ports if port not in self.host_ports]
 
     def check_defaults(self, entries: Sequence[str] | None) -> None:
         """The rules of functions that say nothing, `[function] egress`. Raises: BadConfig."""
@@ -74,6 +88,9 @@ def _check_numbers(config: NetworkConfig) -> None:
         value = getattr(config, key)
         if value is not None and not least <= value <= most:
             raise BadConfig(f"network.{key} = {value}: must be between {least} and {most}")
+    for port in config.host_ports:
+        if not 1 <= port <= 65535 or port == RESOLVER_PORT:
+            raise BadConfig(f"network.host_ports, {port}: must be ports of TCP, 1 to 65535, but for 53")
     if config.least_pool > config.pool:
         raise BadConfig(f"network.least_pool = {config.least_pool}: must be at most network.pool, {config.pool}")
 

@@ -20,6 +20,8 @@ _INTERNET = 1
 _RESPONSE, _TRUNCATED, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0200, 0x0100, 0x0080
 _RCODE_MASK = 0xF
 _MOST_CHAIN = 16
+HOST_NAME = "host.sockd.internal"
+"""The name of the address at which a rule `host:PORT` opens a port of the host's loopback; no nameserver is asked for it."""
 MOST_NAME = 253
 """Characters of a name, dots included (RFC 1035): without this limit each record of an answer may point to one of 8 KB."""
 _LABEL = re.compile(rb"[A-Za-z0-9_-]{1,63}")

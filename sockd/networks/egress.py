@@ -2,7 +2,7 @@
 
 Pure. A rule is a network, an address, a name or `internet`, with a port, a range of ports or none, and a protocol or both:
 
-    10.0.0.0/8:5432   192.168.7.9   api.example.com:443   *.example.com:443   internet:443   10.1.2.3:53/udp
+    10.0.0.0/8:5432   192.168.7.9   api.example.com:443   *.example.com:443   internet:443   10.1.2.3:53/udp   host:5432
 
 No rules at all are the default, the internet; an empty list is nothing.
 """
@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from types import MappingProxyType
 
+from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
+from sockd.networks.dns import HOST_NAME
 from sockd.plain.errors import BadFunctionConfig
 
 INTERNET = "internet"
+HOST = "host"
 NEVER = tuple(IPv4Network(each) for each in ("0.0.0.0/8", "169.254.0.0/16", "240.0.0.0/4"))
 """What no rule opens, nor an answer of DNS: this network, link-local addresses with the clouds' metadata, reserved ones."""
 UNROUTED = tuple(IPv4Network(each) for each in ("127.0.0.0/8", "224.0.0.0/4"))
@@ -31,6 +34,8 @@ PRIVATE = tuple(
     )
 )
 """What is not the internet either: IANA's special-purpose addresses of IPv4 (RFC 6890)."""
+THE_HOST = IPv4Network(PRIVATE_NAMESERVER)
+"""Where that is: the gateway, which no other rule opens (`NEVER`)."""
 MOST_TEXT = 300
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*\.?", re.IGNORECASE | re.ASCII)
@@ -53,6 +58,11 @@ class Rule:
     """The first and the last; None: all."""
     protocol: str
     """tcp or udp; empty: both."""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this is a port of the host."""
+        return self.network == THE_HOST
 
     def covers_name(self, name: str) -> bool:
         """Whether this is the rule of a name in lower case."""
@@ -85,7 +95,13 @@ class Egress:
 
     def resolves(self, name: str) -> bool:
         """Whether the function may ask for the addresses of a name in lower case."""
-        return self.has_internet or any(rule.covers_name(name) for rule in self.rules)
+        has_host = name == HOST_NAME and bool(self.host_ports)
+        return has_host or self.has_internet or any(rule.covers_name(name) for rule in self.rules)
+
+    @property
+    def host_ports(self) -> list[int]:
+        """The ports of the host's loopback."""
+        return [rule.ports[0] for rule in self.rules if rule.is_host and rule.ports is not None]
 
 
 EVERYTHING_PUBLIC = Egress((Rule(None, "", None, ""),))
@@ -139,6 +155,10 @@ def _rule(entry: str, denied: Denied) -> Rule:
     found = _split(entry)
     where, protocol = found["where"], found["protocol"] or ""
     ports = _ports(found["first"], found["last"])
+    if where == HOST and ports is not None:
+        if ports[0] != ports[1] or protocol == "udp":
+            raise ValueError("a port of the host is one port of TCP, such as host:5432")
+        return Rule(THE_HOST, "", ports, "tcp")
     if where == INTERNET:
         return Rule(None, "", ports, protocol)
     if re.fullmatch(r"[0-9./]+", where):
@@ -186,7 +206,7 @@ def _name(where: str) -> str:
 _WORDS = {
     INTERNET: f'write "{INTERNET}", in small letters',
     "none": "none is no rule: an empty list allows nothing, and so does --egress none as the only one",
-    "host": "host is a network and no rule",
+    HOST: 'a port of the host is given as host:PORT, such as host:5432; host alone is a network (network = "host")',
     "private": "private is a network and no rule",
 }
 """What settings call other things by, and no name of DNS is meant by."""

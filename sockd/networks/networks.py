@@ -21,11 +21,12 @@ from sockd.networks.egress import Egress
 from sockd.networks.endpoint import Reserved
 from sockd.networks.endpoint_pool import EndpointPool, NamespaceMaker
 from sockd.networks.host_addresses import ipv4_addresses
+from sockd.networks.host_proxy import HostProxy
 from sockd.networks.namespace_thread import have_nft
 from sockd.networks.policy import Policy
 from sockd.networks.resolver import Resolver
 from sockd.networks.router import Router
-from sockd.networks.ruleset import LIMITED, REFUSED, Limits, classes
+from sockd.networks.ruleset import LIMITED, PROXIED, REFUSED, Limits, classes
 from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadFunctionConfig, NetworkUnavailable
@@ -47,6 +48,14 @@ class Resolving:
     nameservers: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Proxying:
+    """How ports of the host are reached: what the proxy's process stands on, and its uid."""
+
+    ground: Ground
+    uid: int
+
+
 class Networks:
     """`open`, `aclose`; between them `parse`, `recorded`, `policy`, `pool`, `adjust`, `view`."""
 
@@ -56,12 +65,16 @@ class Networks:
         worker: str,
         reserve: Callable[[int], Reserved | None],
         resolving: Resolving | None = None,
+        proxying: Proxying | None = None,
     ) -> None:
-        """Args: worker: its id; reserve: sets so many bytes aside, or has none; resolving: None: names are not resolved.
+        """Args: worker: its id; reserve: sets so many bytes aside, or has none; resolving: None: names are not resolved;
+            proxying: None: no port of the host is opened.
 
         Raises: BadConfig."""
         self._resolving = resolving
         self._resolver: Resolver | None = None
+        self._proxying = proxying
+        self._proxy: HostProxy | None = None
         self._policy_of: dict[str, Policy] = {}
         self._config = config
         self._worker = worker
@@ -83,9 +96,10 @@ class Networks:
         worker: str,
         reserve: Callable[[int], Reserved | None],
         resolving: Resolving | None = None,
+        proxying: Proxying | None = None,
     ) -> Networks:
         """Remove what a killed worker of this id left. Args: as the constructor's. Raises: BadConfig."""
-        networks = cls(config, worker, reserve, resolving)
+        networks = cls(config, worker, reserve, resolving, proxying)
         try:
             await asyncio.to_thread(remove_leftovers, worker)
         except OSError as error:
@@ -108,7 +122,11 @@ class Networks:
         rules, errors = egress.recorded(entries, denied=self.configured.closed)
         too_many = egress.excess(entries, self.configured.max_rules)
         unresolved = NO_RESOLVER if rules.has_names and self._resolving is None else ""
-        return rules, [*errors, *filter(None, (too_many, unresolved))]
+        unopened = [
+            f"egress, host:{port}: is not open any more (network.host_ports)"
+            for port in self.configured.unopened(rules)
+        ]
+        return rules, [*errors, *filter(None, (too_many, unresolved)), *unopened]
 
     async def policy(self, rules: Egress) -> Policy:
         """The rules of one function, in force; the caller closes it. Raises: NetworkUnavailable."""
@@ -156,6 +174,7 @@ class Networks:
             "policies": len(self._policies),
             "resolved": 0 if self._resolver is None else self._resolver.answered,
             "packets_refused": 0 if self.router is None else self.router.count(REFUSED),
+            "host_connections": 0 if self.router is None else self.router.count(PROXIED),
             "packets_limited": 0 if self.router is None else self.router.count(LIMITED),
             "rules_restored": 0 if self.router is None else self.router.uplink.rules.restored,
         }
@@ -168,6 +187,8 @@ class Networks:
             await asyncio.wait(self._tasks)
         if self._resolver is not None:
             await self._resolver.aclose()
+        if self._proxy is not None:
+            await self._proxy.aclose()
         router, self.router = self.router, None
         if router is not None:
             await router.close()
@@ -178,6 +199,7 @@ class Networks:
             if self.router is None:
                 self.router = await self._open_router()
                 await self._open_resolver(self.router)
+                await self._open_proxy(self.router)
         return self.router
 
     async def _open_router(self) -> Router:
@@ -219,6 +241,11 @@ class Networks:
             never = [*egress.NEVER, *egress.UNROUTED, *configured.denied, configured.addresses, configured.uplink]
             of = self._policy_of.get
             self._resolver = Resolver(resolving.ground, resolving.uid, queries, resolving.nameservers, of, never)
+
+    async def _open_proxy(self, router: Router) -> None:
+        if self._proxying is not None and self.configured.host_ports:
+            listeners = {port: await router.listener(port) for port in self.configured.host_ports}
+            self._proxy = HostProxy(self._proxying.ground, self._proxying.uid, listeners)
 
     def _policy_gone(self, policy: Policy) -> None:
         self._policies.discard(policy)

@@ -22,6 +22,7 @@ from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
+from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
 from sockd.networks import dns
 from sockd.networks.lookups import Lookups
 from sockd.networks.nameservers import Nameservers
@@ -37,6 +38,8 @@ DAEMON_S = 5.0
 _MESSAGE_BYTES = 1 << 16
 _NEVER_FORWARDED = (dns.SVCB, dns.HTTPS)
 """Kinds of records that lead to addresses which nobody opens."""
+HOST_TTL_S = 3600
+_GATEWAY = IPv4Address(PRIVATE_NAMESERVER)
 _FAILED = dns.Addresses([], 0, dns.SERVER_FAILURE)
 
 
@@ -112,6 +115,8 @@ class ResolverProcess:
             return dns.answer(asked, _FAILED)
         if not permission["may"]:
             return dns.answer(asked, dns.Addresses([], 0, dns.NO_SUCH_NAME))
+        if asked.name == dns.HOST_NAME:
+            return dns.answer(asked, dns.Addresses([_GATEWAY] if asked.kind == dns.A else [], HOST_TTL_S))
         if asked.kind == dns.A:
             return dns.answer(asked, await self._lookups.addresses(source, asked.name, permission["rules"]))
         if asked.kind == dns.AAAA:

@@ -106,6 +106,10 @@ class Router:
         """A socket that gets what functions send to their nameserver; the caller's. Raises: OSError."""
         return await self._thread.run(_nameserver)
 
+    async def listener(self, port: int) -> socket.socket:
+        """A socket that listens on a port of the gateway, for functions; the caller's. Raises: OSError."""
+        return await self._thread.run(_listener, port)
+
     async def connect(self, namespace: int, address: str) -> None:
         """Make a namespace an endpoint of this router: a link, an address, nobody's rules, so that all it sends is refused.
 
@@ -120,9 +124,9 @@ class Router:
 
         Returns: the connections that it is granted, for `dismiss`. Raises: OSError."""
         granted = self._shares.take(chain)
-        limits = Element(address, ruleset.class_chain(granted))
+        chains = (ruleset.class_chain(granted), ruleset.host_chain(chain), chain)
         try:
-            self._change(nfnetlink.add, limits, Element(address, chain))
+            self._change(nfnetlink.add, [Element(address, each) for each in chains])
         except BaseException:
             self._shares.give_back(chain, granted)
             raise
@@ -130,13 +134,14 @@ class Router:
 
     def dismiss(self, address: str, chain: str, granted: int) -> None:
         """Refuse what comes from an address from now on (some 15 µs). Args: granted: what `admit` returned. Raises: OSError."""
-        self._change(nfnetlink.delete, Element(address), Element(address))
+        self._change(nfnetlink.delete, [Element(address)] * 3)
         self._shares.give_back(chain, granted)
 
-    def _change(self, step: Callable[..., Message], limits: Element, policy: Element) -> None:
-        """Add or delete the two entries of an address. One acknowledgement is enough: all is obeyed, or nothing."""
-        first = nfnetlink.unacknowledged(step(ruleset.TABLE, ruleset.CLASSES, [limits]))
-        self._rules.exchange(nfnetlink.batch(first, step(ruleset.TABLE, ruleset.POLICIES, [policy])))
+    def _change(self, step: Callable[..., Message], elements: Sequence[Element]) -> None:
+        """Add or delete the entries of an address. One acknowledgement is enough: all is obeyed, or nothing."""
+        maps = (ruleset.CLASSES, ruleset.HOSTS, ruleset.POLICIES)
+        *first, last = [step(ruleset.TABLE, name, [each]) for name, each in zip(maps, elements, strict=True)]
+        self._rules.exchange(nfnetlink.batch(*map(nfnetlink.unacknowledged, first), last))
 
     def count(self, counter: str) -> int:
         """Packets that a counter of the router's table has counted. Raises: OSError."""
@@ -181,6 +186,10 @@ def _nameserver() -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _listener(port: int) -> socket.socket:
+    return socket.create_server((ruleset.GATEWAY, port), backlog=128)
 
 
 def _connect(namespace: int, index: int, address: str, mtu: int) -> None:

@@ -22,6 +22,8 @@ CLASSES = "classes"
 LEAST_CONNECTIONS = 64
 """Of a sandbox of the smallest class, if the settings allow as many."""
 _STEP = 4
+HOSTS = "hosts"
+"""The map from a sandbox's address to the chain with the ports of the host that its function may reach."""
 UPLINK = "up"
 """The router's link to the host."""
 HOST = "host"
@@ -29,8 +31,8 @@ HOST = "host"
 GATEWAY = PRIVATE_NAMESERVER
 """What sandboxes have as their gateway, and as their nameserver."""
 MOST_SOURCES = 1 << 16
-REFUSED, LIMITED = "refused", "limited"
-"""Counters of packets: that no rule allows, or that go beyond a sandbox's limits."""
+REFUSED, LIMITED, PROXIED = "refused", "limited", "proxied"
+"""Counters: of packets that no rule allows, or that go beyond a sandbox's limits; of connections to ports of the host."""
 REMEMBERED_S = 120
 """How long the kernel's conntrack remembers a TCP connection that has ended (nf_conntrack_tcp_timeout_time_wait)."""
 MOST_ANSWERS = 1 << 12
@@ -73,11 +75,16 @@ def class_chain(connections: int) -> str:
     return f"limits-{connections}"
 
 
+def host_chain(chain: str) -> str:
+    """The chain with the ports of the host that a function may reach. Args: chain: the function's."""
+    return f"{chain}-host"
+
+
 def router(never: Sequence[IPv4Network], most: Limits) -> str:
     """The router's table. Args: never: what no rule of a function opens; most: what one sandbox may have.
 
-    Queries to the resolver are not tracked: each has a port of its own, so that a few sandboxes would fill the table of tracked
-    connections.
+    What goes to the gateway, to the resolver above all, is not tracked: each query has a port of its own, so that a few sandboxes
+    would fill the table of tracked connections.
 
     A connection is counted while it is open, but the host remembers one for two minutes after its end: the second limit bounds
     those. A query above its limit is dropped, so that the resolver of the sandbox asks again; the rest is refused."""
@@ -91,15 +98,17 @@ table inet {TABLE} {{
     set askers {{ type ipv4_addr; size {MOST_SOURCES}; flags dynamic,timeout; timeout {REMEMBERED_S}s; }}
     counter {REFUSED} {{ }}
     counter {LIMITED} {{ }}
+    counter {PROXIED} {{ }}
     map {POLICIES} {{ type ipv4_addr : verdict; }}
     map {CLASSES} {{ type ipv4_addr : verdict; }}
+    map {HOSTS} {{ type ipv4_addr : verdict; }}
     chain untracked {{
         type filter hook prerouting priority raw; policy accept;
-        iifname != {UPLINK} ip daddr {GATEWAY} udp dport 53 notrack
+        iifname != {UPLINK} ip daddr {GATEWAY} notrack
     }}
     chain untracked_answers {{
         type filter hook output priority raw; policy accept;
-        ip saddr {GATEWAY} udp sport 53 notrack
+        ip saddr {GATEWAY} notrack
     }}
     chain refuse {{
         ct state established meta l4proto tcp counter name {REFUSED} reject with tcp reset
@@ -122,6 +131,8 @@ table inet {TABLE} {{
     chain input {{
         type filter hook input priority filter; policy drop;
         iifname != {UPLINK} ip daddr {GATEWAY} udp dport 53 jump ask
+        iifname != {UPLINK} ip daddr {GATEWAY} meta l4proto tcp ip saddr vmap @{HOSTS}
+        iifname != {UPLINK} ip daddr {GATEWAY} tcp flags & syn == 0 reject with tcp reset
         goto refuse
     }}
     chain ask {{
@@ -192,19 +203,31 @@ table ip {table} {{{own}
 def chain(new: Chain, old: Chain | None = None) -> str:
     """A function's chain, made or changed in one transaction. Args: old: what it was; its sets go."""
     lines = [f"add chain inet {TABLE} {new.name}", f"flush chain inet {TABLE} {new.name}"]
+    host = host_chain(new.name)
+    lines += [f"add chain inet {TABLE} {host}", f"flush chain inet {TABLE} {host}"]
+    for port in new.egress.host_ports:
+        lines.append(
+            f"add rule inet {TABLE} {host} tcp dport {port} tcp flags & (syn | ack) == syn counter name {PROXIED}"
+        )
+        lines.append(f"add rule inet {TABLE} {host} tcp dport {port} accept")
     options = f"type ipv4_addr; flags timeout; size {MOST_ANSWERS};"
     sets = new.sets()
     lines += [f"add set inet {TABLE} {name} {{ {options} }}" for name in sets]
     named = {pattern: name for name, pattern in sets.items()}
     add = f"add rule inet {TABLE} {new.name}"
     lines.append(f"{add} ct mark {new.mark} accept")
-    lines += [f"{add} {_match(rule, named.get(rule.name))} ct mark set {new.mark} accept" for rule in new.egress.rules]
+    lines += [
+        f"{add} {_match(rule, named.get(rule.name))} ct mark set {new.mark} accept"
+        for rule in new.egress.rules
+        if not rule.is_host
+    ]
     return "\n".join([*lines, *_removal_of_sets(old)]) + "\n"
 
 
 def removal_of(old: Chain) -> str:
     """Remove a function's chain; nothing may jump to it any more."""
     lines = [f"flush chain inet {TABLE} {old.name}", *_removal_of_sets(old), f"delete chain inet {TABLE} {old.name}"]
+    lines += [f"{verb} chain inet {TABLE} {host_chain(old.name)}" for verb in ("flush", "delete")]
     return "\n".join(lines) + "\n"
 
 

@@ -206,6 +206,8 @@ class NetworkConfig(Slice, frozen=True):
     function_connections: int | None = None
     """Of those, what all sandboxes of one function may have; None is half of them. The more sandboxes there are, the fewer each
     may have (`connections`, and new ones in proportion), and at least 64, if `connections` is not less."""
+    host_ports: tuple[int, ...] = ()
+    """Ports of TCP on the host's loopback that functions with a private network may name in `egress` (host:PORT). Empty: none."""
     queries: int = 1024
     """DNS queries of one sandbox per second; more are dropped. The default is AWS's."""
     denied: tuple[str, ...] = ("100.100.100.200", "168.63.129.16", "192.0.0.192")

@@ -70,10 +70,10 @@ from sockd.latency import favordynmods
 from sockd.latency.latency import Latency
 from sockd.networks import resolver
 from sockd.networks.namespace_thread import have_nft
-from sockd.networks.networks import Networks, Resolving
+from sockd.networks.networks import Networks, Proxying, Resolving
 from sockd.plain.config import MB, Config, ZygoteConfig
 from sockd.plain.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
-from sockd.plain.uids import ENGINE_BELOW, RESOLVER_BELOW, ROOT_UIDS
+from sockd.plain.uids import ENGINE_BELOW, PROXY_BELOW, RESOLVER_BELOW, ROOT_UIDS
 from sockd.registry.function_urls import FunctionUrls
 from sockd.registry.registry import Registry
 from sockd.registry.secrets import Vault, key_path
@@ -311,13 +311,14 @@ async def _networks(
 ) -> Networks:
     """Private networks, and what their resolver stands on where there can be one. Nothing is started."""
     asked = config.network.nameservers or tuple(nameservers())
-    resolving = None
-    if asked and config.network.private and have_nft():
+    resolving = proxying = None
+    if (asked or config.network.host_ports) and config.network.private and have_nft():
         root, places = state.path / "resolver", resolver.places()
         stack.callback(built(root, places).close)
         ground = ground_on(root, places, cgroups.take, cgroups.give_back)
-        resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_BELOW, asked)
-    networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving)
+        resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_BELOW, asked) if asked else None
+        proxying = Proxying(ground, config.sandbox.base_uid - PROXY_BELOW)
+    networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving, proxying)
     stack.push_async_callback(networks.aclose)
     networks.configured.check_defaults(config.function.egress)
     return networks

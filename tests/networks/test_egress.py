@@ -20,6 +20,7 @@ from sockd.plain.errors import BadFunctionConfig
         ("API.Example.com.:443", Rule(None, "api.example.com", (443, 443), "")),
         ("*.example.com:8000-8010", Rule(None, "*.example.com", (8000, 8010), "")),
         ("internet", Rule(None, "", None, "")),
+        ("host:5432", Rule(IPv4Network("169.254.1.1/32"), "", (5432, 5432), "tcp")),
         ("internet:443/tcp", Rule(None, "", (443, 443), "tcp")),
     ],
 )
@@ -52,7 +53,9 @@ def test_rules(entry: str, rule: Rule) -> None:
         ("none", "an empty list allows nothing"),
         ("None", "an empty list allows nothing"),
         ("Internet:443", 'write "internet"'),
-        ("host", "host is a network"),
+        ("host", "given as host:PORT"),
+        ("host:80-90", "one port of TCP"),
+        ("host:53/udp", "one port of TCP"),
         ("private:80", "private is a network"),
         ("localhost:80", "own loopback"),
         ("db.localhost.", "own loopback"),

@@ -43,8 +43,8 @@ from tests.support.network_lab import (
     udp_datagram,
 )
 
-EVERYWHERE, ON_THE_INTERNET, BY_NAME = 5000, 6000, 7000
-"""Ports that the attacker's rules open for all addresses, for the internet, for what a name stands for."""
+EVERYWHERE, ON_THE_INTERNET, BY_NAME, OF_THE_HOST = 5000, 6000, 7000, 5432
+"""Ports that the attacker's rules open for all addresses, for the internet, for what a name stands for, and of the host."""
 NAME = "database.example"
 RULES = [
     f"{NAME}:{BY_NAME}",
@@ -53,6 +53,7 @@ RULES = [
     OTHER_PUBLIC,
     f"0.0.0.0/0:{EVERYWHERE}",
     f"internet:{ON_THE_INTERNET}",
+    f"host:{OF_THE_HOST}",
 ]
 BRIDGE = "172.17.0.1"
 """One more address of the host's, as Docker's bridge has it."""
@@ -528,6 +529,30 @@ async def talk_by_name(stage: Stage) -> dict[str, bool]:
             await policy.change(egress.parse([], most=1))
             facts["other rules end them at once"] = _sent(ours, b"one more") and _reset(ours)
             await policy.change(egress.parse(RULES, most=len(RULES)))
+    return facts
+
+
+async def talk_with_the_host(stage: Stage) -> dict[str, bool]:
+    """What happens on a connection to a port of the host, to a listener of the router, and when the rules change."""
+    assert stage.networks.router is not None
+    assert stage.attacker.namespace is not None and stage.neighbour.namespace is not None
+    router, facts = stage.networks.router, dict[str, bool]()
+    listener = stage.lab.listen(router.namespace, GATEWAY, OF_THE_HOST)
+    ours, theirs = stage.lab.tcp(stage.attacker.namespace), stage.lab.tcp(stage.neighbour.namespace)
+    for sock in (listener, ours, theirs):
+        sock.settimeout(stage.wait_s)
+    before = router.count(ruleset.PROXIED)
+    facts["a port of the host is reached"] = ours.connect_ex((GATEWAY, OF_THE_HOST)) == 0
+    facts["this is counted"] = router.count(ruleset.PROXIED) == before + 1
+    facts["others do not reach it"] = theirs.connect_ex((GATEWAY, OF_THE_HOST)) == errno.EHOSTUNREACH
+    if facts["a port of the host is reached"]:
+        with listener.accept()[0] as accepted:
+            accepted.settimeout(stage.wait_s)
+            facts["it is answered"] = _sent(accepted, b"answer") and _received(ours) == b"answer"
+            await stage.policy.change(egress.parse([], most=1))
+            facts["other rules end it at once"] = _sent(ours, b"one more") and _reset(ours)
+            await stage.policy.change(egress.parse(RULES, most=len(RULES)))
+    listener.close()
     return facts
 
 
