@@ -13,7 +13,7 @@ from sockd.plain.errors import BadConfig, BadFunctionConfig
 
 LEAST_ADDRESSES = 4096
 """Of `network.range`: addresses should not come round while anything remembers them."""
-RESOLVER_PORT = 53
+GATEWAY_PORTS = (53, egress.FUNCTIONS_PORT)
 LEAST_UPLINK = 4
 """Addresses of `network.uplink`: the smallest network that has two for hosts."""
 BOUNDS: dict[str, tuple[int, int]] = {
@@ -89,8 +89,8 @@ def _check_numbers(config: NetworkConfig) -> None:
         if value is not None and not least <= value <= most:
             raise BadConfig(f"network.{key} = {value}: must be between {least} and {most}")
     for port in config.host_ports:
-        if not 1 <= port <= 65535 or port == RESOLVER_PORT:
-            raise BadConfig(f"network.host_ports, {port}: must be ports of TCP, 1 to 65535, but for 53")
+        if not 1 <= port <= 65535 or port in GATEWAY_PORTS:
+            raise BadConfig(f"network.host_ports, {port}: must be ports of TCP, 1 to 65535, but for 53 and 80")
     if config.least_pool > config.pool:
         raise BadConfig(f"network.least_pool = {config.least_pool}: must be at most network.pool, {config.pool}")
 

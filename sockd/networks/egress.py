@@ -2,7 +2,9 @@
 
 Pure. A rule is a network, an address, a name or `internet`, with a port, a range of ports or none, and a protocol or both:
 
-    10.0.0.0/8:5432   192.168.7.9   api.example.com:443   *.example.com:443   internet:443   10.1.2.3:53/udp   host:5432
+    10.0.0.0/8:5432   192.168.7.9   api.example.com:443   *.example.com:443   internet:443   10.1.2.3:53/udp
+
+or host:5432 for a port of the host's loopback, or function:resize for a function of the worker.
 
 No rules at all are the default, the internet; an empty list is nothing.
 """
@@ -36,7 +38,13 @@ PRIVATE = tuple(
 """What is not the internet either: IANA's special-purpose addresses of IPv4 (RFC 6890)."""
 THE_HOST = IPv4Network(PRIVATE_NAMESERVER)
 """Where that is: the gateway, which no other rule opens (`NEVER`)."""
+FUNCTIONS_PORT = 80
+"""Of the gateway: where functions of the worker are called, as http://host.sockd.internal/run/NAME."""
+NAMES_OF_THE_HOST = frozenset((HOST_NAME.encode(), PRIVATE_NAMESERVER.encode()))
+"""Host headers of requests to it."""
 MOST_TEXT = 300
+_FUNCTION = "function:"
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*\.?", re.IGNORECASE | re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
@@ -58,6 +66,8 @@ class Rule:
     """The first and the last; None: all."""
     protocol: str
     """tcp or udp; empty: both."""
+    function: str = ""
+    """A function of the worker, which is called over the gateway (`THE_HOST`)."""
 
     @property
     def is_host(self) -> bool:
@@ -95,13 +105,23 @@ class Egress:
 
     def resolves(self, name: str) -> bool:
         """Whether the function may ask for the addresses of a name in lower case."""
-        has_host = name == HOST_NAME and bool(self.host_ports)
+        has_host = name == HOST_NAME and bool(self.gateway_ports)
         return has_host or self.has_internet or any(rule.covers_name(name) for rule in self.rules)
 
     @property
     def host_ports(self) -> list[int]:
         """The ports of the host's loopback."""
-        return [rule.ports[0] for rule in self.rules if rule.is_host and rule.ports is not None]
+        return [rule.ports[0] for rule in self.rules if rule.is_host and rule.ports is not None and not rule.function]
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The functions of the worker that may be called."""
+        return frozenset(rule.function for rule in self.rules if rule.function)
+
+    @property
+    def gateway_ports(self) -> list[int]:
+        """The ports of the gateway that are open."""
+        return [*self.host_ports, *([FUNCTIONS_PORT] if self.functions else [])]
 
 
 EVERYTHING_PUBLIC = Egress((Rule(None, "", None, ""),))
@@ -150,6 +170,8 @@ def excess(entries: Sequence[str] | None, most: int) -> str:
 def _rule(entry: str, denied: Denied) -> Rule:
     if not isinstance(entry, str) or len(entry) > MOST_TEXT:
         raise ValueError(f"a rule is a text of at most {MOST_TEXT} characters")
+    if entry.startswith(_FUNCTION):
+        return Rule(THE_HOST, "", (FUNCTIONS_PORT, FUNCTIONS_PORT), "tcp", _function(entry.removeprefix(_FUNCTION)))
     if entry.count(":") > 1 or entry.startswith("["):
         raise ValueError("private networks have no IPv6; give an IPv4 network, a name or internet")
     found = _split(entry)
@@ -164,6 +186,12 @@ def _rule(entry: str, denied: Denied) -> Rule:
     if re.fullmatch(r"[0-9./]+", where):
         return Rule(_network(where, denied), "", ports, protocol)
     return Rule(None, _name(where), ports, protocol)
+
+
+def _function(name: str) -> str:
+    if not _FUNCTION_NAME.fullmatch(name):
+        raise ValueError("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, such as function:resize")
+    return name
 
 
 def _split(entry: str) -> re.Match[str]:

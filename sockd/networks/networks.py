@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from sockd.confined.confined_process import Ground
@@ -31,6 +32,9 @@ from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadFunctionConfig, NetworkUnavailable
 
+ServeFunctions = Callable[[socket.socket], Awaitable[None]]
+"""Serves functions on a socket that is bound to the gateway and is owned from now on."""
+BACKLOG = 128
 FORWARD = "ipv4/ip_forward"
 TRACKED = "netfilter/nf_conntrack_max"
 USUAL_TRACKED = 1 << 16
@@ -75,6 +79,7 @@ class Networks:
         self._resolver: Resolver | None = None
         self._proxying = proxying
         self._proxy: HostProxy | None = None
+        self._serve: ServeFunctions | None = None
         self._policy_of: dict[str, Policy] = {}
         self._config = config
         self._worker = worker
@@ -179,6 +184,18 @@ class Networks:
             "rules_restored": 0 if self.router is None else self.router.uplink.rules.restored,
         }
 
+    async def serve_functions(self, serve: ServeFunctions) -> None:
+        """Have functions call others over the gateway: now, or when the router is made. Once."""
+        async with self._opening:
+            self._serve = serve
+            if self.router is not None:
+                await serve(await self.router.bound(egress.FUNCTIONS_PORT))
+
+    def egress_of(self, address: str) -> Egress | None:
+        """The rules of the function that an endpoint's address belongs to; None: it has none now."""
+        policy = self._policy_of.get(address)
+        return policy.egress if policy is not None else None
+
     async def aclose(self) -> None:
         """Take everything down; sandboxes that are left reach nothing any more."""
         for pool in list(self._pools):
@@ -200,6 +217,8 @@ class Networks:
                 self.router = await self._open_router()
                 await self._open_resolver(self.router)
                 await self._open_proxy(self.router)
+                if self._serve is not None:
+                    await self._serve(await self.router.bound(egress.FUNCTIONS_PORT))
         return self.router
 
     async def _open_router(self) -> Router:
@@ -244,7 +263,9 @@ class Networks:
 
     async def _open_proxy(self, router: Router) -> None:
         if self._proxying is not None and self.configured.host_ports:
-            listeners = {port: await router.listener(port) for port in self.configured.host_ports}
+            listeners = {port: await router.bound(port) for port in self.configured.host_ports}
+            for each in listeners.values():
+                each.listen(BACKLOG)
             self._proxy = HostProxy(self._proxying.ground, self._proxying.uid, listeners)
 
     def _policy_gone(self, policy: Policy) -> None:

@@ -106,9 +106,9 @@ class Router:
         """A socket that gets what functions send to their nameserver; the caller's. Raises: OSError."""
         return await self._thread.run(_nameserver)
 
-    async def listener(self, port: int) -> socket.socket:
-        """A socket that listens on a port of the gateway, for functions; the caller's. Raises: OSError."""
-        return await self._thread.run(_listener, port)
+    async def bound(self, port: int) -> socket.socket:
+        """A socket that is bound to a port of the gateway, for functions; the caller's. Raises: OSError."""
+        return await self._thread.run(_bound, port)
 
     async def connect(self, namespace: int, address: str) -> None:
         """Make a namespace an endpoint of this router: a link, an address, nobody's rules, so that all it sends is refused.
@@ -188,8 +188,15 @@ def _nameserver() -> socket.socket:
     return sock
 
 
-def _listener(port: int) -> socket.socket:
-    return socket.create_server((ruleset.GATEWAY, port), backlog=128)
+def _bound(port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((ruleset.GATEWAY, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _connect(namespace: int, index: int, address: str, mtu: int) -> None:

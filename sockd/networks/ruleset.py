@@ -205,7 +205,7 @@ def chain(new: Chain, old: Chain | None = None) -> str:
     lines = [f"add chain inet {TABLE} {new.name}", f"flush chain inet {TABLE} {new.name}"]
     host = host_chain(new.name)
     lines += [f"add chain inet {TABLE} {host}", f"flush chain inet {TABLE} {host}"]
-    for port in new.egress.host_ports:
+    for port in new.egress.gateway_ports:
         lines.append(
             f"add rule inet {TABLE} {host} tcp dport {port} tcp flags & (syn | ack) == syn counter name {PROXIED}"
         )

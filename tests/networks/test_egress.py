@@ -21,6 +21,7 @@ from sockd.plain.errors import BadFunctionConfig
         ("*.example.com:8000-8010", Rule(None, "*.example.com", (8000, 8010), "")),
         ("internet", Rule(None, "", None, "")),
         ("host:5432", Rule(IPv4Network("169.254.1.1/32"), "", (5432, 5432), "tcp")),
+        ("function:a-b_C", Rule(IPv4Network("169.254.1.1/32"), "", (80, 80), "tcp", "a-b_C")),
         ("internet:443/tcp", Rule(None, "", (443, 443), "tcp")),
     ],
 )
@@ -54,6 +55,9 @@ def test_rules(entry: str, rule: Rule) -> None:
         ("None", "an empty list allows nothing"),
         ("Internet:443", 'write "internet"'),
         ("host", "given as host:PORT"),
+        ("function:", "a function's name"),
+        ("function:a.b", "a function's name"),
+        ("function:a:1", "a function's name"),
         ("host:80-90", "one port of TCP"),
         ("host:53/udp", "one port of TCP"),
         ("private:80", "private is a network"),

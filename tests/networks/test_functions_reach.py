@@ -147,6 +147,23 @@ def f(event):
     except OSError as error:
         return errno.errorcode[error.errno]
 """
+CALLS = """
+import errno, http.client, json
+kept = []
+def f(event):
+    host, paths = event
+    said = []
+    try:
+        if not kept:
+            kept.append(http.client.HTTPConnection(host, 80, timeout=20))
+        for path in paths:
+            kept[0].request("POST" if path.startswith("/run") else "GET", path, "7")
+            answer = kept[0].getresponse()
+            said.append([answer.status, answer.read().decode()])
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return said
+"""
 AT_ONCE_S = 1.0
 DATABASE = 5432
 RANGE = IPv4Network("100.64.0.0/10")
@@ -269,6 +286,29 @@ def test_a_function_reaches_the_port_of_the_host_that_its_rules_name(
     happened(f"with the rule: answered; without: {refused}; {counted} counted")
     assert (refused, counted) == ("EHOSTUNREACH", 1)
     assert daemon.call("with", [HOST, DATABASE]) == "EHOSTUNREACH"
+
+
+@case(
+    "N8",
+    "a function with the rule function:callee calls it, another function, pages of the worker; and again when the rule is gone",
+    expect="the callee answers; else 403 and 404; afterwards nothing is reached, on the open connection neither",
+)
+def test_a_function_calls_the_function_that_its_rules_name(daemon: RunningDaemon, happened: Happened) -> None:
+    for name in ("callee", "other"):
+        daemon.deploy(name, f"def f(event): return ['{name}', event]")
+    daemon.deploy("closed", "def f(event): return event", run="keys")
+    daemon.deploy("caller", CALLS, network="private", egress=["function:callee", "function:closed"])
+    daemon.deploy("stranger", CALLS, network="private")
+    paths = ["/run/callee", "/run/other", "/run/closed", "/status", "/healthz", "/2015-03-31/functions/"]
+    said = daemon.call("caller", [GATEWAY, paths])
+    strangers = daemon.call("stranger", [GATEWAY, paths[:1]])
+    happened(f"caller: {said}; stranger: {strangers}")
+    assert said[:1] == [[200, '["callee",7]']]
+    assert [status for status, _ in said[1:]] == [403, 401, 404, 404, 404], said
+    assert "function:other" in said[1][1]
+    assert strangers == "EHOSTUNREACH"
+    assert daemon.manage("PATCH", "/functions/caller/settings", b'{"egress": []}').status == 200
+    assert daemon.call("caller", [GATEWAY, paths[:1]]) in ("EHOSTUNREACH", "ECONNRESET")
 
 
 @case(
