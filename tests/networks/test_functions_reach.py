@@ -35,6 +35,7 @@ from tests.support.network_lab import (
     frames_of,
     lab,
 )
+from tests.support.private_worker import command_without
 
 pytestmark = pytest.mark.root
 
@@ -184,9 +185,13 @@ def world() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def daemon(world: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def daemon(
+    request: pytest.FixtureRequest, world: Lab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningDaemon]:
     daemon = RunningDaemon.start(
-        tmp_path_factory.mktemp("private") / "state", f"[network]\nhost_ports = [{DATABASE}]\n"
+        tmp_path_factory.mktemp("private") / "state",
+        f"[network]\nhost_ports = [{DATABASE}]\n",
+        command=command_without(request.config.getoption("broken", default="")),
     )
     yield daemon
     daemon.close()
