@@ -29,7 +29,10 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = {
     "forks": "clocks kept listed_variables module_kinds observer randomness surroundings taken_names".split(),
-    "handlers": "app_kinds apps asgi debugging image_program interpreter_settings package_path web_server wsgi".split(),
+    "handlers": [
+        *("app_kinds", "apps", "asgi", "debugging", "image_program", "interpreter_settings", "own_listener"),
+        *("package_path", "web_server", "wsgi"),
+    ],
     "messages": "log_layout rare_answers".split(),
     "own_functions": "building checks fingerprint heap interpreter registrations state top_level trial".split(),
 }

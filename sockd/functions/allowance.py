@@ -14,7 +14,8 @@ from sockd.code.function_config import FunctionConfig
 from sockd.functions.admission import Admission
 from sockd.functions.function_egress import FunctionEgress
 from sockd.functions.start_gate import StartGate, StartLimits
-from sockd.kernel.bpf.socket_counts import UNCOUNTED, Account
+from sockd.kernel.bpf.socket_counts import NO_LIMIT, UNCOUNTED, Account
+from sockd.kernel.task_shares import TaskShare
 from sockd.networks.networks import Networks
 from sockd.plain.errors import NoCapacity
 from sockd.sandbox.memory_budget import MemoryBudget, Reservation
@@ -31,9 +32,10 @@ class Allowance:
         open_account: Callable[[], Account] = UNCOUNTED.account,
         networks: Networks | None = None,
         start_limits: StartLimits | None = None,
+        tasks: int = NO_LIMIT,
     ) -> None:
         """Args: function: its name; open_account: makes the account of its sockets; networks: private ones; start_limits:
-            None: those of this host, without a configuration.
+            None: those of this host, without a configuration; tasks: processes and threads of all its sandboxes.
 
         Raises: NoCapacity."""
         self.admission = admission = Admission(config.concurrency, config.queue_depth)
@@ -52,6 +54,8 @@ class Allowance:
         self._own_budget = MemoryBudget(0)
         self._reserve(config.reserved_memory_mb)
         self._sockets = open_account()
+        self.tasks = TaskShare(tasks)
+        """The processes and threads of all its sandboxes."""
         self.egress = FunctionEgress(networks, function, config.egress)
         """Changed and closed by whoever deploys and removes the function, as both may wait."""
 

@@ -28,8 +28,15 @@ class Allowances:
         allowance = self._of.get(name)
         if allowance is None:
             caches = self._caches
-            limits = caches.start_limits
-            allowance = Allowance(name, config, caches.budget, caches.open_account, caches.networks, limits)
+            allowance = Allowance(
+                name,
+                config,
+                caches.budget,
+                caches.open_account,
+                caches.networks,
+                caches.start_limits,
+                caches.function_tasks,
+            )
             self._of[name] = allowance
         else:
             allowance.change(config)

@@ -85,7 +85,7 @@ class Debugged:
             log_bytes=program.log_bytes,
             is_app=program.is_app,
         )
-        self._program.socket_account = program.socket_account
+        self._program.socket_account, self._program.tasks = program.socket_account, program.tasks
         if version.config.network != "host":
             self._program.link_fd = self._port.link()
         return self._program

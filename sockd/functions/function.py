@@ -33,7 +33,7 @@ from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.image_store import ImageStore
 from sockd.images.program import Program
 from sockd.kernel.bpf.port_guard import PortGuard
-from sockd.kernel.bpf.socket_counts import UNCOUNTED, Account
+from sockd.kernel.bpf.socket_counts import NO_LIMIT, UNCOUNTED, Account
 from sockd.latency.latency import Latency
 from sockd.networks.networks import Networks
 from sockd.plain.errors import SandboxFailed, SockdError
@@ -66,6 +66,8 @@ class Caches:
     ports: PortGuard = field(default_factory=PortGuard)
     open_account: Callable[[], Account] = UNCOUNTED.account
     """Makes the account in which the sockets of a function are counted."""
+    function_tasks: int = NO_LIMIT
+    """Processes and threads that all sandboxes of a function may have."""
     failed_inits: FailedInits = field(default_factory=FailedInits)
     networks: Networks | None = None
     """Private ones; None: functions cannot have any."""
@@ -163,7 +165,7 @@ class Function:
 
     def _adopt(self, version: Version) -> None:
         """Prepare a version's initscript, Zygote and starts, and count its sockets with those of the other versions."""
-        version.program.socket_account = self.allowance.socket_account
+        version.program.socket_account, version.program.tasks = self.allowance.socket_account, self.allowance.tasks
         self._wanted = Wanted(version.view, version.program, self._conditions(version))
         self.caches.learner.adopt(version.view)
         self.caches.tree.expect(version.view.lineage, at_once=not version.record.image)

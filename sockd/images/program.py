@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from sockd.images.image_base import ImageBase
 from sockd.kernel import mounts
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION
+from sockd.kernel.task_shares import TaskShare
 from sockd.plain.errors import SockdError
 
 Network = Literal["host", "none", "private"]
@@ -112,6 +113,8 @@ class Program:
         """A descriptor that goes beside INIT, of whoever made the program."""
         self.socket_account = NO_FUNCTION
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
+        self.tasks: TaskShare | None = None
+        """The processes and threads of all sandboxes of its function; its function sets it. None: it has no function."""
 
     async def mount_image(self) -> None:
         """Have the image mounted, if it has one. Raises: ImageNotReady; SockdError, OSError."""

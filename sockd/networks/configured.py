@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_address
 
@@ -13,6 +13,7 @@ from sockd.plain.errors import BadConfig, BadFunctionConfig
 
 LEAST_ADDRESSES = 4096
 """Of `network.range`: addresses should not come round while anything remembers them."""
+GATEWAY_PORTS = (53, egress.FUNCTIONS_PORT)
 LEAST_UPLINK = 4
 """Addresses of `network.uplink`: the smallest network that has two for hosts."""
 BOUNDS: dict[str, tuple[int, int]] = {
@@ -22,6 +23,8 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "connections": (1, 1 << 20),
     "new_connections": (1, 1 << 20),
     "queries": (1, 1 << 20),
+    "all_connections": (1, 1 << 30),
+    "function_connections": (1, 1 << 30),
 }
 """Least and most of each number; of `max_rules`, as many as a sockd.toml may have."""
 
@@ -35,6 +38,7 @@ class Configured:
     uplink: IPv4Network
     denied: Sequence[IPv4Network]
     max_rules: int
+    host_ports: Sequence[int]
 
     @classmethod
     def of(cls, config: NetworkConfig) -> Configured:
@@ -46,7 +50,9 @@ class Configured:
         uplink = _addresses("uplink", config.uplink, LEAST_UPLINK)
         if addresses.overlaps(uplink):
             raise BadConfig(f"network.uplink = {config.uplink!r}: must have no address of network.range, {addresses}")
-        return cls(addresses, uplink, [_network("denied", each) for each in config.denied], config.max_rules)
+        return cls(
+            addresses, uplink, [_network("denied", each) for each in config.denied], config.max_rules, config.host_ports
+        )
 
     @property
     def closed(self) -> egress.Denied:
@@ -54,9 +60,20 @@ class Configured:
         own = {self.addresses: "network.range", self.uplink: "network.uplink"}
         return dict.fromkeys(self.denied, "network.denied") | own
 
-    def parse(self, entries: Sequence[str] | None) -> Egress:
-        """Rules as they are given. Raises: BadFunctionConfig."""
-        return egress.parse(entries, most=self.max_rules, denied=self.closed)
+    def parse(self, entries: Sequence[str] | None, host: Iterable[str] = ()) -> Egress:
+        """Rules as they are given. Args: host: addresses of the host. Raises: BadFunctionConfig."""
+        own = dict.fromkeys(map(IPv4Network, host), "it is an address of the host")
+        rules = egress.parse(entries, most=self.max_rules, denied={**own, **self.closed})
+        for port in self.unopened(rules):
+            open_ones = ", ".join(map(str, self.host_ports)) or "none"
+            raise BadFunctionConfig(
+                f"egress, host:{port}: the worker's configuration opens other ports of the host (network.host_ports): {open_ones}"
+            )
+        return rules
+
+    def unopened(self, rules: Egress) -> list[int]:
+        """The ports of the host that rules name and `network.host_ports` does not."""
+        return [port for port in rules.host_ports if port not in self.host_ports]
 
     def check_defaults(self, entries: Sequence[str] | None) -> None:
         """The rules of functions that say nothing, `[function] egress`. Raises: BadConfig."""
@@ -69,8 +86,11 @@ class Configured:
 def _check_numbers(config: NetworkConfig) -> None:
     for key, (least, most) in BOUNDS.items():
         value = getattr(config, key)
-        if not least <= value <= most:
+        if value is not None and not least <= value <= most:
             raise BadConfig(f"network.{key} = {value}: must be between {least} and {most}")
+    for port in config.host_ports:
+        if not 1 <= port <= 65535 or port in GATEWAY_PORTS:
+            raise BadConfig(f"network.host_ports, {port}: must be ports of TCP, 1 to 65535, but for 53 and 80")
     if config.least_pool > config.pool:
         raise BadConfig(f"network.least_pool = {config.least_pool}: must be at most network.pool, {config.pool}")
 

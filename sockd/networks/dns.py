@@ -20,6 +20,10 @@ _INTERNET = 1
 _RESPONSE, _TRUNCATED, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0200, 0x0100, 0x0080
 _RCODE_MASK = 0xF
 _MOST_CHAIN = 16
+HOST_NAME = "host.sockd.internal"
+"""The name of the address at which a rule `host:PORT` opens a port of the host's loopback; no nameserver is asked for it."""
+MOST_NAME = 253
+"""Characters of a name, dots included (RFC 1035): without this limit each record of an answer may point to one of 8 KB."""
 _LABEL = re.compile(rb"[A-Za-z0-9_-]{1,63}")
 _head = struct.Struct("!6H")
 _record = struct.Struct("!HHIH")
@@ -136,7 +140,7 @@ def _question(message: bytes, number: int) -> Question:
 def _name(message: bytes, at: int) -> tuple[str, int]:
     """A name, and where what follows it begins. Raises: BadMessage, IndexError."""
     labels: list[str] = []
-    end = None
+    end, length = None, 0
     for _ in range(128):
         size = message[at]
         if size >= 0xC0:  # the rest of it is elsewhere
@@ -148,6 +152,9 @@ def _name(message: bytes, at: int) -> tuple[str, int]:
         label = message[at + 1 : at + 1 + size]
         if len(label) != size or not _LABEL.fullmatch(label):
             raise BadMessage("not a host name")
+        length += 1 + size
+        if length > MOST_NAME + 1:  # each label is counted with a dot
+            raise BadMessage("a name of more than 253 characters")
         labels.append(label.decode().lower())
         at += 1 + size
     raise BadMessage("a name without end")

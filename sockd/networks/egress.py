@@ -4,6 +4,8 @@ Pure. A rule is a network, an address, a name or `internet`, with a port, a rang
 
     10.0.0.0/8:5432   192.168.7.9   api.example.com:443   *.example.com:443   internet:443   10.1.2.3:53/udp
 
+or host:5432 for a port of the host's loopback, or function:resize for a function of the worker.
+
 No rules at all are the default, the internet; an empty list is nothing.
 """
 
@@ -16,9 +18,12 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from types import MappingProxyType
 
+from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
+from sockd.networks.dns import HOST_NAME
 from sockd.plain.errors import BadFunctionConfig
 
 INTERNET = "internet"
+HOST = "host"
 NEVER = tuple(IPv4Network(each) for each in ("0.0.0.0/8", "169.254.0.0/16", "240.0.0.0/4"))
 """What no rule opens, nor an answer of DNS: this network, link-local addresses with the clouds' metadata, reserved ones."""
 UNROUTED = tuple(IPv4Network(each) for each in ("127.0.0.0/8", "224.0.0.0/4"))
@@ -31,7 +36,15 @@ PRIVATE = tuple(
     )
 )
 """What is not the internet either: IANA's special-purpose addresses of IPv4 (RFC 6890)."""
+THE_HOST = IPv4Network(PRIVATE_NAMESERVER)
+"""Where that is: the gateway, which no other rule opens (`NEVER`)."""
+FUNCTIONS_PORT = 80
+"""Of the gateway: where functions of the worker are called, as http://host.sockd.internal/run/NAME."""
+NAMES_OF_THE_HOST = frozenset((HOST_NAME.encode(), PRIVATE_NAMESERVER.encode()))
+"""Host headers of requests to it."""
 MOST_TEXT = 300
+_FUNCTION = "function:"
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*\.?", re.IGNORECASE | re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
@@ -53,10 +66,22 @@ class Rule:
     """The first and the last; None: all."""
     protocol: str
     """tcp or udp; empty: both."""
+    function: str = ""
+    """A function of the worker, which is called over the gateway (`THE_HOST`)."""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this is a port of the host."""
+        return self.network == THE_HOST
 
     def covers_name(self, name: str) -> bool:
         """Whether this is the rule of a name in lower case."""
-        return name.endswith(self.name[1:]) if self.name.startswith("*.") else name == self.name != ""
+        return covers(self.name, name)
+
+
+def covers(pattern: str, name: str) -> bool:
+    """Whether a rule's name, maybe with `*.` in front, stands for a name in lower case."""
+    return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern != ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +105,23 @@ class Egress:
 
     def resolves(self, name: str) -> bool:
         """Whether the function may ask for the addresses of a name in lower case."""
-        return self.has_internet or any(rule.covers_name(name) for rule in self.rules)
+        has_host = name == HOST_NAME and bool(self.gateway_ports)
+        return has_host or self.has_internet or any(rule.covers_name(name) for rule in self.rules)
+
+    @property
+    def host_ports(self) -> list[int]:
+        """The ports of the host's loopback."""
+        return [rule.ports[0] for rule in self.rules if rule.is_host and rule.ports is not None and not rule.function]
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The functions of the worker that may be called."""
+        return frozenset(rule.function for rule in self.rules if rule.function)
+
+    @property
+    def gateway_ports(self) -> list[int]:
+        """The ports of the gateway that are open."""
+        return [*self.host_ports, *([FUNCTIONS_PORT] if self.functions else [])]
 
 
 EVERYTHING_PUBLIC = Egress((Rule(None, "", None, ""),))
@@ -129,16 +170,28 @@ def excess(entries: Sequence[str] | None, most: int) -> str:
 def _rule(entry: str, denied: Denied) -> Rule:
     if not isinstance(entry, str) or len(entry) > MOST_TEXT:
         raise ValueError(f"a rule is a text of at most {MOST_TEXT} characters")
+    if entry.startswith(_FUNCTION):
+        return Rule(THE_HOST, "", (FUNCTIONS_PORT, FUNCTIONS_PORT), "tcp", _function(entry.removeprefix(_FUNCTION)))
     if entry.count(":") > 1 or entry.startswith("["):
         raise ValueError("private networks have no IPv6; give an IPv4 network, a name or internet")
     found = _split(entry)
     where, protocol = found["where"], found["protocol"] or ""
     ports = _ports(found["first"], found["last"])
+    if where == HOST and ports is not None:
+        if ports[0] != ports[1] or protocol == "udp":
+            raise ValueError("a port of the host is one port of TCP, such as host:5432")
+        return Rule(THE_HOST, "", ports, "tcp")
     if where == INTERNET:
         return Rule(None, "", ports, protocol)
     if re.fullmatch(r"[0-9./]+", where):
         return Rule(_network(where, denied), "", ports, protocol)
     return Rule(None, _name(where), ports, protocol)
+
+
+def _function(name: str) -> str:
+    if not _FUNCTION_NAME.fullmatch(name):
+        raise ValueError("a function's name is 1 to 64 of A-Z a-z 0-9 _ -, such as function:resize")
+    return name
 
 
 def _split(entry: str) -> re.Match[str]:
@@ -181,7 +234,7 @@ def _name(where: str) -> str:
 _WORDS = {
     INTERNET: f'write "{INTERNET}", in small letters',
     "none": "none is no rule: an empty list allows nothing, and so does --egress none as the only one",
-    "host": "host is a network and no rule",
+    HOST: 'a port of the host is given as host:PORT, such as host:5432; host alone is a network (network = "host")',
     "private": "private is a network and no rule",
 }
 """What settings call other things by, and no name of DNS is meant by."""

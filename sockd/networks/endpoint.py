@@ -40,13 +40,15 @@ class Endpoint:
         """Takes it over when its last process is gone; its pool's."""
         self.was_ready = True
         """Whether the pool had it; else it was made while somebody waited."""
+        self._granted = 0
+        """Connections; its router's."""
         self._memory = memory
         self._router = router
 
     def admit(self, policy: Policy) -> None:
         """The function's rules hold for it from now on (some 15 µs). Once. Raises: OSError."""
         assert self._router is not None and self.policy is None
-        self._router.admit(self.address, policy.chain)
+        self._granted = self._router.admit(self.address, policy.chain)
         self.policy = policy
         policy.add_user(self.address)
 
@@ -64,7 +66,7 @@ class Endpoint:
         policy, self.policy = self.policy, None
         if policy is not None:
             try:
-                router.dismiss(self.address)
+                router.dismiss(self.address, policy.chain, self._granted)
             except OSError as error:
                 # The address stays taken: nobody else may come under the rules that it has.
                 _log.error("the rules of %s could not be taken away: %s", self.address, error)

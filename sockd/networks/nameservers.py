@@ -18,7 +18,8 @@ TRY_S, TRIES = 2.0, 2
 """How long a nameserver may take, over TCP included, and how often each is asked."""
 MOST_ANSWER_BYTES = 16 << 10
 """Over TCP: some 1000 addresses. Parsing more would delay the queries of others."""
-_MOST_DATAGRAM_BYTES = 1 << 16
+_MOST_DATAGRAM_BYTES = 4096
+"""More than a query asks for (`dns.MOST_MESSAGE_BYTES`); a larger datagram is cut, and its answer is not understood."""
 
 
 class Nameservers:

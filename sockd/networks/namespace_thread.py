@@ -42,12 +42,18 @@ class NamespaceThread:
         self._executor.shutdown()
 
 
-def apply_rules(text: str) -> None:
+def apply_rules(text: str, *, check: bool = False) -> None:
     """Have nft(8) obey a text, all of it or nothing, in the calling thread's namespace.
 
+    Args: check: the kernel only says whether it would.
     Raises: FileNotFoundError: nft is not installed; OSError: the kernel refused the rules."""
     done = subprocess.run(
-        [NFT, "-f", "-"], input=text, text=True, capture_output=True, timeout=NFT_DEADLINE_S, env={"PATH": _PATH}
+        [NFT, *(["-c"] if check else []), "-f", "-"],
+        input=text,
+        text=True,
+        capture_output=True,
+        timeout=NFT_DEADLINE_S,
+        env={"PATH": _PATH},
     )
     if done.returncode:
         raise OSError(f"nft: {done.stderr.strip()[:500]}")

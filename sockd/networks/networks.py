@@ -8,27 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from sockd.confined.confined_process import Ground
 from sockd.kernel.network import network_namespaces
 from sockd.networks import egress
 from sockd.networks.configured import Configured
+from sockd.networks.connection_shares import ENTRIES, ConnectionShares
 from sockd.networks.demand import Demand
 from sockd.networks.egress import Egress
 from sockd.networks.endpoint import Reserved
 from sockd.networks.endpoint_pool import EndpointPool, NamespaceMaker
+from sockd.networks.host_addresses import ipv4_addresses
+from sockd.networks.host_proxy import HostProxy
 from sockd.networks.namespace_thread import have_nft
 from sockd.networks.policy import Policy
 from sockd.networks.resolver import Resolver
 from sockd.networks.router import Router
-from sockd.networks.ruleset import LIMITED, REFUSED, Limits
+from sockd.networks.ruleset import LIMITED, PROXIED, REFUSED, Limits, classes
 from sockd.networks.uplink import remove_leftovers
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadFunctionConfig, NetworkUnavailable
 
+ServeFunctions = Callable[[socket.socket], Awaitable[None]]
+"""Serves functions on a socket that is bound to the gateway and is owned from now on."""
+BACKLOG = 128
 FORWARD = "ipv4/ip_forward"
+TRACKED = "netfilter/nf_conntrack_max"
+USUAL_TRACKED = 1 << 16
+"""Where the kernel does not say how many connections it tracks, as it does not track any yet."""
 NO_RESOLVER = "egress: names need a resolver, and this worker has none; give networks or addresses"
 _log = logging.getLogger(__name__)
 
@@ -42,6 +52,14 @@ class Resolving:
     nameservers: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Proxying:
+    """How ports of the host are reached: what the proxy's process stands on, and its uid."""
+
+    ground: Ground
+    uid: int
+
+
 class Networks:
     """`open`, `aclose`; between them `parse`, `recorded`, `policy`, `pool`, `adjust`, `view`."""
 
@@ -51,12 +69,17 @@ class Networks:
         worker: str,
         reserve: Callable[[int], Reserved | None],
         resolving: Resolving | None = None,
+        proxying: Proxying | None = None,
     ) -> None:
-        """Args: worker: its id; reserve: sets so many bytes aside, or has none; resolving: None: names are not resolved.
+        """Args: worker: its id; reserve: sets so many bytes aside, or has none; resolving: None: names are not resolved;
+            proxying: None: no port of the host is opened.
 
         Raises: BadConfig."""
         self._resolving = resolving
         self._resolver: Resolver | None = None
+        self._proxying = proxying
+        self._proxy: HostProxy | None = None
+        self._serve: ServeFunctions | None = None
         self._policy_of: dict[str, Policy] = {}
         self._config = config
         self._worker = worker
@@ -78,9 +101,10 @@ class Networks:
         worker: str,
         reserve: Callable[[int], Reserved | None],
         resolving: Resolving | None = None,
+        proxying: Proxying | None = None,
     ) -> Networks:
         """Remove what a killed worker of this id left. Args: as the constructor's. Raises: BadConfig."""
-        networks = cls(config, worker, reserve, resolving)
+        networks = cls(config, worker, reserve, resolving, proxying)
         try:
             await asyncio.to_thread(remove_leftovers, worker)
         except OSError as error:
@@ -91,7 +115,7 @@ class Networks:
         """A function's rules, as they are given. Args: entries: as in sockd.toml; None: the default.
 
         Raises: BadFunctionConfig."""
-        rules = self.configured.parse(entries)
+        rules = self.configured.parse(entries, ipv4_addresses())
         if rules.has_names and self._resolving is None:
             raise BadFunctionConfig(NO_RESOLVER)
         return rules
@@ -103,7 +127,11 @@ class Networks:
         rules, errors = egress.recorded(entries, denied=self.configured.closed)
         too_many = egress.excess(entries, self.configured.max_rules)
         unresolved = NO_RESOLVER if rules.has_names and self._resolving is None else ""
-        return rules, [*errors, *filter(None, (too_many, unresolved))]
+        unopened = [
+            f"egress, host:{port}: is not open any more (network.host_ports)"
+            for port in self.configured.unopened(rules)
+        ]
+        return rules, [*errors, *filter(None, (too_many, unresolved)), *unopened]
 
     async def policy(self, rules: Egress) -> Policy:
         """The rules of one function, in force; the caller closes it. Raises: NetworkUnavailable."""
@@ -151,9 +179,22 @@ class Networks:
             "policies": len(self._policies),
             "resolved": 0 if self._resolver is None else self._resolver.answered,
             "packets_refused": 0 if self.router is None else self.router.count(REFUSED),
+            "host_connections": 0 if self.router is None else self.router.count(PROXIED),
             "packets_limited": 0 if self.router is None else self.router.count(LIMITED),
             "rules_restored": 0 if self.router is None else self.router.uplink.rules.restored,
         }
+
+    async def serve_functions(self, serve: ServeFunctions) -> None:
+        """Have functions call others over the gateway: now, or when the router is made. Once."""
+        async with self._opening:
+            self._serve = serve
+            if self.router is not None:
+                await serve(await self.router.bound(egress.FUNCTIONS_PORT))
+
+    def egress_of(self, address: str) -> Egress | None:
+        """The rules of the function that an endpoint's address belongs to; None: it has none now."""
+        policy = self._policy_of.get(address)
+        return policy.egress if policy is not None else None
 
     async def aclose(self) -> None:
         """Take everything down; sandboxes that are left reach nothing any more."""
@@ -163,6 +204,8 @@ class Networks:
             await asyncio.wait(self._tasks)
         if self._resolver is not None:
             await self._resolver.aclose()
+        if self._proxy is not None:
+            await self._proxy.aclose()
         router, self.router = self.router, None
         if router is not None:
             await router.close()
@@ -173,6 +216,9 @@ class Networks:
             if self.router is None:
                 self.router = await self._open_router()
                 await self._open_resolver(self.router)
+                await self._open_proxy(self.router)
+                if self._serve is not None:
+                    await self._serve(await self.router.bound(egress.FUNCTIONS_PORT))
         return self.router
 
     async def _open_router(self) -> Router:
@@ -185,16 +231,27 @@ class Networks:
                 raise NetworkUnavailable("the host forwards no packets: sysctl -w net.ipv4.ip_forward=1")
             network_namespaces.set_sysctl(FORWARD, 1)
             _log.warning("network.ip_forward: the host forwards packets from now on (net.ipv4.ip_forward was 0)")
+        most = Limits(self._config.connections, self._config.new_connections, self._config.queries)
         try:
             return await Router.open(
                 self._worker,
                 addresses=self.configured.addresses,
                 uplink=self.configured.uplink,
                 never=[*egress.NEVER, *self.configured.denied],
-                most=Limits(self._config.connections, self._config.new_connections, self._config.queries),
+                most=most,
+                shares=self._shares([each.connections for each in classes(most)]),
             )
         except OSError as error:
             raise NetworkUnavailable(f"{error}; see `sockd doctor`") from error
+
+    def _shares(self, sizes: Sequence[int]) -> ConnectionShares:
+        """POLICY: half of the host's table of tracked connections is left to the host, and a function has half of the rest."""
+        config = self._config
+        entries = tracked_connections() // 2
+        most = entries // ENTRIES if config.all_connections is None else config.all_connections
+        return ConnectionShares(
+            sizes, most, most // 2 if config.function_connections is None else config.function_connections
+        )
 
     async def _open_resolver(self, router: Router) -> None:
         if self._resolving is not None:
@@ -203,6 +260,13 @@ class Networks:
             never = [*egress.NEVER, *egress.UNROUTED, *configured.denied, configured.addresses, configured.uplink]
             of = self._policy_of.get
             self._resolver = Resolver(resolving.ground, resolving.uid, queries, resolving.nameservers, of, never)
+
+    async def _open_proxy(self, router: Router) -> None:
+        if self._proxying is not None and self.configured.host_ports:
+            listeners = {port: await router.bound(port) for port in self.configured.host_ports}
+            for each in listeners.values():
+                each.listen(BACKLOG)
+            self._proxy = HostProxy(self._proxying.ground, self._proxying.uid, listeners)
 
     def _policy_gone(self, policy: Policy) -> None:
         self._policies.discard(policy)
@@ -218,3 +282,11 @@ class Networks:
             await policy.remove()
         except OSError as error:
             _log.error("a function's rules could not be removed: %s", error)
+
+
+def tracked_connections() -> int:
+    """Return how many connections the host's kernel tracks at most."""
+    try:
+        return int(network_namespaces.sysctl(TRACKED))
+    except (OSError, ValueError):
+        return USUAL_TRACKED

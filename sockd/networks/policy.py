@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 
 from sockd.networks import ruleset
-from sockd.networks.egress import Egress
+from sockd.networks.egress import Egress, covers
 from sockd.networks.router import Router
 
 _numbers = itertools.count(1)
@@ -64,11 +64,15 @@ class Policy:
             await self._router.apply(ruleset.chain(new, self._now))
             self._now = new
 
-    def open_name(self, name: str, addresses: Sequence[IPv4Address], ttl_s: float) -> None:
+    @property
+    def number(self) -> int:
+        """The number of the rules as they are now; other rules of the same function have another one."""
+        return self._now.mark
+
+    async def open_name(self, name: str, addresses: Sequence[IPv4Address], ttl_s: float) -> None:
         """Open the addresses of a name, by the rules that name it. Args: name: in lower case. Raises: OSError."""
-        for names, rule in self._now.sets().items():
-            if addresses and rule.covers_name(name):
-                self._router.answer(names, [str(each) for each in addresses], ttl_s)
+        sets = [each for each, pattern in self._now.sets().items() if covers(pattern, name)]
+        await self._router.answers.put(sets, [str(each) for each in addresses], ttl_s)
 
     def add_user(self, address: str) -> None:
         """An endpoint has these rules."""

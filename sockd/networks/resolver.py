@@ -7,6 +7,7 @@ the rules of the function that an address belongs to, and addresses are opened b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -18,6 +19,7 @@ from sockd.confined.confined_process import ConfinedProcess, Ground
 from sockd.confined.software import Places, software
 from sockd.networks import dns
 from sockd.networks.policy import Policy
+from sockd.networks.query_shares import MOST_QUERIES
 
 MODULE = "sockd.networks.resolver_process"
 MEMORY_BYTES, TMP_BYTES, PIDS = 64 << 20, 1 << 20, 4
@@ -61,6 +63,7 @@ class Resolver:
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         self._running = self._loop.create_task(self._run())
+        self._opening: set[asyncio.Task[None]] = set()
         self.answered = 0
         """Names that were opened."""
 
@@ -105,34 +108,56 @@ class Resolver:
                 closing.cancel()
             finally:
                 self._loop.remove_reader(ours)
+                if self._opening:
+                    await asyncio.wait(self._opening)
                 await process.close()
                 await ended
 
     def _asked(self, wire: socket.socket) -> None:
         try:
             data = wire.recv(MOST_MESSAGE_BYTES)
-            if data:
-                wire.send(json.dumps(self._reply(json.loads(data))).encode())
-            else:
+            if not data:
                 self._loop.remove_reader(wire)
+                return
+            what = json.loads(data)
+            if "addresses" not in what:
+                self._tell(wire, self._permission(what))
+            elif len(self._opening) < MOST_QUERIES:
+                opening = self._loop.create_task(self._open(wire, what))
+                self._opening.add(opening)
+                opening.add_done_callback(self._opening.discard)
         except BlockingIOError:
-            return  # it does not read; what it asked is asked again by the function
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.error("the resolver of private networks asked for what we do not know: %r", error)
+            return
+        except (OSError, *_BAD) as error:
+            _log.error(_UNKNOWN, error)
 
-    def _reply(self, what: dict[str, Any]) -> dict[str, Any]:
+    def _tell(self, wire: socket.socket, reply: dict[str, Any]) -> None:
+        with contextlib.suppress(BlockingIOError):  # it does not read; what it asked is asked again by the function
+            wire.send(json.dumps(reply).encode())
+
+    def _permission(self, what: dict[str, Any]) -> dict[str, Any]:
+        policy = self._policy_of(str(what["source"]))
+        if policy is None:
+            return {"id": int(what["id"]), "may": False, "relay": False, "rules": 0}
+        may = policy.egress.resolves(str(what["name"]))
+        return {"id": int(what["id"]), "may": may, "relay": policy.egress.has_internet, "rules": policy.number}
+
+    async def _open(self, wire: socket.socket, what: dict[str, Any]) -> None:
+        try:
+            self._tell(wire, await self._opened(what))
+        except (OSError, *_BAD) as error:  # OSError: the process has ended
+            _log.error(_UNKNOWN, error)
+
+    async def _opened(self, what: dict[str, Any]) -> dict[str, Any]:
         number, name = int(what["id"]), str(what["name"])
         policy = self._policy_of(str(what["source"]))
-        may = policy is not None and policy.egress.resolves(name)
-        if "addresses" not in what:
-            return {"id": number, "may": may, "relay": policy is not None and policy.egress.has_internet}
-        if policy is None or not may:
+        if policy is None or not policy.egress.resolves(name):
             return {"id": number, "code": dns.NO_SUCH_NAME, **_NOTHING}
         found = [IPv4Address(each) for each in what["addresses"]]
         allowed = [each for each in found if not any(each in network for network in self._never)]
         ttl_s = min(max(int(what["ttl_s"]), LEAST_TTL_S), MOST_TTL_S)
         try:
-            policy.open_name(name, allowed, ttl_s + GRACE_S)
+            await policy.open_name(name, allowed, ttl_s + GRACE_S)
         except OSError as error:
             _log.warning("the addresses of %.80r were not opened: %s", name, error)
             return {"id": number, "code": dns.SERVER_FAILURE, **_NOTHING}
@@ -140,6 +165,8 @@ class Resolver:
         return {"id": number, "code": dns.NO_ERROR, "addresses": [str(each) for each in allowed], "ttl_s": ttl_s}
 
 
+_BAD = (ValueError, KeyError, TypeError)
+_UNKNOWN = "the resolver of private networks asked for what we do not know: %r"
 _NOTHING: dict[str, Any] = {"addresses": [], "ttl_s": 0}
 
 

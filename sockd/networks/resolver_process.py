@@ -5,7 +5,7 @@
 It parses what functions and nameservers send, and decides nothing: of each name it asks the daemon whether its function may
 resolve it, and it answers with what the daemon has opened. On the wire are objects of JSON, one a message:
 
-    {"id", "source", "name"}                          -> {"id", "may", "relay"}
+    {"id", "source", "name"}                          -> {"id", "may", "relay", "rules"}
     {"id", "source", "name", "addresses", "ttl_s"}    -> {"id", "code", "addresses", "ttl_s"}
 """
 
@@ -18,13 +18,16 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
+from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
 from sockd.networks import dns
 from sockd.networks.lookups import Lookups
 from sockd.networks.nameservers import Nameservers
 from sockd.networks.query_shares import QueryShares
+from sockd.plain.single_flight import SingleFlight
 
 MOST_READ = 64
 """Queries that are read before nameservers and the daemon are heard again."""
@@ -35,6 +38,8 @@ DAEMON_S = 5.0
 _MESSAGE_BYTES = 1 << 16
 _NEVER_FORWARDED = (dns.SVCB, dns.HTTPS)
 """Kinds of records that lead to addresses which nobody opens."""
+HOST_TTL_S = 3600
+_GATEWAY = IPv4Address(PRIVATE_NAMESERVER)
 _FAILED = dns.Addresses([], 0, dns.SERVER_FAILURE)
 
 
@@ -49,6 +54,7 @@ class ResolverProcess:
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asking = asyncio.Lock()
         self._lookups = Lookups(self._look_up)
+        self._asking_nameservers: SingleFlight[tuple[str, int], bytes | None] = SingleFlight()
         self._number = 0
         self._shares = QueryShares()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,17 +115,21 @@ class ResolverProcess:
             return dns.answer(asked, _FAILED)
         if not permission["may"]:
             return dns.answer(asked, dns.Addresses([], 0, dns.NO_SUCH_NAME))
+        if asked.name == dns.HOST_NAME:
+            return dns.answer(asked, dns.Addresses([_GATEWAY] if asked.kind == dns.A else [], HOST_TTL_S))
         if asked.kind == dns.A:
-            return dns.answer(asked, await self._lookups.addresses(source, asked.name))
+            return dns.answer(asked, await self._lookups.addresses(source, asked.name, permission["rules"]))
         if asked.kind == dns.AAAA:
-            return dns.answer(asked, dns.Addresses([], 0, await self._lookups.code(source, asked.name)))
+            return dns.answer(
+                asked, dns.Addresses([], 0, await self._lookups.code(source, asked.name, permission["rules"]))
+            )
         if asked.kind in _NEVER_FORWARDED or not permission["relay"]:
             return dns.answer(asked, dns.Addresses([], 0))
         return await self._forward(asked)
 
     async def _look_up(self, source: str, name: str) -> dns.Addresses:
         """The addresses of a name that the source may ask for; they are open when this returns."""
-        message = await self._nameservers.ask(name, dns.A)
+        message = await self._ask_nameservers(name, dns.A)
         if message is None:
             return _FAILED
         try:
@@ -134,8 +144,12 @@ class ResolverProcess:
 
     async def _forward(self, asked: dns.Question) -> bytes:
         """One datagram, whatever size the client announced: nobody answers TCP here, and no hop between drops fragments."""
-        message = await self._nameservers.ask(asked.name, asked.kind)
+        message = await self._ask_nameservers(asked.name, asked.kind)
         return dns.answer(asked, _FAILED) if message is None else asked.number.to_bytes(2) + message[2:]
+
+    async def _ask_nameservers(self, name: str, kind: int) -> bytes | None:
+        """Their answer; however many functions wait for it, one query is under way."""
+        return await self._asking_nameservers.do((name, kind), partial(self._nameservers.ask, name, kind))
 
     async def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
         """The daemon's reply. Raises: TimeoutError."""

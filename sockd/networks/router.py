@@ -10,8 +10,9 @@ import asyncio
 import fcntl
 import os
 import socket
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from ipaddress import IPv4Network
 
 from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
@@ -19,6 +20,9 @@ from sockd.kernel.network.netlink import NETFILTER, ROUTE, Message, NetlinkSocke
 from sockd.kernel.network.nfnetlink import Element
 from sockd.networks import ruleset
 from sockd.networks.addresses import Addresses
+from sockd.networks.answers import Answers
+from sockd.networks.connection_shares import ConnectionShares
+from sockd.networks.host_addresses import HostAddresses
 from sockd.networks.namespace_thread import NamespaceThread, apply_rules
 from sockd.networks.uplink import Uplink
 
@@ -40,13 +44,24 @@ class Router:
     """`open` makes it, `close` takes it down; both are called in the host's namespace."""
 
     def __init__(
-        self, thread: NamespaceThread, namespace: int, rules: NetlinkSocket, uplink: Uplink, addresses: Addresses
+        self,
+        thread: NamespaceThread,
+        namespace: int,
+        rules: NetlinkSocket,
+        uplink: Uplink,
+        addresses: Addresses,
+        host: HostAddresses,
+        answers: Answers,
+        shares: ConnectionShares,
     ) -> None:
         self.namespace = namespace
         self.uplink = uplink
         self.addresses = addresses
+        self.answers = answers
+        self._shares = shares
         self._thread = thread
         self._rules = rules
+        self._host = host
         self._index = FIRST_INDEX
 
     @classmethod
@@ -58,12 +73,14 @@ class Router:
         uplink: IPv4Network,
         never: Sequence[IPv4Network],
         most: ruleset.Limits,
+        shares: ConnectionShares,
     ) -> Router:
         """Args:
             worker: the worker's id; addresses: of endpoints; uplink: where the link to the host takes its own from.
             never: what no rule of a function opens, beside these two; most: of one sandbox.
+            shares: divides connections among sandboxes, by the classes of `most`.
         Raises: FileNotFoundError: no nft(8); OSError: the kernel lacks something; BadConfig."""
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             thread = NamespaceThread()
             stack.callback(thread.close)
             namespace = await thread.run(network_namespaces.current)
@@ -71,10 +88,15 @@ class Router:
             await thread.run(_set_up, ruleset.router([*never, addresses, uplink], most))
             rules = await thread.run(NetlinkSocket.open, NETFILTER)
             stack.callback(rules.close)
+            answers = Answers(await thread.run(NetlinkSocket.open, NETFILTER))
+            stack.push_async_callback(answers.aclose)
+            host = await asyncio.to_thread(HostAddresses.open, partial(_change_host, rules))
+            stack.callback(host.close)
             link = await asyncio.to_thread(Uplink.open, worker, namespace, uplink)
             link.rules.watch()
+            host.watch()
             stack.pop_all()
-            return cls(thread, namespace, rules, link, Addresses(addresses))
+            return cls(thread, namespace, rules, link, Addresses(addresses), host, answers, shares)
 
     async def apply(self, text: str) -> None:
         """Obey rules, all of them or none. Raises: OSError."""
@@ -83,6 +105,10 @@ class Router:
     async def nameserver(self) -> socket.socket:
         """A socket that gets what functions send to their nameserver; the caller's. Raises: OSError."""
         return await self._thread.run(_nameserver)
+
+    async def bound(self, port: int) -> socket.socket:
+        """A socket that is bound to a port of the gateway, for functions; the caller's. Raises: OSError."""
+        return await self._thread.run(_bound, port)
 
     async def connect(self, namespace: int, address: str) -> None:
         """Make a namespace an endpoint of this router: a link, an address, nobody's rules, so that all it sends is refused.
@@ -93,20 +119,29 @@ class Router:
         copy = fcntl.fcntl(namespace, fcntl.F_DUPFD_CLOEXEC, 3)
         await self._thread.run(_connect, copy, self._index, address, self.uplink.mtu)
 
-    def admit(self, address: str, chain: str) -> None:
-        """What comes from an address is judged by a function's chain from now on (some 15 µs). Raises: OSError."""
-        self._rules.exchange(nfnetlink.batch(nfnetlink.add(ruleset.TABLE, ruleset.POLICIES, [Element(address, chain)])))
+    def admit(self, address: str, chain: str) -> int:
+        """Have what comes from an address judged by a function's chain from now on (some 15 µs).
 
-    def dismiss(self, address: str) -> None:
-        """What comes from an address is refused from now on (some 15 µs). Raises: OSError."""
-        self._rules.exchange(nfnetlink.batch(nfnetlink.delete(ruleset.TABLE, ruleset.POLICIES, [Element(address)])))
+        Returns: the connections that it is granted, for `dismiss`. Raises: OSError."""
+        granted = self._shares.take(chain)
+        chains = (ruleset.class_chain(granted), ruleset.host_chain(chain), chain)
+        try:
+            self._change(nfnetlink.add, [Element(address, each) for each in chains])
+        except BaseException:
+            self._shares.give_back(chain, granted)
+            raise
+        return granted
 
-    def answer(self, names: str, addresses: Sequence[str], ttl_s: float) -> None:
-        """Open addresses that a name stands for, for so long from now on, whether or not they are open. Raises: OSError."""
-        elements = [Element(each, timeout_ms=max(1, int(ttl_s * 1000))) for each in addresses]
-        # An element that is there keeps its old end, whatever is added: it is taken out and put in, in one transaction.
-        steps = (nfnetlink.add, nfnetlink.delete, nfnetlink.add)
-        self._rules.exchange(nfnetlink.batch(*(step(ruleset.TABLE, names, elements) for step in steps)))
+    def dismiss(self, address: str, chain: str, granted: int) -> None:
+        """Refuse what comes from an address from now on (some 15 µs). Args: granted: what `admit` returned. Raises: OSError."""
+        self._change(nfnetlink.delete, [Element(address)] * 3)
+        self._shares.give_back(chain, granted)
+
+    def _change(self, step: Callable[..., Message], elements: Sequence[Element]) -> None:
+        """Add or delete the entries of an address. One acknowledgement is enough: all is obeyed, or nothing."""
+        maps = (ruleset.CLASSES, ruleset.HOSTS, ruleset.POLICIES)
+        *first, last = [step(ruleset.TABLE, name, [each]) for name, each in zip(maps, elements, strict=True)]
+        self._rules.exchange(nfnetlink.batch(*map(nfnetlink.unacknowledged, first), last))
 
     def count(self, counter: str) -> int:
         """Packets that a counter of the router's table has counted. Raises: OSError."""
@@ -114,6 +149,8 @@ class Router:
 
     async def close(self) -> None:
         """Take it down; endpoints that are left reach nothing any more. Raises: OSError."""
+        self._host.close()
+        await self.answers.aclose()
         await self.uplink.rules.unwatch()
         try:
             await asyncio.to_thread(self.uplink.close)
@@ -133,10 +170,29 @@ def _set_up(rules: str) -> None:
     apply_rules(rules)
 
 
+def _change_host(rules: NetlinkSocket, new: Collection[str], gone: Collection[str]) -> None:
+    """Change the set of the host's addresses. Raises: OSError; unchanged."""
+    steps = [(nfnetlink.add, new), (nfnetlink.delete, gone)]
+    messages = [step(ruleset.TABLE, ruleset.HOST, [*map(Element, each)]) for step, each in steps if each]
+    if messages:
+        rules.exchange(nfnetlink.batch(*messages))
+
+
 def _nameserver() -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
         sock.bind((ruleset.GATEWAY, 53))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _bound(port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((ruleset.GATEWAY, port))
     except BaseException:
         sock.close()
         raise

@@ -20,6 +20,7 @@ from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
 from sockd.kernel.network.netlink import NETFILTER, ROUTE, Message, NetlinkSocket
 from sockd.networks import ruleset
 from sockd.networks.host_rules import HostRules
+from sockd.networks.namespace_thread import apply_rules
 from sockd.plain.errors import BadConfig
 
 PREFIX = 30
@@ -64,7 +65,8 @@ class Uplink:
         try:
             uplink._host_end(str(ours))
             table = table_of(worker)
-            uplink.rules = HostRules.open(table, ruleset.host(table, uplink.link, uplink.address), uplink.cut)
+            text = ruleset.host if judges_by_destination() else ruleset.host_without_fib
+            uplink.rules = HostRules.open(table, text(table, uplink.link, uplink.address), uplink.cut)
         except BaseException:
             remove_leftovers(worker)
             raise
@@ -115,6 +117,15 @@ class Uplink:
                 rtnetlink.link_up(index),
             ]
         )
+
+
+def judges_by_destination() -> bool:
+    """Whether this kernel can tell the host's own addresses before it translates destinations; nothing is changed."""
+    try:
+        apply_rules(ruleset.host("sockd-check", "check", "198.18.0.1"), check=True)
+    except OSError:
+        return False
+    return True
 
 
 def link_of(worker: str) -> str:

@@ -142,6 +142,12 @@ class SandboxConfig(Slice, frozen=True):
     """IP sockets that all sandboxes have open together; None is half as many as the host has ephemeral ports."""
     function_sockets: int | None = None
     """Of those, what all sandboxes of one function may have; None is half of them."""
+    pids: int | None = None
+    """Processes and threads that everything in sockd's cgroups may have together; None is half of what the host may have
+    (kernel.pid_max, kernel.threads-max, the cgroup of the worker)."""
+    function_pids: int | None = None
+    """Of those, what all sandboxes of one function may have; None is half of them. The more sandboxes of a function there are,
+    the fewer each may have, and at least 64."""
     roots: Literal["auto", "late", "early"] = "auto"
     """When a sandbox's root is put together; late gives spares and a /proc of one's own (`images/assembly.py`)."""
     pause_after_s: float = 0.05
@@ -194,6 +200,14 @@ class NetworkConfig(Slice, frozen=True):
     """Open connections of one sandbox."""
     new_connections: int = 4096
     """New connections of one sandbox at once, and as many again every two minutes: for so long the host remembers each."""
+    all_connections: int | None = None
+    """Open connections of all sandboxes together; None is so many that half of the host's table of tracked connections
+    (net.netfilter.nf_conntrack_max) stays free, ended ones included."""
+    function_connections: int | None = None
+    """Of those, what all sandboxes of one function may have; None is half of them. The more sandboxes there are, the fewer each
+    may have (`connections`, and new ones in proportion), and at least 64, if `connections` is not less."""
+    host_ports: tuple[int, ...] = ()
+    """Ports of TCP on the host's loopback that functions with a private network may name in `egress` (host:PORT). Empty: none."""
     queries: int = 1024
     """DNS queries of one sandbox per second; more are dropped. The default is AWS's."""
     denied: tuple[str, ...] = ("100.100.100.200", "168.63.129.16", "192.0.0.192")

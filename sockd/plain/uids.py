@@ -7,12 +7,12 @@ from __future__ import annotations
 
 ROOT_UIDS = 1 << 30
 """Of the Zygotes and sandboxes of one farm: the worker's own interpreter from the base on, all others above it."""
-ENGINE_BELOW, COMPILER_BELOW, RESOLVER_BELOW, AGENT_BELOW, IMPORTER_BELOW = range(1, 6)
+ENGINE_BELOW, COMPILER_BELOW, RESOLVER_BELOW, AGENT_BELOW, IMPORTER_BELOW, PROXY_BELOW = range(1, 7)
 """How far below the base: the initscript engine and compiler (unless `initscripts.uid` is set), the resolver of names, the agent
-that serves images and the process that reads their layers."""
+that serves images, the process that reads their layers, and the proxy to ports of the host."""
 
 
 def confined(base_uid: int, engine_uid: int | None = None) -> list[range]:
     """All uids that a worker gives to what it confines, on the host. Args: engine_uid: `initscripts.uid`."""
     engine = [range(engine_uid - 1, engine_uid + 1)] if engine_uid is not None else []
-    return [range(base_uid - IMPORTER_BELOW, base_uid + 2 * ROOT_UIDS), *engine]
+    return [range(base_uid - PROXY_BELOW, base_uid + 2 * ROOT_UIDS), *engine]

@@ -19,6 +19,7 @@ from sockd.images.root import Root
 from sockd.kernel import pidfds
 from sockd.kernel.bpf.socket_counts import NO_FUNCTION
 from sockd.kernel.cgroups.tree import Cgroup
+from sockd.kernel.task_shares import TaskGrant
 from sockd.networks.endpoint import Endpoint
 from sockd.networks.policy import Policy
 from sockd.plain.errors import OutOfMemory, SandboxDied, SandboxFailed, SockdError
@@ -52,6 +53,8 @@ class SandboxProcess:
     """When its network was asked for, and when it had it (CLOCK_MONOTONIC)."""
     image: ImageBase | None = None
     """In which it has its root: held until its last process has ended."""
+    grant: TaskGrant | None = None
+    """Its part of its function's processes and threads; None: it is a spare, or has no function."""
 
     @classmethod
     async def fork(
@@ -75,7 +78,10 @@ class SandboxProcess:
                 undo.callback(image.let_go)
             cgroup = parts.cgroups.take()
             undo.callback(parts.cgroups.give_back, cgroup)
-            cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
+            grant = _grant(program, limits)
+            if grant is not None:
+                undo.callback(grant.close)
+            cgroup.limit(limits.memory_bytes, limits.pids if grant is None else grant.tasks, limits.cpus)
             cgroup.limit_sockets(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
             uid = zygote.take_uid()
             undo.callback(zygote.give_back_uid, uid)
@@ -88,6 +94,7 @@ class SandboxProcess:
                 process = cls(parts, zygote, uid, limits, cgroup, ends.output, ends.sock, reservation, root, endpoint)
                 process.network_ns = network_ns
                 process.image = image
+                process.grant = grant
                 fds = (root.fd, ends.channel_fd, ends.output_fd)
                 process.pidfd = await zygote.fork(
                     uid, endpoint, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
@@ -118,7 +125,8 @@ class SandboxProcess:
         limits = program.limits
         assert limits.network == self.limits.network
         self._admit(program)
-        self.cgroup.limit(limits.memory_bytes, limits.pids, limits.cpus)
+        self.grant = _grant(program, limits)
+        self.cgroup.limit(limits.memory_bytes, limits.pids if self.grant is None else self.grant.tasks, limits.cpus)
         self.cgroup.limit_sockets(limits.sockets, program.socket_account)
         if not limits.same_tmp(self.limits):
             self._root.replace_tmp(limits)
@@ -208,6 +216,8 @@ class SandboxProcess:
             if self._endpoint is not None:
                 self._endpoint.take_back(self._endpoint)
             self._reservation.close()
+            if self.grant is not None:
+                self.grant.close()
             if self.image is not None:
                 self.image.let_go()
             if gone is not None:
@@ -224,3 +234,8 @@ class SandboxProcess:
         fd, self.pidfd = self.pidfd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _grant(program: Program | None, limits: Limits) -> TaskGrant | None:
+    """Grant a sandbox its processes and threads; None: it belongs to no function, and has what its limits say."""
+    return program.tasks.take(limits.pids) if program is not None and program.tasks is not None else None

@@ -29,7 +29,11 @@ def guard_sockets(tree: CgroupTree, config: SandboxConfig, network: NetworkConfi
     Raises: BadConfig."""
     denied = denied_networks(network)
     try:
-        tree.deny_networks(denied, [(each, DNS_PORT) for each in {*nameservers(), *network.nameservers}])
+        unguarded = tree.deny_networks(denied, [(each, DNS_PORT) for each in {*nameservers(), *network.nameservers}])
+        if unguarded:
+            _log.warning(
+                "functions with the host's network may reach metadata services (see `sockd doctor`): %s", unguarded
+            )
     except OSError as error:
         _log.warning("functions with the host's network reach metadata services (see `sockd doctor`): %s", error)
     try:

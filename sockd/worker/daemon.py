@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -50,12 +51,14 @@ from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.page.sources import WorkerSources
 from sockd.http.run.worker_api import Progress, Tree
+from sockd.http.sandbox_front import SandboxFront
 from sockd.http.urls.door import UrlDoor
 from sockd.http.wire.buffers import BufferBudget, buffer_bytes
 from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp, bind_unix, parse_listen, url_of
 from sockd.kernel.bpf.port_guard import PortGuard
+from sockd.networks.networks import Networks
 from sockd.observe.observations import Observations
 from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
@@ -370,7 +373,9 @@ async def serve(config: Config) -> int:
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
         await worker.rebuild_zygotes()
-        servers = await _open_doors(daemon, access, viewers, managers, config, state, stack, worker.ports)
+        servers = await _open_doors(
+            daemon, access, viewers, managers, config, state, stack, worker.ports, worker.networks
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, 0)
         worker.open_engine([server.port for server in (servers[0], *servers[3:])])
@@ -430,6 +435,7 @@ async def _open_doors(
     state: StateDir,
     stack: AsyncExitStack,
     ports: PortGuard,
+    networks: Networks,
 ) -> list[HttpServer]:
     """The public port, the same functions over a Unix socket that everybody opens, the management socket that only managers
     open, and its port for those with a key, if there is one."""
@@ -482,6 +488,16 @@ async def _open_doors(
     daemon.url = url_of(config.http.listen, front.port)
     for server in servers:
         await server.start()
+
+    async def serve_functions(sock: socket.socket) -> None:
+        app = SandboxFront(
+            *(daemon, config.http), replays=public.replays, callers=callers, egress_of=networks.egress_of
+        )
+        gateway = HttpServer(app, [sock], limits=limits, keep_alive_s=config.http.keep_alive_s, buffers=buffers)
+        stack.push_async_callback(gateway.aclose, 0.0)
+        await gateway.start()
+
+    await networks.serve_functions(serve_functions)
     return servers
 
 

@@ -192,6 +192,7 @@ def watch(metrics: Metrics, worker: Worker) -> None:
         (metrics.counter, "pool_hits", "Networks that were ready when a start needed one."),
         (metrics.counter, "pool_misses", "Networks made on the critical path."),
         (metrics.counter, "resolved", "Names of rules whose addresses were opened."),
+        (metrics.counter, "host_connections", "Connections to ports of the host that functions may reach."),
         (metrics.counter, "packets_refused", "Packets of functions that no rule of theirs allows."),
         (
             metrics.counter,

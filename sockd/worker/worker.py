@@ -70,10 +70,10 @@ from sockd.latency import favordynmods
 from sockd.latency.latency import Latency
 from sockd.networks import resolver
 from sockd.networks.namespace_thread import have_nft
-from sockd.networks.networks import Networks, Resolving
+from sockd.networks.networks import Networks, Proxying, Resolving
 from sockd.plain.config import MB, Config, ZygoteConfig
 from sockd.plain.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
-from sockd.plain.uids import ENGINE_BELOW, RESOLVER_BELOW, ROOT_UIDS
+from sockd.plain.uids import ENGINE_BELOW, PROXY_BELOW, RESOLVER_BELOW, ROOT_UIDS
 from sockd.registry.function_urls import FunctionUrls
 from sockd.registry.registry import Registry
 from sockd.registry.secrets import Vault, key_path
@@ -83,6 +83,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox_pipes import SandboxPipes
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
+from sockd.sandbox.task_limits import function_task_limit, limit_tasks
 from sockd.worker.image_parts import ImageParts
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
@@ -228,6 +229,7 @@ class Worker:
             *limits,
             latency,
             *guards,
+            function_task_limit(groups, config.sandbox),
             networks=networks,
             images=images,
             programs=programs,
@@ -301,6 +303,7 @@ async def _cgroups(
     stack.callback(tree.destroy_all, KILL_DEADLINE_S)
     stack.callback(tree.close)
     guard_sockets(tree, config.sandbox, config.network)
+    limit_tasks(tree, config.sandbox)
     cgroups = CgroupPool(tree, config.sandbox.cgroup_pool, quick_moves=favordynmods.is_shown())
     await cgroups.start()
     stack.push_async_callback(cgroups.aclose)
@@ -312,13 +315,14 @@ async def _networks(
 ) -> Networks:
     """Private networks, and what their resolver stands on where there can be one. Nothing is started."""
     asked = config.network.nameservers or tuple(nameservers())
-    resolving = None
-    if asked and config.network.private and have_nft():
+    resolving = proxying = None
+    if (asked or config.network.host_ports) and config.network.private and have_nft():
         root, places = state.path / "resolver", resolver.places()
         stack.callback(built(root, places).close)
         ground = ground_on(root, places, cgroups.take, cgroups.give_back)
-        resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_BELOW, asked)
-    networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving)
+        resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_BELOW, asked) if asked else None
+        proxying = Proxying(ground, config.sandbox.base_uid - PROXY_BELOW)
+    networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving, proxying)
     stack.push_async_callback(networks.aclose)
     networks.configured.check_defaults(config.function.egress)
     return networks

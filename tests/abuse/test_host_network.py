@@ -58,6 +58,45 @@ def test_nothing_in_a_sandbox_binds_the_workers_ports(house: PrivateWorker, happ
     assert set(free.values()) == {"ok"}, free
 
 
+def misled(event: Any) -> Any:
+    """What the kernel says of datagrams to a denied address: named, corked, connected to, and as the first stop of a route."""
+    host, links = event
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    def routed(sock: socket.socket, link: int) -> None:
+        if family == socket.AF_INET6:  # a segment routing header (RFC 8754), and the link in IPV6_PKTINFO
+            segments = bytes([0, 4, 4, 1, 1, 0, 0, 0]) + bytes(16) + socket.inet_pton(family, host)
+            sock.setsockopt(socket.IPPROTO_IPV6, 57, segments)
+            sock.sendmsg([b"x"], [(socket.IPPROTO_IPV6, 50, bytes(16) + link.to_bytes(4, "little"))], 0, ("::1", 80))
+        else:  # a loose source route (RFC 791), for which Linux wants CAP_NET_RAW
+            sock.setsockopt(socket.IPPROTO_IP, 4, bytes([131, 7, 4]) + socket.inet_aton(host) + bytes(1))
+            sock.sendto(b"x", ("127.0.0.1", 80))
+
+    said = {}
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        said["named"] = outcome(sock.sendto, b"x", (host, 80))  # type: ignore[name-defined]  # noqa: F821
+        said["corked"] = outcome(sock.sendto, b"x", socket.MSG_MORE, (host, 80))  # type: ignore[name-defined]  # noqa: F821
+        said["connected"] = outcome(sock.connect, (host, 80))  # type: ignore[name-defined]  # noqa: F821
+    for link in links:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            said[f"routed by link {link}"] = outcome(routed, sock, link)  # type: ignore[name-defined]  # noqa: F821
+    return said
+
+
+@case(
+    "K23",
+    "datagrams to link-local addresses and metadata services: named, corked, connected, and by source routes of IPv4 and IPv6",
+    expect="EPERM, or there is no route",
+)
+@pytest.mark.parametrize("host", ["169.254.169.254", "fe80::1", "fd00:ec2::254"])
+def test_no_way_leads_to_the_metadata_service(house: PrivateWorker, happened: Happened, host: str) -> None:
+    links = [number for number, name in socket.if_nameindex() if name != "lo"] or [1]
+    said = attack(house, misled, [host, links])
+    happened(", ".join(f"{kind}: {answer}" for kind, answer in said.items()))
+    assert {answer for kind, answer in said.items() if not kind.startswith("routed")} <= {"EPERM"}, said
+    assert set(said.values()) <= {"EPERM", "ENETUNREACH", "EADDRNOTAVAIL", "EINVAL"}, said
+
+
 def autobind(event: Any) -> Any:
     """Listeners on ports that nobody named: unbound, or bound to an address whose port is to come later."""
     got = []

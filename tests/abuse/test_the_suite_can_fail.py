@@ -25,6 +25,8 @@ BREAKS_AND_CASES = {
     "host-network": ({"B3", "B4", "B5", "C8"}, {"A2", "B7", "C2"}),
     "cgroup-files": ({"B13"}, {"A2", "B7", "C2"}),
     "no-port-guard": ({"K1"}, {"B3", "C2", "K7"}),
+    "no-packet-guard": ({"K23"}, {"B3", "K1"}),
+    "any-listener": ({"K24"}, {"K1"}),
     "no-socket-limit": ({"K7"}, {"B3", "C2", "K1"}),
     "long-turns": ({"K5"}, {"A2", "B7", "C2"}),
     "long-frames": ({"K5"}, {"A2", "B7", "C2"}),

@@ -107,6 +107,25 @@ def test_a_host_whose_functions_cannot_be_kept_off_our_ports_is_told_in_one_line
 
 
 @needs_root
+def test_a_host_that_does_not_check_packets_is_told_in_one_line() -> None:
+    assert run("checks.packet_guard()").ok
+    check = run("checks.packet_guard()", prefix=("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin"))
+    assert check.ok is None
+    assert check.found.startswith(look.UNCHECKED) and "Operation not permitted" in check.found
+    assert check.fix == look.PACKETS_FIX
+
+
+@needs_root
+def test_a_kernel_that_cannot_tell_the_hosts_addresses_in_a_rule_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab():
+        assert networks.private_networks().ok
+        monkeypatch.setattr(networks, "judges_by_destination", lambda: False)
+        check = networks.private_networks()
+    assert check.ok is None and "no port that the host translates is reached" in check.found
+    assert "CONFIG_NFT_FIB_IPV4" in check.fix
+
+
+@needs_root
 def test_a_filter_that_keeps_us_among_the_hosts_files_is_told() -> None:
     check = run("checks.host_files()", prefix=(sys.executable, "-c", WITHOUT_PIVOT_ROOT))
     assert check.ok is False

@@ -111,6 +111,20 @@ def test_changes_are_seen_by_the_sandbox_that_made_them_only(daemon: RunningDaem
     assert usual.run("open('/new', 'w')") == "error EROFS"
 
 
+def test_labels_of_selinux_are_seen_by_the_sandbox_that_set_them_only(daemon: RunningDaemon, image: str) -> None:
+    """A kernel with SELinux and without a policy lets a file's owner set them; other attributes for security it does not."""
+    one, two = Function(daemon, image, "labels"), Function(daemon, image, "no-labels")
+    names = ("selinux", "SMACK64", "capability", "ima", "other")
+    for name in names:
+        attempt = f"os.setxattr('/etc/conf', 'security.{name}', b'label'); answer = 'ok'"
+        assert one.run(attempt) in (("ok", "error EPERM") if name == "selinux" else ("error EPERM", "error EINVAL")), (
+            name
+        )
+    assert two.run("answer = os.listxattr('/etc/conf')") == []
+    daemon.run("labels", "os._exit(1)")
+    assert one.run("answer = os.listxattr('/etc/conf')") == []
+
+
 def test_two_sandboxes_of_one_function_at_once_have_changes_of_their_own(daemon: RunningDaemon, image: str) -> None:
     function = Function(daemon, image, "at-once", concurrency=2)
     source = "import time; open('/n', 'a').write('x'); time.sleep(0.5); answer = open('/n').read()"

@@ -120,7 +120,7 @@ async def test_links_routes_and_rules_go_with_an_endpoint(
         while one.address in destinations(router):
             await asyncio.sleep(0)
     with pytest.raises(FileNotFoundError):
-        networks.router.dismiss(one.address)
+        networks.router.dismiss(one.address, policy.chain, 0)
     policy.close()
     await networks.aclose()
 

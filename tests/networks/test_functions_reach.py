@@ -11,10 +11,12 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
+from sockd.networks.ruleset import GATEWAY
 from tests.daemon.running import RunningDaemon
 from tests.support.cases import Happened, case
 from tests.support.network_lab import (
@@ -28,10 +30,12 @@ from tests.support.network_lab import (
     PUBLIC,
     ROUTER,
     UNUSED_RANGE,
+    WAIT_S,
     Lab,
     frames_of,
     lab,
 )
+from tests.support.private_worker import command_without
 
 pytestmark = pytest.mark.root
 
@@ -134,6 +138,33 @@ def f(event):
     except OSError as error:
         return errno.errorcode[error.errno]
 """
+TALKS = """
+import errno, socket
+def f(event):
+    try:
+        with socket.create_connection(tuple(event), timeout=20) as sock:
+            sock.sendall(b"question")
+            return sock.recv(100).decode()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+"""
+CALLS = """
+import errno, http.client, json
+kept = []
+def f(event):
+    host, paths = event
+    said = []
+    try:
+        if not kept:
+            kept.append(http.client.HTTPConnection(host, 80, timeout=20))
+        for path in paths:
+            kept[0].request("POST" if path.startswith("/run") else "GET", path, "7")
+            answer = kept[0].getresponse()
+            said.append([answer.status, answer.read().decode()])
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return said
+"""
 AT_ONCE_S = 1.0
 DATABASE = 5432
 RANGE = IPv4Network("100.64.0.0/10")
@@ -154,8 +185,14 @@ def world() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def daemon(world: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    daemon = RunningDaemon.start(tmp_path_factory.mktemp("private") / "state")
+def daemon(
+    request: pytest.FixtureRequest, world: Lab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningDaemon]:
+    daemon = RunningDaemon.start(
+        tmp_path_factory.mktemp("private") / "state",
+        f"[network]\nhost_ports = [{DATABASE}]\n",
+        command=command_without(request.config.getoption("broken", default="")),
+    )
     yield daemon
     daemon.close()
 
@@ -229,6 +266,54 @@ def test_a_function_sends_only_where_its_rules_say(daemon: RunningDaemon, world:
         assert seen.on_the_internet() == {allowed, (PUBLIC, 0)}, "0: fragments behind the first"
         ok = {name.split()[0] for name, (what, _) in said.items() if what == "ok"}
         assert {"tcp", "ipv4_in_ipv6"} <= ok, said
+
+
+@case(
+    "N7",
+    "a function with the rule host:5432, and one without it, connect to a database on the host's loopback",
+    expect="the first one is answered, the other one refused at once",
+)
+def test_a_function_reaches_the_port_of_the_host_that_its_rules_name(
+    daemon: RunningDaemon, world: Lab, happened: Happened
+) -> None:
+    daemon.deploy("with", TALKS, network="private", egress=[f"host:{DATABASE}"])
+    daemon.deploy("without", TALKS, network="private")
+    with world.listen(world.host, "127.0.0.1", DATABASE) as database, ThreadPoolExecutor(1) as pool:
+        told = pool.submit(daemon.call, "with", [GATEWAY, DATABASE])
+        connection, _ = database.accept()
+        with connection:
+            connection.settimeout(WAIT_S)
+            assert connection.recv(100) == b"question"
+            connection.sendall(b"answer")
+        assert told.result() == "answer"
+    refused = daemon.call("without", [GATEWAY, DATABASE])
+    counted = daemon.status()["networks"]["host_connections"]
+    happened(f"with the rule: answered; without: {refused}; {counted} counted")
+    assert (refused, counted) == ("EHOSTUNREACH", 1)
+    assert daemon.call("with", [HOST, DATABASE]) == "EHOSTUNREACH"
+
+
+@case(
+    "N8",
+    "a function with the rule function:callee calls it, another function, pages of the worker; and again when the rule is gone",
+    expect="the callee answers; else 403 and 404; afterwards nothing is reached, on the open connection neither",
+)
+def test_a_function_calls_the_function_that_its_rules_name(daemon: RunningDaemon, happened: Happened) -> None:
+    for name in ("callee", "other"):
+        daemon.deploy(name, f"def f(event): return ['{name}', event]")
+    daemon.deploy("closed", "def f(event): return event", run="keys")
+    daemon.deploy("caller", CALLS, network="private", egress=["function:callee", "function:closed"])
+    daemon.deploy("stranger", CALLS, network="private")
+    paths = ["/run/callee", "/run/other", "/run/closed", "/status", "/healthz", "/2015-03-31/functions/"]
+    said = daemon.call("caller", [GATEWAY, paths])
+    strangers = daemon.call("stranger", [GATEWAY, paths[:1]])
+    happened(f"caller: {said}; stranger: {strangers}")
+    assert said[:1] == [[200, '["callee",7]']]
+    assert [status for status, _ in said[1:]] == [403, 401, 404, 404, 404], said
+    assert "function:other" in said[1][1]
+    assert strangers == "EHOSTUNREACH"
+    assert daemon.manage("PATCH", "/functions/caller/settings", b'{"egress": []}').status == 200
+    assert daemon.call("caller", [GATEWAY, paths[:1]]) in ("EHOSTUNREACH", "ECONNRESET")
 
 
 @case(

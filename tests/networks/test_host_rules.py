@@ -41,7 +41,7 @@ async def until_restored(rules: HostRules, times: int) -> None:
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("words", ["flush ruleset", f"delete table ip {TABLE}", f"flush chain ip {TABLE} input"])
+@pytest.mark.parametrize("words", ["flush ruleset", f"delete table ip {TABLE}", f"flush chain ip {TABLE} own"])
 async def test_the_rules_are_put_back(words: str, world: Lab, networks: Networks) -> None:
     one = await endpoint(networks, ["0.0.0.0/0"])
     listener = world.listen(world.host, "0.0.0.0", PORT)

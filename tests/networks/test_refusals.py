@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from sockd.networks import egress, router, ruleset
+from sockd.networks import egress, router, ruleset, uplink
 from sockd.plain.config import NetworkConfig
 from sockd.sandbox.memory_budget import MemoryBudget
 from tests.networks.conftest import WORKER
@@ -29,6 +29,7 @@ async def wrong(world: Lab, budget: MemoryBudget, *, until_wrong: bool = False) 
     try:
         facts = attacks.talk(stage)
         facts.update(await attacks.talk_by_name(stage))
+        facts.update(await attacks.talk_with_the_host(stage))
         is_known = until_wrong and not all(facts.values())
         results = {} if is_known else attacks.attempt_everything(stage, until_wrong=until_wrong)
     finally:
@@ -49,9 +50,15 @@ async def test_nothing_passes_that_is_not_allowed(world: Lab, budget: MemoryBudg
     assert await wrong(world, budget) == []
 
 
+@case("N1", "the same on a kernel that cannot tell the host's addresses in a rule (fib)", expect="0 bytes pass")
+async def test_nothing_passes_without_fib(world: Lab, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uplink, "judges_by_destination", lambda: False)
+    assert await wrong(world, budget) == []
+
+
 def rules_of(text: str) -> list[str]:
     """The rules in the text of a table: lines in chains."""
-    chains = re.findall(r"chain \w+ \{\n(.*?)\n    \}", text, re.DOTALL)
+    chains = re.findall(r"chain [\w-]+ \{\n(.*?)\n    \}", text, re.DOTALL)
     lines = [line.strip() for chain in chains for line in chain.splitlines()]
     return [line for line in lines if not line.startswith("type ")]
 
@@ -69,6 +76,7 @@ ROUTER = ruleset.router(
     attacks.MOST,
 )
 HOST = ruleset.host(f"sockd-{WORKER}", f"sd{WORKER}", "ADDRESS")
+WITHOUT_FIB = ruleset.host_without_fib(f"sockd-{WORKER}", f"sd{WORKER}", "ADDRESS")
 POLICY = ruleset.chain(ruleset.Chain("function-1", 1, egress.parse(attacks.RULES, most=len(attacks.RULES))))
 FUNCTION_RULES = [line for line in POLICY.splitlines() if line.startswith("add rule")]
 
@@ -111,12 +119,16 @@ CHANGES = [
         for element in elements_of(ROUTER, name)
     ],
     *[pytest.param("host", without_line(number), id=f"host: {line}") for number, line in enumerate(rules_of(HOST))],
+    *[
+        pytest.param("host_without_fib", without_line(number), id=f"host without fib: {line}")
+        for number, line in enumerate(rules_of(WITHOUT_FIB))
+    ],
     *[pytest.param("chain", without_rule(number), id=line) for number, line in enumerate(FUNCTION_RULES)],
 ]
 
 
 def test_the_rules_are_found() -> None:
-    assert len(rules_of(ROUTER)) == 16 and len(rules_of(HOST)) == 2 and len(FUNCTION_RULES) == len(attacks.RULES) + 1
+    assert len(rules_of(ROUTER)) == 22 and len(rules_of(HOST)) == 2 and len(FUNCTION_RULES) == len(attacks.RULES) + 2
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES)
@@ -132,6 +144,8 @@ async def test_each_rule_is_needed(
         return change(text)
 
     monkeypatch.setattr(ruleset, name, broken)
+    if name == "host_without_fib":
+        monkeypatch.setattr(uplink, "judges_by_destination", lambda: False)
     assert await wrong(world, budget, until_wrong=True) != []
     assert any(changed)
 

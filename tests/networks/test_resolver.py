@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from sockd.confined.confined_process import Ground
 from sockd.kernel.cgroups.tree import Cgroup
-from sockd.networks import dns, resolver
+from sockd.networks import dns, lookups, resolver
 from sockd.networks.endpoint import Endpoint
 from sockd.networks.networks import Networks, Resolving
 from sockd.networks.query_shares import MOST_OF_ONE_SOURCE, MOST_QUERIES, QueryShares
@@ -24,6 +25,7 @@ from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadFunctionConfig
 from sockd.sandbox.memory_budget import MemoryBudget
 from tests.networks.conftest import WORKER
+from tests.support.cases import case
 from tests.support.ground import ground_at
 from tests.support.nameserver import TTL_S, Nameserver
 from tests.support.network_lab import METADATA, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
@@ -41,6 +43,7 @@ RECORDS = {
     "rebinds.example.com": [METADATA, PUBLIC],
     "metadata.example.com": [METADATA],
     "many.example.com": [f"9.9.{number // 256}.{number % 256}" for number in range(600)],
+    "many-others.example.com": [f"9.9.{number // 256}.{number % 256}" for number in range(600)],
     "too-many.example.com": [f"9.9.{number // 256}.{number % 256}" for number in range(1100)],
 }
 
@@ -164,6 +167,82 @@ async def test_a_and_aaaa_share_one_query_to_the_nameserver(
         assert (aaaa.code, a.addresses) == (dns.NO_ERROR, [IPv4Address(PRIVATE)])
 
 
+@case("N5", "12 sandboxes of 4 functions ask for one name at once", expect="the nameserver is asked once")
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_one_query_for_a_name_is_under_way(world: Lab, networks: Networks, nameserver: Nameserver) -> None:
+    nameserver.held = {"database.example.com"}
+    with contextlib.ExitStack() as stack:
+        ones = [stack.enter_context(contextlib.closing(await endpoint(networks, ["*.example.com"]))) for _ in range(4)]
+        asking = [asyncio.ensure_future(ask(world, one, "database.example.com")) for one in ones for _ in range(3)]
+        while not nameserver.asked:
+            await asyncio.sleep(0)
+        for one in ones:  # an answer to the next query: those before it were read
+            assert (await ask(world, one, "other.example.org")).code == dns.NO_SUCH_NAME
+        nameserver.release("database.example.com")
+        assert {tuple(each.addresses) for each in await asyncio.gather(*asking)} == {(IPv4Address(PRIVATE),)}
+        assert nameserver.asked == ["database.example.com"]
+
+
+@case(
+    "N6",
+    "200 queries of one sandbox for one name that 64 of its rules name",
+    expect="the rules are written at most once a second",
+)
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_many_rules_and_queries_of_a_name_are_few_writes(
+    world: Lab, networks: Networks, nameserver: Nameserver
+) -> None:
+    one = await endpoint(networks, [f"many.example.com:{port}" for port in range(PORT, PORT + 64)])
+    world.listen(world.internet, "0.0.0.0", PORT + 63)
+    assert networks.router is not None
+    answers = networks.router.answers
+    with contextlib.closing(one):
+        began_s = time.monotonic()
+        for _ in range(200):
+            assert len((await ask(world, one, "many.example.com")).addresses) == dns.MOST_ADDRESSES
+        took_s = time.monotonic() - began_s
+        assert is_reached(world, one, "9.9.0.14", PORT + 63) is False, "there is nobody, and the rule allows it"
+        assert 1 <= answers.transactions <= 1 + took_s / lookups.REUSED_S
+        assert len(nameserver.asked) == answers.transactions
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_other_rules_open_a_name_anew_at_once(world: Lab, networks: Networks, nameserver: Nameserver) -> None:
+    world.listen(world.internet, "0.0.0.0", PORT)
+    one = await endpoint(networks, ["api.example.com"])
+    with contextlib.closing(one):
+        await ask(world, one, "api.example.com")
+        assert one.policy is not None
+        await one.policy.change(networks.parse([f"api.example.com:{PORT}"]))
+        assert not is_reached(world, one, PUBLIC)
+        await ask(world, one, "api.example.com")
+        assert is_reached(world, one, PUBLIC)
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_answers_that_come_together_are_one_transaction_and_a_bad_one_harms_no_other(
+    world: Lab, networks: Networks
+) -> None:
+    world.listen(world.internet, "0.0.0.0", PORT)
+    one = await endpoint(networks, [f"name-{number}.example.com" for number in range(50)])
+    assert one.policy is not None and networks.router is not None
+    answers = networks.router.answers
+    with contextlib.closing(one):
+        opened = [one.policy.open_name(f"name-{number}.example.com", [IPv4Address(PUBLIC)], 60) for number in range(50)]
+        bad = asyncio.ensure_future(answers.put(["no-such-set"], [PUBLIC], 60))
+        await asyncio.gather(*opened)
+        with pytest.raises(OSError, match="No such file"):
+            await bad
+        assert is_reached(world, one, PUBLIC)
+        before = answers.transactions
+        await asyncio.gather(*(answers.put([next(iter(one.policy._now.sets()))], [PUBLIC], 60) for _ in range(100)))
+        assert answers.transactions <= before + 2
+
+
 @pytest.mark.root
 @pytest.mark.anyio
 async def test_a_failure_is_not_remembered_for_a(world: Lab, networks: Networks, nameserver: Nameserver) -> None:
@@ -216,7 +295,7 @@ async def test_a_truncated_answer_is_fetched_over_tcp(world: Lab, networks: Netw
         assert (aaaa.code, nameserver.asked_over_tcp) == (dns.NO_ERROR, ["many.example.com"])
         assert (await ask(world, one, "too-many.example.com")).code == dns.SERVER_FAILURE
         nameserver.refuse_tcp()
-        assert (await ask(world, one, "many.example.com")).code == dns.SERVER_FAILURE
+        assert (await ask(world, one, "many-others.example.com")).code == dns.SERVER_FAILURE
 
 
 @pytest.mark.root
@@ -320,6 +399,18 @@ def test_a_query_is_read_back() -> None:
     assert not dns.is_answer(message, dns.query(77, "www.example.org", dns.A))
     assert not dns.is_answer(message, dns.query(77, "www.example.com", dns.AAAA))
     assert dns.addresses(message) == dns.Addresses([IPv4Address("1.2.3.4")], 60)
+
+
+def test_a_name_that_pointers_make_longer_than_dns_has_names_is_refused() -> None:
+    asked = dns.question(dns.query(1, "a.example", dns.A)).raw
+    name = (b"\x3f" + b"x" * 63) * 3 + b"\x3d" + b"y" * 61 + b"\0"
+    record = struct.pack("!HHIH", dns.A, 1, 300, 4) + socket.inet_aton("1.2.3.4")
+    longest = struct.pack("!6H", 1, 0x8180, 1, 2, 0, 0) + asked + name + record
+    assert len(name) == dns.MOST_NAME + 2
+    assert dns.addresses(longest + name + record).addresses == []
+    pointer = struct.pack("!H", 0xC000 | 12 + len(asked))
+    with pytest.raises(dns.BadMessage, match="253 characters"):
+        dns.addresses(longest + b"\1z" + pointer + record)
 
 
 def test_aliases_are_followed_and_the_shortest_life_counts() -> None:

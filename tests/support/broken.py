@@ -26,12 +26,14 @@ from sockd.caches.zygotes import canary, selection, sharing, soundness, verifier
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
 from sockd.farm import uids, zygote
+from sockd.http import front, sandbox_front
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
 from sockd.http.wire import body
 from sockd.images import base, root
 from sockd.kernel import allocator, mounts, pidfds, readiness, syscalls
+from sockd.kernel.bpf import assembler, packet_guard
 from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
@@ -122,6 +124,24 @@ def package_namespaces() -> None:
 def no_port_guard() -> None:
     """Sandboxes bind any port."""
     tree.CgroupTree.guard_ports = lambda self: None  # type: ignore[method-assign]
+
+
+@breaks("no-packet-guard")
+def no_packet_guard() -> None:
+    """Packets of sandboxes go where their source routes lead."""
+    packet_guard.refuse_packets = lambda *maps: assembler.leave(1)
+
+
+@breaks("any-listener")
+def any_listener() -> None:
+    """A web server's requests go to whoever listens on its port."""
+    patch_zygote("handlers/web_server.py", r"if found is not None and self\._listener\.find\(\) == found:", "if True:")
+
+
+@breaks("any-function")
+def any_function() -> None:
+    """Functions with a private network that may call one function may call all."""
+    sandbox_front.SandboxFront.check_caller = front.Front.check_caller  # type: ignore[method-assign]
 
 
 @breaks("no-socket-limit")

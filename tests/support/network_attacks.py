@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -42,8 +43,8 @@ from tests.support.network_lab import (
     udp_datagram,
 )
 
-EVERYWHERE, ON_THE_INTERNET, BY_NAME = 5000, 6000, 7000
-"""Ports that the attacker's rules open for all addresses, for the internet, for what a name stands for."""
+EVERYWHERE, ON_THE_INTERNET, BY_NAME, OF_THE_HOST = 5000, 6000, 7000, 5432
+"""Ports that the attacker's rules open for all addresses, for the internet, for what a name stands for, and of the host."""
 NAME = "database.example"
 RULES = [
     f"{NAME}:{BY_NAME}",
@@ -52,9 +53,22 @@ RULES = [
     OTHER_PUBLIC,
     f"0.0.0.0/0:{EVERYWHERE}",
     f"internet:{ON_THE_INTERNET}",
+    f"host:{OF_THE_HOST}",
 ]
 BRIDGE = "172.17.0.1"
 """One more address of the host's, as Docker's bridge has it."""
+NEWEST = "5.5.5.77"
+"""An address that the host gets while the attempts are made."""
+PUBLISHED, CONTAINER = EVERYWHERE, "192.168.7.7"
+"""A port of the host's that it publishes for a container, as Docker does."""
+DOCKER = f"""
+table ip docker {{
+    chain publish {{
+        type nat hook prerouting priority dstnat;
+        ip daddr {{ {HOST}, {NEWEST} }} meta l4proto {{ tcp, udp }} th dport {PUBLISHED} dnat to {CONTAINER}:{PORT}
+    }}
+}}
+"""
 MOST = ruleset.Limits(connections=150, new_connections=600, queries=5)
 WAIT_S = 5.0
 SHORT_WAIT_S = 1.0
@@ -128,6 +142,7 @@ async def stage(lab: Lab, budget: MemoryBudget, worker: str) -> Stage:
     """Private networks with an attacker, a neighbour who may reach the internet, and an endpoint without rules."""
     with contextlib.closing(NetlinkSocket.open(ROUTE)) as host:
         host.exchange([rtnetlink.address(rtnetlink.LOOPBACK, BRIDGE, 32)])
+    subprocess.run(["nft", "-f", "-"], input=DOCKER, text=True, check=True)
     config = NetworkConfig(connections=MOST.connections, new_connections=MOST.new_connections, queries=MOST.queries)
     networks = await Networks.open(config, worker, budget.reserve_nowait)
     try:
@@ -343,6 +358,23 @@ def _to_the_router(stage: Stage) -> None:
         send(stage)
 
 
+def _to_a_new_address(stage: Stage) -> None:
+    """Before the worker has read the kernel's notice of it."""
+    with contextlib.closing(NetlinkSocket.open(ROUTE)) as host:
+        host.exchange([rtnetlink.address(rtnetlink.LOOPBACK, NEWEST, 32)])
+    own = _both("the host's newest address", NEWEST, ON_THE_INTERNET, REFUSED)
+    published = _both("a port that the host publishes at its newest address", NEWEST, PUBLISHED, REFUSED)
+    for send in (*own, *published):
+        send(stage)
+
+
+def _after_a_flush(stage: Stage) -> None:
+    """Before the worker has put its table back."""
+    subprocess.run(["nft", "flush", "ruleset"], check=True)
+    for send in _both("the host after a flush", HOST, ON_THE_INTERNET, REFUSED):
+        send(stage)
+
+
 ATTEMPTS: list[Attempt] = [
     *_both("an allowed network", PRIVATE, PORT, PASSES),
     *_both("an allowed address", PUBLIC, PORT, PASSES),
@@ -368,6 +400,7 @@ ATTEMPTS: list[Attempt] = [
     *_both("100.64.0.0/10: no sandbox", "100.99.9.9", EVERYWHERE, REFUSED),
     *_both("198.18.0.0/15: no worker's link", "198.19.1.1", EVERYWHERE, REFUSED),
     *_both("the host's public address", HOST, ON_THE_INTERNET, REFUSED),
+    *_both("a port that the host publishes", HOST, PUBLISHED, REFUSED),
     *_both("the host's bridge", BRIDGE, EVERYWHERE, REFUSED),
     *_both("the gateway", GATEWAY, EVERYWHERE, REFUSED),
     _udp("UDP to the resolver", GATEWAY, 53, PASSES),
@@ -392,8 +425,10 @@ ATTEMPTS: list[Attempt] = [
     _frame("an unknown", 0x1234),
     _frame("somebody else's", _IPV4, to=b"\x02\x00\x00\x00\xff\xff"),
     _frame("an IPv6", _IPV6, bytes.fromhex("6000000000401140" + "00" * 15 + "02" + "ff02" + "00" * 13 + "01")),
+    _to_a_new_address,
     _many_queries,
     _to_many,
+    _after_a_flush,
 ]
 
 
@@ -430,7 +465,32 @@ def talk(stage: Stage) -> dict[str, bool]:
     except OSError as error:
         facts["an error from the other side arrives"] = error.errno == errno.ECONNREFUSED
     listener.close()
+    facts["queries and their answers are not tracked"] = not _are_tracked(stage)
     return facts
+
+
+def _are_tracked(stage: Stage) -> bool:
+    """Whether a query to the gateway, or its answer, becomes a tracked connection of the router."""
+    assert stage.networks.router is not None and stage.attacker.namespace is not None
+    router = stage.networks.router.namespace
+    before = _tracked(router)
+    with stage.lab.receive(router, GATEWAY, 53) as gateway, stage.lab.udp(stage.attacker.namespace) as ours:
+        for sock in (gateway, ours):
+            sock.settimeout(stage.wait_s)
+        ours.connect((GATEWAY, 53))
+        ours.send(b"query")
+        try:
+            _, asker = gateway.recvfrom(100)
+            gateway.sendto(b"answer", asker)
+            ours.recv(100)
+        except OSError:  # on a stage on which something is wrong on purpose
+            return True
+        return _tracked(router) > before
+
+
+def _tracked(namespace: int) -> int:
+    with network_namespaces.entered(namespace):
+        return int(network_namespaces.sysctl("netfilter/nf_conntrack_count"))
 
 
 def _are_limited(stage: Stage, listener: socket.socket) -> bool:
@@ -457,7 +517,7 @@ async def talk_by_name(stage: Stage) -> dict[str, bool]:
     ours, late = lab.tcp(stage.attacker.namespace), lab.tcp(stage.attacker.namespace)
     ours.settimeout(stage.wait_s)
     late.settimeout(stage.wait_s)
-    policy.open_name(NAME, [IPv4Address(PUBLIC)], 60)
+    await policy.open_name(NAME, [IPv4Address(PUBLIC)], 60)
     facts["what a name stands for is reached"] = ours.connect_ex((PUBLIC, BY_NAME)) == 0
     _forget(stage)
     facts["then it is not reached any more"] = late.connect_ex((PUBLIC, BY_NAME)) == errno.EHOSTUNREACH
@@ -469,6 +529,30 @@ async def talk_by_name(stage: Stage) -> dict[str, bool]:
             await policy.change(egress.parse([], most=1))
             facts["other rules end them at once"] = _sent(ours, b"one more") and _reset(ours)
             await policy.change(egress.parse(RULES, most=len(RULES)))
+    return facts
+
+
+async def talk_with_the_host(stage: Stage) -> dict[str, bool]:
+    """What happens on a connection to a port of the host, to a listener of the router, and when the rules change."""
+    assert stage.networks.router is not None
+    assert stage.attacker.namespace is not None and stage.neighbour.namespace is not None
+    router, facts = stage.networks.router, dict[str, bool]()
+    listener = stage.lab.listen(router.namespace, GATEWAY, OF_THE_HOST)
+    ours, theirs = stage.lab.tcp(stage.attacker.namespace), stage.lab.tcp(stage.neighbour.namespace)
+    for sock in (listener, ours, theirs):
+        sock.settimeout(stage.wait_s)
+    before = router.count(ruleset.PROXIED)
+    facts["a port of the host is reached"] = ours.connect_ex((GATEWAY, OF_THE_HOST)) == 0
+    facts["this is counted"] = router.count(ruleset.PROXIED) == before + 1
+    facts["others do not reach it"] = theirs.connect_ex((GATEWAY, OF_THE_HOST)) == errno.EHOSTUNREACH
+    if facts["a port of the host is reached"]:
+        with listener.accept()[0] as accepted:
+            accepted.settimeout(stage.wait_s)
+            facts["it is answered"] = _sent(accepted, b"answer") and _received(ours) == b"answer"
+            await stage.policy.change(egress.parse([], most=1))
+            facts["other rules end it at once"] = _sent(ours, b"one more") and _reset(ours)
+            await stage.policy.change(egress.parse(RULES, most=len(RULES)))
+    listener.close()
     return facts
 
 

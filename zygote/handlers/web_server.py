@@ -7,12 +7,14 @@
       │◄─ POST /events, the event as its body         ← INVOKE with any other event; RESULT: the answer's body
 
 Owns the program. Everything else is the adapter's contract: its variables AWS_LWA_... in the program's environment. On the host's
-network a port may be in use, so the program is told a free one in PORT and AWS_LWA_PORT; elsewhere nobody else has ports.
+network a port may be in use, so the program is told a free one in PORT and AWS_LWA_PORT, and a request is sent only if the
+program listens there (`own_listener`); elsewhere nobody else has ports.
 """
 
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import socket
@@ -26,6 +28,7 @@ from sockd_zygote import protocol
 from sockd_zygote.handlers import image_program
 from sockd_zygote.handlers.apps import App, Exchange, Request
 from sockd_zygote.handlers.handler import Context, shared_context
+from sockd_zygote.handlers.own_listener import OwnListener
 from sockd_zygote.handlers.runtime_api import LOOPBACK, own_ports
 from sockd_zygote.messages import errors
 from sockd_zygote.messages.outlet import Outlet
@@ -46,6 +49,9 @@ SILENCE_S = 1.0
 """So long a request waited at least before its server is called silent, if others were answered."""
 GIVE_UP_S = 0.5
 """Before a deadline, at most: so long it takes to say why it was missed. Of a short one, a tenth."""
+TRIES = 3
+"""To connect to the program's own listener, while it opens a new one."""
+NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 UNHEALTHY = 500
 SWITCHED = 101
 """Ends the HTTP of a connection; nobody has asked for it."""
@@ -91,6 +97,7 @@ class WebServer(App):
         self._shared = shared_context(function)
         self._shares_ports = image["shares_ports"]
         self._port = free_port() if self._shares_ports else image["port"]
+        self._listener = OwnListener(self._port)
         variables |= {"PORT": str(self._port), "AWS_LWA_PORT": str(self._port)}
         self._variables = variables
         self._status: int | None = None
@@ -162,8 +169,8 @@ class WebServer(App):
         if base and path.startswith(base):
             path = path[len(base) :] or "/"
         connection = HTTPConnection(LOOPBACK, self._port)
-        connection.response_class = FinalResponse
         try:
+            connection = self._connected()
             connection.putrequest(
                 method, f"{path}?{query}" if query else path, skip_host=True, skip_accept_encoding=True
             )
@@ -186,6 +193,22 @@ class WebServer(App):
                 raise SystemExit(self._status) from None
             message = f"the web server on port {self._port} did not answer: {type(error).__name__}: {error}"
             raise errors.ReportedError("WebServer.NoAnswer", message, []) from None
+
+    def _connected(self) -> HTTPConnection:
+        """A connection to the program and nobody else. Raises: OSError; errors.ReportedError: another process has its port."""
+        if not self._shares_ports:
+            return _connection(LOOPBACK, self._port)
+        for _ in range(TRIES):
+            found = self._listener.find()
+            connection = _connection(found[1] if found is not None else LOOPBACK, self._port)
+            if found is not None and self._listener.find() == found:
+                return connection
+            connection.close()  # nothing was sent: who has accepted it learns nothing
+        raise self._port_in_use()
+
+    def _port_in_use(self) -> errors.ReportedError:
+        message = f"port {self._port} is another process's: on the host's network, listen on $PORT"
+        return errors.ReportedError("WebServer.PortInUse", message, [])
 
     def _await_ready(self, within_s: float, setting: str) -> None:
         """Until the server answers. Args: within_s: from now to the deadline, which `setting` says.
@@ -216,9 +239,8 @@ class WebServer(App):
             if self._ended.wait(POLL_S):
                 raise SystemExit(self._status)
             asked_at = time.monotonic()
-        if self._port not in own_ports():
-            message = f"port {self._port} is another process's: on the host's network, listen on $PORT"
-            raise errors.ReportedError("WebServer.PortInUse", message, [])
+        if self._listener.find() is None if self._shares_ports else self._port not in own_ports():
+            raise self._port_in_use()
         self._is_ready = True
 
     def _advice(self, port: int, path: str, why: str, setting: str) -> str:
@@ -241,6 +263,19 @@ class WebServer(App):
         status = program.wait()
         self._status = 128 - status if status < 0 else status
         self._ended.set()
+
+
+def _connection(host: str, port: int) -> HTTPConnection:
+    """A connection that is made; where IPv6 is switched off, so is ::1. Raises: OSError."""
+    connection = HTTPConnection(host, port)
+    connection.response_class = FinalResponse
+    try:
+        connection.connect()
+    except OSError as error:
+        if host == LOOPBACK or error.errno not in NO_SUCH_ADDRESS:
+            raise
+        return _connection(LOOPBACK, port)
+    return connection
 
 
 def free_port() -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import uv
 
+from sockd.kernel.bpf.address_guard import deny_networks
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.tree import Hierarchies
@@ -54,6 +55,8 @@ UNGUARDED = "functions on the host's network can bind the worker's ports, and al
 GUARDS_FIX = (
     "use Linux 5.14 or newer with CONFIG_CGROUP_BPF=y and cgroup v2; docker run --cap-add BPF ...  # " + CONTAINERS
 )
+UNCHECKED = "a source route or a routing header leads functions on the host's network to metadata services"
+PACKETS_FIX = 'use Linux 6.15 or newer; until then network = "private" or "none" keeps a function from them'
 EARLY_FIX = "use Linux 6.18 or newer; until then there are no spares: a cold start after a pause takes 5 ms, not 2"
 
 
@@ -204,6 +207,24 @@ def socket_guards() -> Check:
     finally:
         os.rmdir(directory)
     return Check("socket guards", True, "functions cannot bind the worker's ports; their sockets are counted")
+
+
+def packet_guard() -> Check:
+    """Whether cgroup BPF can check each packet of functions on the host's network, and not only the addresses that they name."""
+    unified = Hierarchies.detect().unified
+    if unified is None:
+        return Check("packet guard", None, f"{UNCHECKED}: no cgroup hierarchy of version 2", PACKETS_FIX)
+    directory = os.path.join(unified, f"sockd-doctor-packets-{os.getpid()}")
+    os.mkdir(directory)
+    try:
+        reason = deny_networks(directory, ())
+    except OSError as error:
+        reason = str(error)
+    finally:
+        os.rmdir(directory)
+    if reason:
+        return Check("packet guard", None, f"{UNCHECKED}: {reason}", PACKETS_FIX)
+    return Check("packet guard", True, "each packet of functions on the host's network is checked for denied networks")
 
 
 # -- the rest of the host

@@ -17,6 +17,7 @@ from sockd.console.client import Management
 from sockd.console.output import Failure
 from sockd.kernel.network import network_namespaces
 from sockd.networks.namespace_thread import have_nft
+from sockd.networks.uplink import judges_by_destination
 from sockd.plain.own_command import runnable
 
 NAME = "private networks"
@@ -56,6 +57,9 @@ def private_networks(state_dir: Path | None = None) -> Check:
         if table == "filter" and chain == "FORWARD":  # Docker's, or another's by iptables
             fix += "  # where Docker runs, in DOCKER-USER, which it leaves alone"
         return Check(NAME, None, f"not beyond the host: the chain {where} drops what is forwarded", fix)
+    if not judges_by_destination():
+        found = "the kernel cannot tell the host's addresses in a rule; no port that the host translates is reached"
+        return Check(NAME, None, found, "use a kernel with CONFIG_NFT_FIB_IPV4")
     return Check(NAME, True, "veth, nf_tables and forwarding work")
 
 

@@ -64,6 +64,7 @@ FOR_ROOT: list[Look] = [
     look.cgroups,
     look.cgroup_moves,
     look.socket_guards,
+    look.packet_guard,
     private_networks,
     container_images,
     images_on_demand,

@@ -1,4 +1,5 @@
-"""Networks that nothing in a cgroup may send to from the host's network namespace: eBPF programs at connect(2) and sendmsg(2).
+"""Networks that nothing in a cgroup may send to from the host's network namespace: eBPF programs at connect(2) and sendmsg(2),
+and for each packet (`packet_guard`).
 
 Owns nothing: as with `port_guard`, the programs belong to the cgroup, and those of the cgroup that a socket was made in are
 run. An address of IPv4 is looked up in its form within IPv6 (::ffff:0:0/96), so that one map is enough and neither form is a
@@ -15,7 +16,7 @@ from contextlib import ExitStack
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from sockd.kernel.bpf import assembler as asm
-from sockd.kernel.bpf import bpf
+from sockd.kernel.bpf import bpf, packet_guard
 from sockd.kernel.bpf.port_guard import attach_program, netns_cookie
 
 Network = IPv4Network | IPv6Network
@@ -32,10 +33,12 @@ _PRESENT = b"\1\0\0\0"
 _IPV4_WITHIN_IPV6 = struct.unpack("=I", b"\0\0\xff\xff")[0]
 
 
-def deny_networks(directory: str, denied: Sequence[Network], exceptions: Iterable[Endpoint] = ()) -> None:
+def deny_networks(directory: str, denied: Sequence[Network], exceptions: Iterable[Endpoint] = ()) -> str:
     """Guard a cgroup of v2 and all below it, until it is removed.
 
     Args: denied: at most `MOST_NETWORKS`; exceptions: addresses and ports that stay allowed, at most `MOST_EXCEPTIONS`.
+    Returns: why packets are not guarded, on a kernel whose programs for packets do not know network namespaces (before 6.15);
+        else nothing. A source route leads such packets to denied networks.
     Raises: OSError: this kernel has no cgroup BPF, or we may not use it, or there are too many networks."""
     with ExitStack() as maps:
         networks_fd = bpf.prefix_map(16, 4, MOST_NETWORKS)
@@ -51,6 +54,12 @@ def deny_networks(directory: str, denied: Sequence[Network], exceptions: Iterabl
         for at, is_ipv6 in _PLACES.items():
             code = refuse_networks(networks_fd, exceptions_fd, netns_cookie(), is_ipv6=is_ipv6)
             attach_program(directory, bpf.ProgramType.CGROUP_SOCK_ADDR, {at: code})
+        packets = packet_guard.refuse_packets(networks_fd, exceptions_fd, netns_cookie())
+        try:
+            attach_program(directory, bpf.ProgramType.CGROUP_SKB, {bpf.Attach.INET_EGRESS: packets})
+        except OSError as error:
+            return f"packets with a source route are not guarded: {error}"
+        return ""
 
 
 def _packed(address: IPv4Address | IPv6Address) -> bytes:

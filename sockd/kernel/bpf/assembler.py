@@ -16,6 +16,7 @@ class Helper(enum.IntEnum):
     """BPF_FUNC_*: functions of the kernel that a program may call."""
 
     MAP_LOOKUP_ELEM = 1
+    SKB_LOAD_BYTES = 26
     GET_SOCKET_COOKIE = 46
     SOCK_OPS_CB_FLAGS_SET = 59
     GET_CURRENT_CGROUP_ID = 80
@@ -62,6 +63,11 @@ def copy(dst: int, src: int) -> Instruction:
     return Instruction(0xBF, dst, src)
 
 
+def load8(dst: int, src: int, offset: int) -> Instruction:
+    """dst = *(u8 *)(src + offset)."""
+    return Instruction(0x71, dst, src, offset)
+
+
 def load32(dst: int, src: int, offset: int) -> Instruction:
     """dst = *(u32 *)(src + offset)."""
     return Instruction(0x61, dst, src, offset)
@@ -87,6 +93,21 @@ def add(dst: int, src: int) -> Instruction:
     return Instruction(0x0F, dst, src)
 
 
+def add_constant(dst: int, immediate: int) -> Instruction:
+    """dst += immediate."""
+    return Instruction(0x07, dst, immediate=immediate)
+
+
+def mask(dst: int, immediate: int) -> Instruction:
+    """dst &= immediate."""
+    return Instruction(0x57, dst, immediate=immediate)
+
+
+def shift_left(dst: int, bits: int) -> Instruction:
+    """dst <<= bits."""
+    return Instruction(0x67, dst, immediate=bits)
+
+
 def subtract32(dst: int, src: int) -> Instruction:
     """dst = (u32)(dst - src)."""
     return Instruction(0x1C, dst, src)
@@ -100,6 +121,11 @@ def atomic_add32(dst: int, offset: int, src: int) -> Instruction:
 def jump_if_equal(register: int, immediate: int, label: str) -> Instruction:
     """Go to the label if register == immediate."""
     return Instruction(0x15, register, 0, label, immediate)
+
+
+def jump_if_not_equal(register: int, immediate: int, label: str) -> Instruction:
+    """Go to the label if register != immediate."""
+    return Instruction(0x55, register, 0, label, immediate)
 
 
 def jump_if_all_ones32(register: int, label: str) -> Instruction:
@@ -134,7 +160,7 @@ def leave(value: int) -> Code:
 
 def stack_address(dst: int, offset: int) -> Code:
     """dst = R10 + offset."""
-    return [copy(dst, R10), Instruction(0x07, dst, immediate=offset)]
+    return [copy(dst, R10), add_constant(dst, offset)]
 
 
 def map_address(dst: int, map_fd: int) -> Instruction:

@@ -29,6 +29,7 @@ _NAME = b"sockd"
 class ProgramType(enum.IntEnum):
     """BPF_PROG_TYPE_*."""
 
+    CGROUP_SKB = 8
     CGROUP_SOCK = 9
     SOCK_OPS = 13
     CGROUP_SOCK_ADDR = 18
@@ -37,6 +38,7 @@ class ProgramType(enum.IntEnum):
 class Attach(enum.IntEnum):
     """BPF_CGROUP_*: where in a cgroup's life of sockets a program is run."""
 
+    INET_EGRESS = 1
     INET_SOCK_CREATE = 2
     SOCK_OPS = 3
     INET4_BIND = 8

@@ -170,7 +170,7 @@ class Cgroup:
         if self.events_fd < 0:
             raise OSError(errno.EOPNOTSUPP, "there is no cgroup hierarchy of version 2")
         self._is_guarded = True
-        deny_networks(self._files[0].path, denied, exceptions)
+        _ = deny_networks(self._files[0].path, denied, exceptions)
 
     # -- use
 

@@ -59,13 +59,30 @@ class CgroupTree:
         Raises: OSError: this kernel or our capabilities do not suffice, or there is no v2 hierarchy."""
         self.ports = PortGuard.attach(self._unified())
 
-    def deny_networks(self, denied: Sequence[Network], exceptions: Iterable[Endpoint]) -> None:
-        """Refuse to send from the host's network to these; see `address_guard`. Raises: as `guard_ports`."""
-        deny_networks(self._unified(), denied, exceptions)
+    def deny_networks(self, denied: Sequence[Network], exceptions: Iterable[Endpoint]) -> str:
+        """Refuse to send from the host's network to these; see `address_guard`.
+
+        Returns: why packets are not guarded, or nothing. Raises: as `guard_ports`."""
+        return deny_networks(self._unified(), denied, exceptions)
 
     def count_sockets(self, most: int = NO_LIMIT) -> None:
         """Count the sockets of all leaves that are made from now on. Args: most: of all together. Raises: as `guard_ports`."""
         self.sockets = SocketCounts.attach(self._unified(), most)
+
+    def limit_tasks(self, most: int) -> None:
+        """Limit the processes and threads of the whole tree. Raises: OSError."""
+        files = CgroupFiles(os.path.join(self._pids_base, self.name))
+        files.write("pids.max", str(most))
+
+    @property
+    def tasks_above(self) -> Path:
+        """The file with the limit of the cgroup that the tree is in; it is not there at the top of a hierarchy."""
+        return Path(self._pids_base, "pids.max")
+
+    @property
+    def _pids_base(self) -> str:
+        assert self.hierarchies.pids is not None
+        return self.hierarchies.pids.base
 
     def _unified(self) -> str:
         if self.hierarchies.unified is None:

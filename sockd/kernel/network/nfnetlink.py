@@ -58,6 +58,11 @@ def delete(table: str, name: str, elements: Sequence[Element]) -> Message:
     )
 
 
+def unacknowledged(message: Message) -> Message:
+    """Take the wish for an acknowledgement from a message, for all but the last of a batch: the kernel reports errors anyway."""
+    return message._replace(flags=message.flags & ~ACK)
+
+
 def delete_table(table: str) -> Message:
     """Delete a table of the family ip and all that is in it."""
     body = _generic.pack(_IPV4, 0, 0) + text(_TABLE_NAME, table)

@@ -11,6 +11,8 @@ import struct
 
 from sockd.kernel.network.netlink import ACK, CREATE, EXCL, REQUEST, Message, attribute, nested, number, text
 
+IPV4_ADDRESS_EVENTS = 1 << 4
+"""The multicast group that announces addresses of links, as bind(2) takes it (RTMGRP_IPV4_IFADDR)."""
 LOOPBACK = 1
 """The index of `lo`, in every network namespace."""
 _NEWLINK, _DELLINK, _NEWADDR, _NEWROUTE, _NEWNEIGH = 16, 17, 20, 24, 28

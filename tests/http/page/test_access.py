@@ -17,7 +17,7 @@ from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp
 from sockd.plain.config import Config, HttpConfig, LambdaApiConfig, PageConfig
 from sockd.plain.errors import BadConfig
-from sockd.plain.uids import IMPORTER_BELOW, ROOT_UIDS
+from sockd.plain.uids import PROXY_BELOW, ROOT_UIDS
 from tests.http.page.fake_page_worker import REQUEST_ID, FakePageSources, FakePageWorker
 from tests.http.raw import get, raw
 
@@ -79,7 +79,7 @@ async def test_this_machine_may_look() -> None:
     assert await statuses(PageAccess.of(config())) == [200] * 4
 
 
-@pytest.mark.parametrize("uid", [BASE_UID, BASE_UID + 2 * ROOT_UIDS - 1, BASE_UID - 1, BASE_UID - IMPORTER_BELOW, None])
+@pytest.mark.parametrize("uid", [BASE_UID, BASE_UID + 2 * ROOT_UIDS - 1, BASE_UID - 1, BASE_UID - PROXY_BELOW, None])
 async def test_sandboxes_the_engine_and_whoever_is_unknown_may_not(
     monkeypatch: pytest.MonkeyPatch, uid: int | None
 ) -> None:
