@@ -56,7 +56,8 @@ class Starts:
 
     learned: Counter[str] = field(default_factory=Counter)
     """By program."""
-    partly: int = 0
+    partly: Counter[str] = field(default_factory=Counter)
+    """By program: a Zygote with some of what it imports served."""
     of_their_own: int = 0
     passed_over: Counter[str] = field(default_factory=Counter)
 
@@ -65,7 +66,7 @@ class Starts:
         if taken.is_learned:
             self.learned[name] += 1
         elif taken.zygote != ROOT:
-            self.partly += 1
+            self.partly[name] += 1
         else:
             self.of_their_own += 1
         if taken.passed_over:
@@ -74,7 +75,7 @@ class Starts:
     def __str__(self) -> str:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in self.passed_over.most_common(SHOWN))
         return (
-            f"{self.learned.total()} starts of {len(self.learned)} programs learned, {self.partly} in part, "
+            f"{self.learned.total()} starts of {len(self.learned)} programs learned, {self.partly.total()} in part, "
             f"{self.of_their_own} of their own ({reasons or 'no Zygote passed over'})"
         )
 

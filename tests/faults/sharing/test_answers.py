@@ -94,11 +94,10 @@ def compare(worker: AnsweringWorker, programs: list[Program], happened: Happened
         found += [f"round {turn}: {line}" for line in worker.differences(shuffled)]
         worker.settle()
     happened(f"seed {SEED}, {len(programs)} programs, {rounds} starts of each: {worker.starts}; {len(found)} differ")
-    unlearned = sorted(
-        program.name for program in programs if program.learned and not worker.starts.learned[program.name]
-    )
+    served = {*worker.starts.learned, *worker.starts.partly}
+    unlearned = sorted(program.name for program in programs if program.learned and program.name not in served)
     assert not found, "\n".join(found)
-    assert not unlearned, f"no Zygote with all of their packages served {unlearned}"
+    assert not unlearned, f"no Zygote with their packages served {unlearned}"
     assert not (equal := pairs_that_answer_alike(worker, programs)), (
         f"both programs of these pairs answer alike: {equal}"
     )
