@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -67,6 +68,7 @@ from sockd.plain.request_ids import request_id_text
 from sockd.plain.telemetry import Ending, FunctionInfo, Invocation, LogRecord
 from sockd.sandbox.lifecycle import State
 from sockd.worker.asynchronous import Asynchronous
+from sockd.worker.drain import Drain
 from sockd.worker.import_report import imports
 from sockd.worker.live import live
 from sockd.worker.notify import READY, STOPPING, notify
@@ -114,9 +116,20 @@ class Daemon:
         return await self._noted.account(request, serve_request(function, request))
 
     def drain(self) -> None:
-        """Refuse new requests from now on."""
+        """As `Draining.drain`."""
         self.draining = True
         self.begin = lambda request, done: None
+        self.later.stop()
+        self._worker.functions.debugging.close()
+        self._noted.logs.end_followers()
+
+    async def drained(self, deadline_s: float) -> None:
+        """As `Draining.drained`."""
+        await self._worker.functions.allowances.drain(deadline_s)
+
+    def under_way(self) -> Counter[str]:
+        """As `Draining.under_way`."""
+        return self._worker.functions.allowances.under_way()
 
     def is_app(self, name: str) -> bool:
         return self._worker.functions.is_app(name)
@@ -396,12 +409,7 @@ async def serve(config: Config) -> int:
         preloading.cancel()
         if status:
             print("the farm ended by itself; start sockd again", file=sys.stderr)
-        daemon.drain()
-        daemon.later.stop()
-        worker.functions.debugging.close()
-        await worker.functions.allowances.drain(config.http.drain_s)
-        for server in servers:
-            await server.aclose(config.http.drain_s)
+        await Drain(daemon, servers, servers[2:], config.http.drain_s).finish()
     for number in (signal.SIGTERM, signal.SIGINT):
         # All is taken down. Whoever asks once more, while the loop and the interpreter end, makes no failure of it.
         signal.signal(number, signal.SIG_IGN)
