@@ -9,10 +9,10 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.server import HttpServer
+from sockd.http.wire.server import IDLE_S, HttpServer
 
 FIRST_LINE_S = 1.0
 """How long a drain goes on before the log says what it waits for."""
@@ -33,6 +33,12 @@ class Draining(Protocol):
     def drain(self) -> None:
         """Refuse new requests, and end streams that wait for something to come."""
 
+    async def pause_events(self, deadline_s: float) -> None:
+        """Begin no asynchronous invocation, and wait for those that run, until the deadline."""
+
+    def resume_events(self) -> None:
+        """Begin asynchronous invocations again."""
+
     async def drained(self, deadline_s: float) -> None:
         """Wait until the admitted requests of functions have ended, until the deadline."""
 
@@ -41,7 +47,7 @@ class Draining(Protocol):
 
 
 class Drain:
-    """One end of a worker: `finish` ends its requests and its servers."""
+    """One end of a worker: `finish`, or `serve_on` and then `leave` where another process has the same listening sockets."""
 
     def __init__(
         self, draining: Draining, servers: Sequence[HttpServer], management: Sequence[HttpServer], drain_s: float
@@ -54,6 +60,43 @@ class Drain:
         self._drain_s = drain_s
         self._loop = asyncio.get_running_loop()
         self._line: asyncio.TimerHandle | None = None
+
+    async def serve_on(self, *interruptions: asyncio.Future[Any]) -> None:
+        """Serve until the requests under way have ended, until the deadline or an interruption; then retire connections.
+
+        New requests are served as before, so that a long one keeps nobody waiting. At last each answer closes its connection, for
+        a moment in which clients that keep theirs open come back on another one: nobody is cut when the worker leaves."""
+        await self._told(self._ended_or(interruptions))
+        for server in self._servers:
+            server.retire()
+        await asyncio.wait(interruptions, timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _ended_or(self, interruptions: Sequence[asyncio.Future[Any]]) -> None:
+        """Wait until what is under way has ended, until the deadline or an interruption."""
+        ended = asyncio.ensure_future(self._ended())
+        try:
+            await asyncio.wait([ended, *interruptions], timeout=self._drain_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+
+    async def _ended(self) -> None:
+        events = self._draining.pause_events(self._drain_s)
+        await asyncio.gather(events, *(server.running_ended() for server in self._servers))
+
+    def stay(self) -> None:
+        """Take `serve_on` back: nobody takes over."""
+        for server in self._servers:
+            server.retire(False)
+        self._draining.resume_events()
+
+    async def leave(self) -> None:
+        """Accept no connection any more, serve the open ones to the end of their answers, and `finish`."""
+        ends_s = self._loop.time() + self._drain_s
+        await self._told(self._leave(ends_s))
+        await self.finish()
+
+    async def _leave(self, ends_s: float) -> None:
+        await asyncio.gather(*(server.leave(ends_s) for server in self._servers))
 
     async def finish(self) -> None:
         """Refuse new requests, wait for those under way until the deadline, and close the servers."""

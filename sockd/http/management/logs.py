@@ -76,7 +76,7 @@ def routes(worker: WorkerApi) -> list[Route]:
         wanted = Wanted.of(request)
         worker.function(wanted.name)  # an unknown one is a 404, not a stream that fails
         if request.query_params.get("follow", "0") == "1":
-            return Lines(_follow(worker, wanted))
+            return Lines(_follow(worker, wanted), endless=True)
         return respond(json_answer([wanted.fields(record) for record in await _found(worker, wanted)]))
 
     return typed_routes([("GET", "/functions/{name}/logs", logs)])
