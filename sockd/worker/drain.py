@@ -17,6 +17,8 @@ from sockd.http.wire.server import IDLE_S, HttpServer
 FIRST_LINE_S = 1.0
 """How long a drain goes on before the log says what it waits for."""
 NEXT_LINE_S = 5.0
+SHORT_S = 0.25
+"""A request that takes longer is awaited before a worker leaves its sockets to the next one."""
 ANSWER_S = 1.0
 """How long connections have for the rest of their answers after the drain's deadline."""
 MOST_NAMED = 10
@@ -62,24 +64,28 @@ class Drain:
         self._line: asyncio.TimerHandle | None = None
 
     async def serve_on(self, *interruptions: asyncio.Future[Any]) -> None:
-        """Serve until the requests under way have ended, until the deadline or an interruption; then retire connections.
+        """Serve until no request that is under way takes long, until the deadline or an interruption.
 
-        New requests are served as before, so that a long one keeps nobody waiting. At last each answer closes its connection, for
-        a moment in which clients that keep theirs open come back on another one: nobody is cut when the worker leaves."""
-        await self._told(self._ended_or(interruptions))
+        New requests are served as before, so that a long one keeps nobody waiting, but each answer closes its connection: clients
+        that keep theirs open come back on another one, and none of them is cut when the worker leaves."""
         for server in self._servers:
             server.retire()
-        await asyncio.wait(interruptions, timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
+        await self._told(self._until_short(interruptions))
 
-    async def _ended_or(self, interruptions: Sequence[asyncio.Future[Any]]) -> None:
-        """Wait until what is under way has ended, until the deadline or an interruption."""
-        ended = asyncio.ensure_future(self._ended())
-        try:
-            await asyncio.wait([ended, *interruptions], timeout=self._drain_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended.cancel()
+    async def _until_short(self, interruptions: Sequence[asyncio.Future[Any]]) -> None:
+        """Wait for a second in which each request has ended within SHORT_S."""
+        ends_s, quiet_s = self._loop.time() + self._drain_s, 0.0
+        while quiet_s < IDLE_S and not any(each.done() for each in interruptions) and self._loop.time() < ends_s:
+            ended = asyncio.ensure_future(self._ended())
+            await asyncio.wait(interruptions, timeout=SHORT_S, return_when=asyncio.FIRST_COMPLETED)
+            quiet_s += SHORT_S
+            if not ended.done():
+                quiet_s, left_s = 0.0, max(ends_s - self._loop.time(), 0.0)
+                await asyncio.wait([ended, *interruptions], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                ended.cancel()
 
     async def _ended(self) -> None:
+        """Wait until what runs now has ended."""
         events = self._draining.pause_events(self._drain_s)
         await asyncio.gather(events, *(server.running_ended() for server in self._servers))
 

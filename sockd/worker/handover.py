@@ -26,7 +26,7 @@ from sockd.http.wire.inherited import Named
 from sockd.http.wire.sockets import bind_unix, short_path
 
 SOCKET = "handover.sock"
-TAKE, RELEASED, SERVES = b"take", b"released", b"serves"
+TAKE, REFUSED, RELEASED, SERVES = b"take", b"refused", b"released", b"serves"
 MOST_BYTES = 4096
 MOST_SOCKETS = 64
 _CREDENTIALS = struct.Struct("3i")
@@ -55,10 +55,18 @@ class Successor:
             _log.warning("the worker that takes over cannot be reached: %s", error.strerror)
             self._end(serves=False)
 
+    def refuse(self) -> None:
+        """Tell it that this worker ends already, and close the connection."""
+        self._send(REFUSED)
+        self.close()
+
     def release(self) -> None:
         """Tell it that the state directory is free."""
+        self._send(RELEASED)
+
+    def _send(self, message: bytes) -> None:
         try:
-            self._link.send(RELEASED)
+            self._link.send(message)
         except OSError as error:
             _log.warning("the worker that takes over cannot be reached: %s", error.strerror)
             self._end(serves=False)
@@ -119,7 +127,7 @@ class HandoverDoor:
             return
         successor = Successor(link)
         if not self._take(successor):
-            successor.close()
+            successor.refuse()
 
     def close(self) -> None:
         """Take no further successor."""

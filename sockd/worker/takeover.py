@@ -15,7 +15,7 @@ from pathlib import Path
 from sockd.http.wire.inherited import Inherited
 from sockd.kernel.descriptor_passing import receive
 from sockd.plain.errors import BadConfig
-from sockd.worker.handover import MOST_BYTES, MOST_SOCKETS, RELEASED, SERVES, TAKE, connect, peer_pid
+from sockd.worker.handover import MOST_BYTES, MOST_SOCKETS, REFUSED, RELEASED, SERVES, TAKE, connect, peer_pid
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ class Predecessor:
         self._link = link
         self.pid = peer_pid(link)
         self._pidfd = os.pidfd_open(self.pid)
-        self._poller = select.poll()
-        self._poller.register(self._pidfd, select.POLLIN)
 
     def take_sockets(self) -> Inherited:
         """Have the worker hand over its listening sockets, and return them; none, if it was lost meanwhile.
@@ -41,7 +39,7 @@ class Predecessor:
         except OSError as error:
             _log.warning("the worker with pid %d was lost before it handed over: %s", self.pid, error.strerror)
             return Inherited()
-        if not names and self._is_running():
+        if names == REFUSED:
             raise BadConfig(
                 f"the sockd with pid {self.pid} ends, or hands over to another; try again when it has ended"
             )
@@ -56,10 +54,9 @@ class Predecessor:
         except OSError as error:
             _log.warning("the worker with pid %d was lost while it handed over: %s", self.pid, error.strerror)
         # Its lock is released when the kernel has closed all of its descriptors, of which the connection may be the first.
-        self._poller.poll()
-
-    def _is_running(self) -> bool:
-        return not self._poller.poll(0)
+        poller = select.poll()
+        poller.register(self._pidfd, select.POLLIN)
+        poller.poll()
 
     def tell_serving(self) -> None:
         """Let the worker before end: this one serves."""
