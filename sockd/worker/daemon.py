@@ -116,7 +116,8 @@ class Daemon:
         if self.draining:
             raise Draining("the worker is shutting down")
         function = await self._worker.functions.called(request)
-        return await self._noted.account(request, serve_request(function, request))
+        running = self._noted.account(request, serve_request(function, request))
+        return await self.versions.canaries.watched(request, function.version.number, running)
 
     def drain(self) -> None:
         """As `Draining.drain`."""
@@ -194,7 +195,8 @@ class Daemon:
 
         error: SockdError | None = None
         try:
-            await self._noted.account(request, run())
+            running = self._noted.account(request, run())
+            await self.versions.canaries.watched(request, function.version.number, running)
         except SockdError as failed:
             if not told:
                 raise
