@@ -123,18 +123,20 @@ class Drain:
             self._line.cancel()
 
     def _tell(self) -> None:
-        _log.info("draining for at most %g s; waiting for %s", self._drain_s, ", ".join(self._under_way()))
+        if under_way := self._under_way():
+            _log.info("draining for at most %g s; waiting for %s", self._drain_s, ", ".join(under_way))
         self._line = self._loop.call_later(NEXT_LINE_S, self._tell)
 
     def _under_way(self) -> list[str]:
-        """Name what the drain waits for: functions with their requests, requests to the management API, connections."""
+        """Name what the drain waits for: functions with their requests, requests to the management API, else connections."""
         counts = Counter({f"requests of {name}": count for name, count in self._draining.under_way().items()})
         for server in self._management:
             counts.update(shown(exchange) for exchange in server.running)
         named = [f"{name} ({count})" for name, count in counts.most_common(MOST_NAMED)]
         if len(counts) > MOST_NAMED:
             named.append(f"{len(counts) - MOST_NAMED} others")
-        return named or [f"connections ({sum(server.connections for server in self._servers)})"]
+        connections = sum(server.connections for server in self._servers)
+        return named or ([f"connections ({connections})"] if connections else [])
 
 
 def shown(exchange: Exchange) -> str:

@@ -50,6 +50,9 @@ def start_again(named: Sequence[tuple[str, socket.socket]], configuration: bytes
         "LISTEN_FDS": str(len(named)),
         "LISTEN_FDNAMES": ":".join(name for name, _ in named),
     }
+    starter = variables.get("NOTIFY_SOCKET", "")
+    if not (starter.startswith("@") or os.path.exists(starter)):
+        variables.pop("NOTIFY_SOCKET", None)  # `sockd up --detach` has returned
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     # An ignored signal stays ignored behind execve(2). The one that restarts would end a program that does not handle it yet.

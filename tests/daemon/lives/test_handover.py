@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.gate import WAITS, Gate
+from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import COMMAND, DEADLINE_S, RunningDaemon, Start
 from tests.support.threads import in_background
 
@@ -102,6 +103,7 @@ def test_a_long_request_keeps_nobody_waiting_while_it_is_drained(start: Start, g
 def test_a_restart_in_place_keeps_process_and_port(start: Start) -> None:
     daemon = start()
     daemon.deploy("echo", ECHO, concurrency=16)
+    descriptors = len(open_fds(daemon.pid))
     load = Load(daemon.port, 8)
     with load.running():
         mark = daemon.mark
@@ -111,6 +113,11 @@ def test_a_restart_in_place_keeps_process_and_port(start: Start) -> None:
         daemon.when(lambda: len(load.statuses) > before + 100)
     assert not load.failed and set(load.statuses) == {200}, load.failed
     assert (daemon.state / "lock").read_text() == f"{daemon.pid}\n"
+    for _ in range(2):
+        mark = daemon.mark
+        daemon.signal(signal.SIGUSR2)
+        daemon.wait_line(r"listening on ", since=mark)
+    assert len(open_fds(daemon.pid)) < descriptors + 10, "each program closes what the one before had"
 
 
 def test_a_successor_that_is_killed_early_leaves_the_old_worker_serving(start: Start, gate: Gate) -> None:
