@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import random
 import signal
 import socket
 import sys
@@ -163,6 +164,36 @@ def test_an_old_worker_that_is_killed_is_followed(start: Start, line: str) -> No
         old.wait_line(line)
         old.kill()
         assert started().call("echo", 1) == 1
+
+
+def answers(daemon: RunningDaemon) -> bool:
+    """Whether a worker answers a request; its port may be closed."""
+    try:
+        return daemon.run("echo", 7).status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whichever_is_killed_at_any_moment_a_worker_serves(start: Start, seed: int) -> None:
+    config = "[http]\ndrain_s = 1.0\n"
+    old = start(config)
+    old.deploy("echo", ECHO)
+    new = RunningDaemon.launch(old.state, config, command=TAKE_OVER)
+    new.url = old.url
+    victim, other = (old, new) if seed % 2 else (new, old)
+    threading.Event().wait(random.Random(seed).uniform(0.0, 4.0))  # there is no event of any moment
+    victim.kill()
+    other.when(lambda: other.process.poll() is not None or answers(other))
+    if other.process.poll() is not None:
+        assert other is old and other.wait() == 0, (
+            other.lines
+        )  # the new one served already, and nobody was to follow it
+        assert answers(start(config))
+    if other is new:
+        new.close()
+    else:
+        new.end_reading()
 
 
 @pytest.mark.parametrize("config", ["[nonsense]\n", '[images]\nworker = "../x"\n'], ids=["before", "when it is alone"])
