@@ -12,6 +12,14 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AGO = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)", re.ASCII)
 
 
+def seconds(text: str) -> float:
+    """Return the seconds of `10s`, `5m`, `2h` or `1d`. Raises: Failure."""
+    found = _AGO.fullmatch(text.strip())
+    if found is None:
+        raise Failure(f"{text!r} is no duration", fix="use 10s, 5m, 2h or 1d", exit_code=USAGE)
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
 def since(text: str) -> float:
     """The Unix time of `10s`, `5m`, `2h`, `1d` ago, or of an ISO 8601 time, local by default. Raises: Failure."""
     if found := _AGO.fullmatch(text.strip()):

@@ -87,11 +87,15 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
 
+    async def running_ended(self, deadline_s: float) -> None:
+        """Wait until what runs now has ended, until the deadline."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=deadline_s)
+
     async def aclose(self, deadline_s: float) -> None:
         """Let what runs end, but no longer than the deadline; what is cut off then is run again by the next daemon."""
         self.stop()
-        if self._running:
-            await asyncio.wait(self._running, timeout=deadline_s)
+        await self.running_ended(deadline_s)
         for attempt in self._running:
             attempt.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

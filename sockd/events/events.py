@@ -96,6 +96,16 @@ class Events:
         """Run what is due, from now on."""
         self._dispatcher.start()
 
+    async def pause(self, deadline_s: float) -> None:
+        """Begin nothing until `resume`, and wait for what runs, until the deadline. Events are still accepted."""
+        self._dispatcher.stop()
+        await self._dispatcher.running_ended(deadline_s)
+
+    def resume(self) -> None:
+        """Run what is due again."""
+        if not self._closing:
+            self._dispatcher.start()
+
     def stop(self) -> None:
         """Accept and begin nothing any more."""
         self._closing = True

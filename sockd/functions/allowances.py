@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.admission import Admission
@@ -58,6 +59,16 @@ class Allowances:
     def active(self) -> list[str]:
         """The functions that have requests running or waiting."""
         return [name for name, allowance in self._of.items() if allowance.admission.running]
+
+    def under_way(self) -> Counter[str]:
+        """Count the requests that run or wait, by function."""
+        return Counter(
+            {
+                name: each.admission.running + each.admission.waiting
+                for name, each in self._of.items()
+                if each.admission.running
+            }
+        )
 
     def running(self) -> int:
         """Requests that run now."""

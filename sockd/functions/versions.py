@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from sockd.code.function_config import FunctionConfig
+from sockd.functions.canaries import Canaries
 from sockd.functions.functions import Functions
 from sockd.functions.provisioning import Provisioning
 from sockd.plain.config import CodeConfig
@@ -49,6 +50,7 @@ class Versions:
         self._functions = functions
         self._most = config.max_published
         self.provisioning = provisioning
+        self.canaries = Canaries(self)
 
     # -- published versions
 
@@ -136,6 +138,11 @@ class Versions:
         self._registry.get(name)
         return self._registry.of(name).alias(alias)
 
+    def guarded(self, name: str, qualifier: str) -> Alias | None:
+        """Return the alias of this name, if its second version is guarded; None: it is not, or there is no such alias."""
+        alias = self._registry.of(name).aliases.get(qualifier)
+        return alias if alias is not None and alias.guard is not None else None
+
     def aliases(self, name: str) -> Sequence[Alias]:
         """By their names. Raises: NoSuchFunction."""
         self._registry.get(name)
@@ -160,6 +167,8 @@ class Versions:
             if LATEST in (alias.version, alias.other):
                 raise BadRequest(f"{LATEST} is not supported for an alias pointing to more than 1 version")
             self._check_number(alias.name, alias.other)
+        if alias.guard is not None and not (alias.other and alias.weight):
+            raise BadRequest("errors are watched of a second version that has a share of the requests: say its canary")
         if not 0 <= alias.weight < 1:
             raise BadRequest(f"the weight {alias.weight} of an alias must be at least 0 and less than 1")
         self.provisioning.check_alias(alias)

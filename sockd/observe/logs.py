@@ -76,6 +76,7 @@ class LogBook:
         """By name; who wrote last stands last."""
         self.bytes = 0
         self._live = live or LiveOutput()
+        self._is_followed_no_more = False
 
     def append(self, name: str, record: LogRecord) -> None:
         """Keeps a record and gives it to the followers of its function."""
@@ -129,8 +130,10 @@ class LogBook:
         """The records of a function from now on, and first what its running requests have printed:
         `with book.follow(name) as records: async for record in records`.
 
-        The iteration ends when the function is forgotten."""
+        The iteration ends when the function is forgotten, and at once after `end_followers`."""
         follower = Follower(self._follower_records)
+        if self._is_followed_no_more:
+            follower.end()
         ring = self._ring(name)
         ring.followers.add(follower)
         try:
@@ -156,6 +159,13 @@ class LogBook:
         if ring is not None:
             self.bytes -= ring.bytes
             self._live.shows.pop(name, None)
+            for follower in ring.followers:
+                follower.end()
+
+    def end_followers(self) -> None:
+        """End all followers, now and from now on: they wait for records without an end, and would hold up the worker's."""
+        self._is_followed_no_more = True
+        for ring in self._rings.values():
             for follower in ring.followers:
                 follower.end()
 

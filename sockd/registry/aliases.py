@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LATEST = "$LATEST"
 """The qualifier of what was deployed last, published or not (AWS's word)."""
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_-]{1,128}", re.ASCII)
 """Of an alias: a number would be a version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """When the second version of an alias is withdrawn, and when it replaces the first."""
+
+    most_errors: float
+    """The share of its requests that may fail, in [0, 1)."""
+    least_requests: int
+    """By fewer of its requests it does not replace the first version."""
+    hold_s: float
+    """For so many seconds it has its share at least, before it replaces the first version."""
+    since_s: float
+    """Unix time when it was given its share."""
+
+    def verdict(self, requests: int, failed: int, now_s: float) -> bool | None:
+        """POLICY: what becomes of the version by its requests so far: True: it replaces the first one, False: it is withdrawn,
+        None: neither yet.
+
+        It is withdrawn as soon as even `least_requests` of them would have too many errors, however well the rest go."""
+        if failed > self.most_errors * max(requests, self.least_requests):
+            return False
+        if requests >= self.least_requests and now_s - self.since_s >= self.hold_s:
+            return True
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +52,15 @@ class Alias:
     description: str = ""
     revision: str = ""
     """Another one for each change."""
+    guard: Guard | None = None
+    """Decides what becomes of `other`; None: nothing does by itself."""
+    outcome: str = ""
+    """What became of the last guarded version, in words."""
+
+    def decided(self, *, promotes: bool, outcome: str) -> Alias:
+        """Return the alias without its second version, which has replaced the first or was withdrawn."""
+        version = self.other if promotes else self.version
+        return replace(self, version=version, other="", weight=0.0, guard=None, outcome=outcome)
 
     def pick(self, draw: float) -> str:
         """POLICY: the version that serves a request. Args: draw: in [0, 1), evenly distributed over requests."""

@@ -4,6 +4,7 @@ schema 1  functions and their deploys      schema 4  tables for published versio
 schema 2  initscripts of deploys           schema 5  one value for each function, but for its deploys
 schema 3  sealed settings                  schema 6  images of deploys
                                            schema 7  policies, in the value of each function
+                                           schema 8  guards of aliases, there
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from sockd.registry.aggregate import FunctionAggregate
 from sockd.registry.secrets import Vault, is_sealed
 from sockd.sqlite.database import add_tables, schema_of
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 SCHEMA = """
 CREATE TABLE functions (
     name TEXT PRIMARY KEY,
@@ -70,8 +70,8 @@ def prepare(database: sqlite3.Connection, file_name: str, vault: Vault) -> None:
         database.execute("PRAGMA user_version = 3")
     if found == 5:
         add_tables(database, migrations.IMAGES, SCHEMA_VERSION)
-    elif found == 6:
-        # An older sockd would drop the policies of a value that it changes.
+    elif found in (6, 7):
+        # An older sockd would drop the policies, and the guards of aliases, of a value that it changes.
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     elif 0 < found < 5:
         rows = [(each.name, encoded(each)) for each in migrations.gathered(database)]

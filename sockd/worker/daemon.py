@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -54,9 +54,10 @@ from sockd.http.run.worker_api import Progress, Tree
 from sockd.http.sandbox_front import SandboxFront
 from sockd.http.urls.door import UrlDoor
 from sockd.http.wire.buffers import BufferBudget, buffer_bytes
+from sockd.http.wire.inherited import HTTP, KEYED, MANAGEMENT, RUN, Inherited
 from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp, bind_unix, parse_listen, url_of
+from sockd.http.wire.sockets import parse_listen, url_of
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.networks.networks import Networks
 from sockd.observe.observations import Observations
@@ -70,11 +71,15 @@ from sockd.plain.request_ids import request_id_text
 from sockd.plain.telemetry import Ending, FunctionInfo, Invocation, LogRecord
 from sockd.sandbox.lifecycle import State
 from sockd.worker.asynchronous import Asynchronous
+from sockd.worker.drain import Drain
+from sockd.worker.ending import Ended, Endings, followed, named_sockets, until_ended
+from sockd.worker.handover import HandoverDoor
 from sockd.worker.import_report import imports
 from sockd.worker.live import live
-from sockd.worker.notify import READY, STOPPING, notify
+from sockd.worker.notify import READY, notify
 from sockd.worker.state_dir import StateDir
 from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
+from sockd.worker.takeover import Predecessor
 from sockd.worker.worker import Worker
 from sockd_initscripts.report import AppRead
 
@@ -114,12 +119,32 @@ class Daemon:
         if self.draining:
             raise Draining("the worker is shutting down")
         function = await self._worker.functions.called(request)
-        return await self._noted.account(request, serve_request(function, request))
+        running = self._noted.account(request, serve_request(function, request))
+        return await self.versions.canaries.watched(request, function.version.number, running)
 
     def drain(self) -> None:
-        """Refuse new requests from now on."""
+        """As `Draining.drain`."""
         self.draining = True
         self.begin = lambda request, done: None
+        self.later.stop()
+        self._worker.functions.debugging.close()
+        self._noted.logs.end_followers()
+
+    async def pause_events(self, deadline_s: float) -> None:
+        """As `Draining.pause_events`."""
+        await self.events.pause(deadline_s)
+
+    def resume_events(self) -> None:
+        """As `Draining.resume_events`."""
+        self.events.resume()
+
+    async def drained(self, deadline_s: float) -> None:
+        """As `Draining.drained`."""
+        await self._worker.functions.allowances.drain(deadline_s)
+
+    def under_way(self) -> Counter[str]:
+        """As `Draining.under_way`."""
+        return self._worker.functions.allowances.under_way()
 
     def is_app(self, name: str) -> bool:
         return self._worker.functions.is_app(name)
@@ -173,7 +198,8 @@ class Daemon:
 
         error: SockdError | None = None
         try:
-            await self._noted.account(request, run())
+            running = self._noted.account(request, run())
+            await self.versions.canaries.watched(request, function.version.number, running)
         except SockdError as failed:
             if not told:
                 raise
@@ -347,17 +373,14 @@ class Daemon:
         return live(self._worker, self._noted.recent, limit)
 
 
-async def serve(config: Config) -> int:
-    """Run a daemon until SIGTERM, SIGINT, or the end of the farm; returns the exit status.
+async def serve(config: Config, inherited: Inherited | None = None, predecessor: Predecessor | None = None) -> Ended:
+    """Run a daemon until a signal, the end of the farm, or the worker that takes over.
 
+    Args: inherited: listening sockets that are there already; predecessor: the worker that gave them, told when this one serves.
     Raises: SockdError that says what to do, before anything is served."""
     os.umask(UMASK)
-    stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def stop(status: int) -> None:
-        if not stopped.done():
-            stopped.set_result(status)
-
+    inherited = inherited or Inherited()
+    endings = Endings()
     access = Access.of(config.lambda_api, config.http)
     viewers = PageAccess.of(config)
     managers = Managers.of(config.management)
@@ -366,7 +389,7 @@ async def serve(config: Config) -> int:
     async with AsyncExitStack() as stack:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
-        worker = await Worker.build(config, state, stack, lambda: stop(1))
+        worker = await Worker.build(config, state, stack, lambda: endings.stop(1))
         observations = Observations.open(config, state.path / "logs", worker.live_output)
         stack.push_async_callback(observations.aclose)
         worker.functions.failed_inits.note = observations.note_failed_init
@@ -374,10 +397,11 @@ async def serve(config: Config) -> int:
         stack.push_async_callback(daemon.later.aclose)
         await worker.rebuild_zygotes()
         servers = await _open_doors(
-            daemon, access, viewers, managers, config, state, stack, worker.ports, worker.networks
+            daemon, access, viewers, managers, config, state, stack, worker.ports, worker.networks, inherited
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop, 0)
+        endings.watch_stops()
+        door = HandoverDoor(state.path, endings.hand_over)
+        stack.callback(door.close)
         worker.open_engine([server.port for server in (servers[0], *servers[3:])])
         preloading = asyncio.create_task(worker.preload())
         worker.latency.serving_begun()
@@ -391,21 +415,18 @@ async def serve(config: Config) -> int:
         if open_to_all := open_without_key(config.http):
             print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
         notify(READY)
-        status = await stopped
-        notify(STOPPING)
+        if predecessor is not None:
+            predecessor.tell_serving()
+        drain = Drain(daemon, servers, servers[2:], config.http.drain_s)
+        ending, kept = await until_ended(endings, drain, lambda: named_sockets(servers, inherited.are_kept))
         preloading.cancel()
-        if status:
+        if ending.status:
             print("the farm ended by itself; start sockd again", file=sys.stderr)
-        daemon.drain()
-        daemon.later.stop()
-        worker.functions.debugging.close()
-        await worker.functions.allowances.drain(config.http.drain_s)
-        for server in servers:
-            await server.aclose(config.http.drain_s)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # All is taken down. Whoever asks once more, while the loop and the interpreter end, makes no failure of it.
-        signal.signal(number, signal.SIG_IGN)
-    return status
+        if kept or inherited.are_kept:
+            await drain.leave()
+        else:
+            await drain.finish()
+    return await followed(ending, kept, endings)
 
 
 def open_without_key(config: HttpConfig) -> str:
@@ -436,6 +457,7 @@ async def _open_doors(
     stack: AsyncExitStack,
     ports: PortGuard,
     networks: Networks,
+    inherited: Inherited,
 ) -> list[HttpServer]:
     """The public port, the same functions over a Unix socket that everybody opens, the management socket that only managers
     open, and its port for those with a key, if there is one."""
@@ -449,7 +471,7 @@ async def _open_doors(
     public = Front(daemon, config.http, lambda_api, url_door, page, callers=callers)
     front = HttpServer(
         public,
-        bind_tcp(config.http.listen),
+        inherited.tcp(HTTP, config.http.listen),
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
         buffers=buffers,
@@ -464,7 +486,7 @@ async def _open_doors(
                 *(keys, daemon.run_rules, managers, daemon.error_details),
             ),
         ),
-        [bind_unix(state.run_socket, 0o666)],
+        [inherited.unix(RUN, state.run_socket, 0o666)],
         limits=limits,
         keep_alive_s=config.http.keep_alive_s,
         buffers=buffers,
@@ -474,16 +496,20 @@ async def _open_doors(
     app = Management(daemon, config, state.path / "tmp", more).app
     mode = 0o600 if managers.gid is None else 0o660
     management = HttpServer(
-        ManagersOnly(app, managers), [bind_unix(state.socket, mode, managers.gid)], limits=LIMITS, buffers=buffers
+        ManagersOnly(app, managers),
+        [inherited.unix(MANAGEMENT, state.socket, mode, managers.gid)],
+        limits=LIMITS,
+        buffers=buffers,
     )
     stack.push_async_callback(management.aclose, 0.0)
     servers = [front, local, management]
     if config.management.listen:
-        sockets = bind_tcp(config.management.listen)
+        sockets = inherited.tcp(KEYED, config.management.listen)
         keyed = HttpServer(KeyedManagement(app, keys), sockets, limits=LIMITS, buffers=buffers)
         stack.push_async_callback(keyed.aclose, 0.0)
         ports.hold(keyed.port)
         servers.append(keyed)
+    inherited.check_taken()
     ports.hold(front.port)
     daemon.url = url_of(config.http.listen, front.port)
     for server in servers:

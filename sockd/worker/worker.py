@@ -367,7 +367,9 @@ def _functions(
     provisioning = Provisioning(registry, functions, caches.budget)
     stack.callback(provisioning.close)
     provisioning.load()
-    return functions, Versions(registry, functions, provisioning, config.code), FunctionUrls(registry)
+    versions = Versions(registry, functions, provisioning, config.code)
+    stack.callback(versions.canaries.close)
+    return functions, versions, FunctionUrls(registry)
 
 
 def _images(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import sockd.cli
 from sockd.console import output, tables
-from sockd.plain.log_format import PrintableFormatter
+from sockd.plain.log_format import TIMED_LAYOUT, PrintableFormatter
 from sockd.plain.own_command import own_command
 from sockd.plain.printable import one_line, printable
 
@@ -74,3 +78,25 @@ def test_no_text_makes_a_record_of_the_log_of_its_own() -> None:
     )
     text = PrintableFormatter("%(levelname)s %(name)s: %(message)s").format(record)
     assert text == "INFO sockd.x: deploy of a\\x1b[2J\n  WARNING sockd.x: forged"
+
+
+@pytest.mark.parametrize("place", ["file", "terminal", "pipe"])
+def test_records_have_a_time_where_nobody_else_notes_it(tmp_path: Path, place: str) -> None:
+    there, back = (os.openpty() if place == "terminal" else os.pipe())[::-1]
+    if place == "file":
+        os.close(there)
+        there = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    code = "import logging; from sockd.plain.log_format import log_to_stderr; log_to_stderr(); logging.info('said')"
+    try:
+        subprocess.run([sys.executable, "-c", code], stderr=there, check=True, timeout=30)
+        text = (tmp_path / "log").read_text() if place == "file" else os.read(back, 1000).decode()
+    finally:
+        os.close(there)
+        os.close(back)
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z " if place != "pipe" else ""
+    assert re.fullmatch(rf"{time}INFO root: said\r?\n", text), text
+
+
+def test_the_time_of_a_record_is_utc() -> None:
+    record = logging.makeLogRecord({"created": 1795000000.25, "msecs": 250.0, "name": "x", "msg": "then"})
+    assert PrintableFormatter(TIMED_LAYOUT).format(record).startswith("2026-11-18T11:06:40.250Z ")

@@ -172,3 +172,31 @@ def test_what_the_function_prints_is_shown_line_by_line(daemon: RunningDaemon, d
             dev.send_signal(signal.SIGINT)
             dev.communicate(timeout=DEADLINE_S)
     assert dev.returncode == 0
+
+
+def test_output_is_shown_across_a_restart_of_the_worker(daemon: RunningDaemon, directory: Path) -> None:
+    (directory / "handler.py").write_text("def handler(event): print('said', event)\n")
+    dev = sockd_template.start(
+        [sys.executable, "-m", "sockd", "dev", str(directory)],
+        cwd=REPO,
+        env={**os.environ, "SOCKD_STATE_DIR": str(daemon.state)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert dev.stdout is not None
+    try:
+        for restarts in (False, True):
+            while not restarts and "watching" not in dev.stdout.readline():
+                pass
+            if restarts:
+                mark = daemon.mark
+                daemon.signal(signal.SIGUSR2)
+                daemon.wait_line("listening on", since=mark)
+            assert daemon.run("watched", restarts).status == 200
+            while f"said {restarts}" not in dev.stdout.readline():
+                pass
+    finally:
+        dev.send_signal(signal.SIGINT)
+        dev.wait(DEADLINE_S)
+        dev.stdout.close()

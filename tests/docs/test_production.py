@@ -20,7 +20,11 @@ import requests
 import yaml
 from botocore.config import Config
 
+from benchmarks import upgrade
+from sockd.http.wire.sockets import addresses_of, parse_listen
+from sockd.kernel.network.loopback import show
 from sockd.observe.metrics import REASONS
+from sockd.worker.ending import RESTART
 from tests.abuse.clients import free_port
 from tests.abuse.managing import bearer, cli, key, managed_at
 from tests.daemon.aws_client import KEY, KEYS, SECRET
@@ -327,3 +331,20 @@ def test_a_worker_that_was_stopped_leaves_files_alone(tmp_path: Path) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", port))
     shutil.rmtree(state)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("way", upgrade.WAYS)
+def test_no_request_fails_in_an_upgrade(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert upgrade.run(way, 600, 16), capsys.readouterr().out
+
+
+def test_the_units_restart_the_worker_as_the_page_says() -> None:
+    service, socket_unit = ((REPO / "systemd" / name).read_text() for name in ("sockd.service", "sockd.socket"))
+    assert f"ExecReload=/bin/kill -{RESTART.name.removeprefix('SIG')} $MAINPID\n" in service
+    listen = re.search(r"--listen (\S+)", service)
+    assert listen is not None
+    host, port = parse_listen(listen[1])
+    assert re.findall(r"^ListenStream=(.*)$", socket_unit, re.M) == [
+        f"{show(each)}:{port}" for each in addresses_of(host)
+    ]

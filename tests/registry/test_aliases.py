@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.plain.invoke_request import InvokeRequest
-from sockd.registry.aliases import NAME, Alias, number_of
+from sockd.registry.aliases import NAME, Alias, Guard, number_of
 
 
 def test_a_request_is_drawn_once_for_all_its_tries() -> None:
@@ -47,3 +47,32 @@ def test_numbers_are_what_the_registry_can_hold(word: str, number: int | None) -
 @pytest.mark.parametrize(("name", "valid"), [("prod", True), ("7a", True), ("7", False), ("a b", False), ("", False)])
 def test_names_of_aliases(name: str, valid: bool) -> None:
     assert bool(NAME.fullmatch(name)) == valid
+
+
+GUARD = Guard(most_errors=0.05, least_requests=20, hold_s=600.0, since_s=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("requests", "failed", "after_s", "verdict"),
+    [
+        (0, 0, 10_000, None),  # nobody has called it
+        (1, 1, 1, None),  # one failure of 20 is within the share
+        (2, 2, 1, False),  # and two are not, whatever the other 18 are
+        (19, 0, 10_000, None),
+        (20, 1, 599, None),
+        (20, 1, 600, True),
+        (1000, 50, 600, True),
+        (1000, 51, 1, False),
+    ],
+)
+def test_a_guard_judges_by_share_number_and_time(
+    requests: int, failed: int, after_s: float, verdict: bool | None
+) -> None:
+    assert GUARD.verdict(requests, failed, GUARD.since_s + after_s) is verdict
+
+
+@pytest.mark.parametrize(("promotes", "version"), [(True, "2"), (False, "1")])
+def test_a_decided_alias_has_one_version_and_no_guard(promotes: bool, version: str) -> None:
+    alias = Alias("f", "prod", "1", "2", 0.1, "words", "r", GUARD).decided(promotes=promotes, outcome="so")
+    assert alias == Alias("f", "prod", version, description="words", revision="r", outcome="so")
+    assert {alias.pick(draw) for draw in (0.0, 0.05, 0.99)} == {version}

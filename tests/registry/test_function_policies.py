@@ -13,6 +13,7 @@ from sockd.registry.aliases import Alias
 from sockd.registry.function_policies import FunctionPolicies
 from sockd.registry.policy import INVOKE_URL, NoSuchStatement, Policy, Statement, StatementExists
 from sockd.registry.registry import Registry
+from sockd.registry.registry_schema import SCHEMA_VERSION
 
 PUBLIC = Statement("public", INVOKE_URL, "*", "NONE")
 
@@ -86,7 +87,7 @@ def test_a_statement_about_urls_decides(statement: Statement, opens: bool) -> No
     assert Policy().with_statement(statement, "r").opens_urls is opens
 
 
-def test_a_file_of_the_schema_before_is_taken_over(tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_schema_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite"
     registry = Registry.open(path)
     registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
@@ -99,4 +100,4 @@ def test_a_file_of_the_schema_before_is_taken_over(tmp_path: Path) -> None:
     registry = Registry.open(path)
     assert registry.of("f").policies == {} and registry.get("f").digest == "d"
     registry.close()
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (7,)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

@@ -147,7 +147,7 @@ def test_the_file_of_a_newer_sockd_is_refused_and_left_alone(path: Path) -> None
     database = sqlite3.connect(path)
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(BadRegistry, match=r"newer sockd \(schema 99, this one knows 7\)"):
+    with pytest.raises(BadRegistry, match=r"newer sockd \(schema 99, this one knows 8\)"):
         Registry.open(path)
 
 

@@ -14,6 +14,7 @@ import click
 
 from sockd.cli.functions.code_directory import CodeDirectory, left_out_json, show_left_out, show_plan
 from sockd.cli.functions.egress import egress_option, egress_setting
+from sockd.cli.functions.release import Release, guard_options
 from sockd.console.client import Management, state_dir_option
 from sockd.console.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file
 from sockd.console.output import USAGE, Failure, echo, json_option, print_json, progress, say
@@ -64,6 +65,11 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
 @click.option("--build", is_flag=True, help="Build packages that have no wheel from source, in a sandbox.")
 @click.option("--no-check", is_flag=True, help="Do not start the new version once before requests go to it.")
+@click.option("--alias", metavar="ALIAS", help="Publish the deploy, and point this alias to it.")
+@click.option(
+    "--canary", metavar="10%", help="Give it this share of the alias's requests, and the version before the rest."
+)
+@guard_options
 @click.option("--dry-run", is_flag=True, help="List what is packed and what is left out; deploy nothing.")
 @click.option("--force", is_flag=True, help="Replace a function that was deployed from another source.")
 @state_dir_option
@@ -77,6 +83,11 @@ def deploy(
     initscript: Path | None,
     build: bool,
     no_check: bool,
+    alias: str | None,
+    canary: str | None,
+    rollback_on_errors: str | None,
+    promote_after: str | None,
+    least_requests: int | None,
     dry_run: bool,
     force: bool,
     state_dir: Path,
@@ -93,16 +104,22 @@ def deploy(
     or PEP 723 in the entry file). Options override sockd.toml. A handler that is missing or does not compile is refused.
     .sockdignore and .gitignore name what is not packed; secrets, such as .env, are left out unless .sockdignore includes them.
     The new version is started once, without a request; one that does not start is refused, and the version before serves on.
-    A running function switches to the new version without losing a request. A SOURCE that ends in .wasm is an
-    initscript: the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and
-    each function in it that @sockd.function decorates is deployed, with the settings that it says. A function that
-    was deployed from another such file, or as a directory where this is a file, stays as it is without --force."""
+    A running function switches to the new version without losing a request. With --alias prod --canary 10%
+    --rollback-on-errors 5%, callers of NAME:prod switch by and by: a tenth of their requests goes to the new version, until it
+    is withdrawn for its errors, or has held and is promoted.
+
+    A SOURCE that ends in .wasm is an initscript: the function --name gets it, its code and settings stay. One that ends in .py is
+    imported, here, and each function in it that @sockd.function decorates is deployed, with the settings that it says. A
+    function that was deployed from another such file, or as a directory where this is a file, stays as it is without --force."""
     is_path = image is None or len(source.parts) > 1  # else it may be the name of a function
     if is_path and not source.exists():
         raise click.BadParameter(f"Path '{source}' does not exist.", param_hint="'[SOURCE]'")
     if dry_run:
         show_plan(source, in_image=image is not None, as_json=as_json)
         return
+    release = Release.of_options(alias, canary, rollback_on_errors, promote_after, least_requests)
+    if release is not None and source.is_file() and source.suffix in (".py", ".wasm"):
+        raise Failure(f"--alias is for directories and archives, and not for {source.name}", exit_code=USAGE)
     if source.suffix == ".py" and source.is_file():
         from sockd.cli.functions.deploy_app import deploy_app
 
@@ -125,6 +142,8 @@ def deploy(
     if no_check:
         overrides["check"] = False
     management = Management(state_dir)
+    if release is not None:
+        release.check(management, name)
     headers = {"x-sockd-overrides": json.dumps(overrides)}  # ASCII: a header carries no other letters
     wasm = _module(initscript, management) if initscript is not None else b""
     if wasm:
@@ -148,6 +167,7 @@ def deploy(
             for note in notes:  # one may say why
                 say(f"note: {note}")
             raise
+        released = release.run(management, name) if release is not None else ""
     left_out = code.left_out if code is not None else ()
     # Of a worker elsewhere nobody here knows where its port is published.
     url = None if management.is_elsewhere else f"{management.get('status')['url']}/run/{name}"
@@ -168,6 +188,8 @@ def deploy(
         echo(f"  {url}\n  curl {url}/" if is_app else f"  {url}\n  curl -d '{{}}' {url}")
     if not is_app:  # a web app answers HTTP requests, and refuses other events
         echo(f"  {runnable(f'sockd invoke {name}')} -d '{{}}'")
+    if released:
+        say(released)
     for note in notes:
         say(f"note: {note}")
     show_left_out(source, left_out)

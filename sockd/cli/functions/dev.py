@@ -151,10 +151,12 @@ class Project:
 
     def _follow(self, since_s: float) -> None:
         with contextlib.suppress(Failure, OSError):  # the worker has ended, or the function was removed
-            # What is printed until the worker knows of this follower is in its records.
-            query = {"since": f"{since_s:.6f}", "follow": "1"}
-            for record in self.management.lines("GET", "functions", self.name, "logs", query=query):
-                show_line_by_line(record)
+            while True:  # a worker that another one follows ends its streams
+                # What is printed until the worker knows of this follower is in its records.
+                query = {"since": f"{since_s:.6f}", "follow": "1"}
+                for record in self.management.lines("GET", "functions", self.name, "logs", query=query):
+                    show_line_by_line(record)
+                since_s = time.time()
 
     def _deploy(self, archive: bytes) -> dict[str, Any]:
         headers = {"x-sockd-overrides": json.dumps({"keep_packages": True})}

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from sockd.cli.functions.release import guard_of, guard_options, guard_words
 from sockd.console.client import Management, state_dir_option
-from sockd.console.output import USAGE, Failure, age, json_option, print_json, say, suggest
+from sockd.console.output import USAGE, Failure, age, echo, json_option, print_json, say, suggest
 from sockd.console.tables import print_table
 from sockd.plain.spelling import size
 
@@ -53,6 +54,9 @@ def versions(name: str, number: int | None, state_dir: Path, as_json: bool) -> N
         )
     else:
         suggest("nothing is published yet", f"sockd publish {name}")
+    for each in found["aliases"]:
+        if words := _canary_words(each):
+            echo(f"alias {each['alias']}: {words}")
     print_table(
         ("deploy", "code", "deployed", ""),
         [
@@ -65,6 +69,16 @@ def versions(name: str, number: int | None, state_dir: Path, as_json: bool) -> N
             for each in found["deploys"]
         ],
     )
+
+
+def _canary_words(alias: dict[str, Any]) -> str:
+    """What becomes of the alias's guarded version, or became of the last one; empty: it had none."""
+    guard = alias["guard"]
+    if guard is None:
+        return str(alias["outcome"])
+    (other,) = alias["canary"]
+    failed = f"{guard['failed']} of the last {guard['requests']} requests to version {other} failed"
+    return f"{failed}, where {guard['most_errors']:.4g} of them may"
 
 
 def _row(version: dict[str, Any], found: dict[str, Any], now_s: float) -> tuple[str, ...]:
@@ -94,11 +108,21 @@ def _row(version: dict[str, Any], found: dict[str, Any], now_s: float) -> tuple[
 @click.argument("alias")
 @click.argument("version", required=False)
 @click.option("--canary", metavar="VERSION=10%", help="Second version and its share of the requests.")
+@guard_options
 @click.option("--rm", "remove", is_flag=True, help="Delete the alias.")
 @state_dir_option
 @json_option
 def alias(
-    name: str, alias: str, version: str | None, canary: str | None, remove: bool, state_dir: Path, as_json: bool
+    name: str,
+    alias: str,
+    version: str | None,
+    canary: str | None,
+    rollback_on_errors: str | None,
+    promote_after: str | None,
+    least_requests: int | None,
+    remove: bool,
+    state_dir: Path,
+    as_json: bool,
 ) -> None:
     """Point an alias to a published version (or to $LATEST, in quotes)."""
     if remove or version is None:
@@ -108,9 +132,11 @@ def alias(
         told = f"{name}: alias {alias} is deleted"
     else:
         shares = _canary(canary) if canary else {}
-        answer = _send(state_dir, "PUT", "functions", name, "aliases", alias, version=version, canary=shares)
+        guard = guard_of(rollback_on_errors, promote_after, least_requests)
+        lead = {"version": version, "canary": shares, "guard": guard}
+        answer = _send(state_dir, "PUT", "functions", name, "aliases", alias, **lead)
         rest = "".join(f", {share:.4g} of the requests to {other}" for other, share in shares.items())
-        told = f"{name}:{alias} leads to {version}{rest}"
+        told = f"{name}:{alias} leads to {version}{rest}{guard_words(guard, next(iter(shares), ''))}"
     if as_json:
         print_json(answer)
     else:

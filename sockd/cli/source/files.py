@@ -13,6 +13,7 @@ FILES = {
     "specification": "SPECIFICATION.md",
     "security": "SECURITY.md",
     "unit": "systemd/sockd.service",
+    "socket": "systemd/sockd.socket",
     "benchmarks": "benchmarks",
     "demo": "demo",
     "tests": "tests",
@@ -23,7 +24,7 @@ FILES = {
 @click.argument("name", required=False, type=click.Choice(list(FILES)))
 @json_option
 def files(name: str | None, as_json: bool) -> None:
-    """Print the paths of the files that come with sockd: documentation, systemd unit, benchmarks, tests.
+    """Print the paths of the files that come with sockd: documentation, systemd units, benchmarks, tests.
 
     With a NAME, print one path, as in: cp "$(sockd files unit)" /etc/systemd/system/"""
     paths = {each: str(source_tree() / path) for each, path in FILES.items()}

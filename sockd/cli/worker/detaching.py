@@ -10,11 +10,10 @@ import re
 import select
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import sockd
+from sockd.cli.worker.again import OWN_PROGRAM, environment
 from sockd.console.client import Management
 from sockd.console.output import Failure, echo, say
 
@@ -25,7 +24,7 @@ _ERROR = re.compile(r"^error: (.*(?:\n    .*)*)(?:\n  why: (.*(?:\n    .*)*))?(?
 """As `Failure.show` prints it."""
 
 
-def detached(state_dir: str, listen: str | None, config: Path | None) -> None:
+def detached(state_dir: str, listen: str | None, config: Path | None, *, take_over: bool = False) -> None:
     """Start a worker and print its address. Raises: Failure with the worker's own error, or the last lines of its log."""
     directory = Path(state_dir).absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o711)
@@ -37,7 +36,7 @@ def detached(state_dir: str, listen: str | None, config: Path | None) -> None:
     ):
         ready.bind(f"{private}/ready")
         said_before = output.tell()
-        worker = _start(directory, listen, config, log, f"{private}/ready", output.fileno())
+        worker = _start(directory, listen, config, log, f"{private}/ready", output.fileno(), take_over)
         if not _serves(worker, ready):
             raise _failure(log, said_before)
     url = Management(directory).get("status")["url"]
@@ -46,18 +45,16 @@ def detached(state_dir: str, listen: str | None, config: Path | None) -> None:
 
 
 def _start(
-    directory: Path, listen: str | None, config: Path | None, log: Path, notify: str, output: int
+    directory: Path, listen: str | None, config: Path | None, log: Path, notify: str, output: int, take_over: bool
 ) -> subprocess.Popen[bytes]:
     arguments = ["--state-dir", str(directory), "--log-file", str(log)]
     arguments += ["--listen", listen] if listen else []
     arguments += ["--config", str(config.absolute())] if config else []
-    checkout = Path(sockd.__file__).resolve().parents[1]
-    paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
+    arguments += ["--take-over"] if take_over else []
     return subprocess.Popen(
-        # -P: the working directory's modules are not the worker's.
-        [sys.executable, "-P", "-m", "sockd", "up", *arguments],
+        [*OWN_PROGRAM, "up", *arguments],
         cwd="/",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NOTIFY_SOCKET": notify},
+        env={**environment(), "NOTIFY_SOCKET": notify},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

@@ -9,13 +9,19 @@ import platform
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from sockd.cli.worker.again import start_again
 from sockd.cli.worker.configuration import config_option, configured
 from sockd.cli.worker.detaching import detached
 from sockd.console.output import Failure
 from sockd.plain.own_command import same_as_root
+
+if TYPE_CHECKING:
+    from sockd.plain.config import Config
+    from sockd.worker.ending import Ended
 
 
 @click.command()
@@ -33,15 +39,28 @@ from sockd.plain.own_command import same_as_root
     is_flag=True,
     help="Run in the background; return when it serves. Logs to worker.log in the state directory.",
 )
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Follow the worker that runs on this state directory: no request is refused. Without one, start as usual.",
+)
 @click.option("--log-file", hidden=True, type=click.Path(dir_okay=False, path_type=Path))
-def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: bool, log_file: Path | None) -> None:
+def up(
+    listen: str | None,
+    state_dir: Path | None,
+    config: Path | None,
+    detach: bool,
+    take_over: bool,
+    log_file: Path | None,
+) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C.
 
-    Prints its address when it serves."""
+    Prints its address when it serves. SIGUSR2 starts it again, as it is installed then, without refusing a request."""
     from sockd.plain.errors import SockdError
     from sockd.plain.log_format import log_to_file, log_to_stderr
 
     settings = configured(config, listen=listen, state_dir=str(state_dir) if state_dir else None)
+    configuration = config.read_bytes() if config is not None else None
     doctor = _doctor(config, state_dir)
     if platform.machine() != "x86_64":
         why = f"this machine is {platform.machine()}; the seccomp filter supports x86_64 only"
@@ -49,34 +68,42 @@ def up(listen: str | None, state_dir: Path | None, config: Path | None, detach: 
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix=same_as_root())
     if detach:
-        detached(settings.state_dir, listen, config)
+        detached(settings.state_dir, listen, config, take_over=take_over)
         return
     if log_file is None:
         log_to_stderr()
     else:
         log_to_file(log_file)
     try:
-        status = _serve(settings)
+        ended = _serve(settings, take_over=take_over)
     except SockdError as error:
         raise Failure("the worker cannot start", why=error.message, fix=doctor) from None
     except OSError as error:
         raise _start_failure(error, settings.http.listen, doctor) from error
-    sys.exit(status)
+    if ended.again:
+        start_again(ended.again, configuration if ended.is_fallback else None)
+    sys.exit(ended.status)
 
 
-def _serve(settings: object) -> int:
+def _serve(settings: Config, *, take_over: bool) -> Ended:
     # The modules' 100 000 objects stay. Without this, each garbage collection until the worker listens examines them.
     gc.disable()
     import uvloop
 
+    from sockd.http.wire.inherited import Inherited
     from sockd.kernel.event_loop import EventLoop
-    from sockd.plain.config import Config
+    from sockd.worker import takeover
     from sockd.worker.daemon import serve
 
     gc.freeze()
     gc.enable()
-    assert isinstance(settings, Config)
-    return uvloop.run(serve(settings), loop_factory=EventLoop)
+    inherited = Inherited.of_environment()
+    predecessor = takeover.find(Path(settings.state_dir)) if take_over else None
+    if predecessor is not None:
+        inherited.close()
+        inherited = predecessor.take_sockets()
+        predecessor.wait_released()
+    return uvloop.run(serve(settings, inherited, predecessor), loop_factory=EventLoop)
 
 
 def _doctor(config: Path | None, state_dir: Path | None) -> str:

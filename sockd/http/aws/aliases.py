@@ -118,9 +118,9 @@ def changed(alias: Alias, wanted: shapes.AliasShape) -> Alias:
                 "functionVersion",
                 r"Member must satisfy regular expression pattern: (\$LATEST|[0-9]+)",
             )
-        alias = replace(alias, version=wanted.function_version)
+        alias = replace(alias, version=wanted.function_version, guard=None)
     if wanted.routing_config is not None:
-        alias = replace(alias, other="", weight=0.0)
+        alias = replace(alias, other="", weight=0.0, guard=None)
         weights = wanted.routing_config.additional_version_weights or {}
         if len(weights) > 1:
             raise InvalidParameterValue("Number of items in AdditionalVersionWeights cannot be greater than 1")

@@ -25,7 +25,7 @@ from sockd.http.management.streams import Lines
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
 from sockd.http.run.worker_api import WorkerApi
 from sockd.http.wire.answers import json_answer
-from sockd.plain.errors import BadRequest
+from sockd.plain.errors import BadRequest, Draining
 from sockd.plain.telemetry import LogRecord
 
 _encode = msgspec.json.encode
@@ -76,7 +76,9 @@ def routes(worker: WorkerApi) -> list[Route]:
         wanted = Wanted.of(request)
         worker.function(wanted.name)  # an unknown one is a 404, not a stream that fails
         if request.query_params.get("follow", "0") == "1":
-            return Lines(_follow(worker, wanted))
+            if worker.draining:
+                raise Draining("the worker is shutting down")
+            return Lines(_follow(worker, wanted), endless=True)
         return respond(json_answer([wanted.fields(record) for record in await _found(worker, wanted)]))
 
     return typed_routes([("GET", "/functions/{name}/logs", logs)])

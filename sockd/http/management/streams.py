@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from sockd.http.run.worker_api import Progress
 from sockd.http.wire.answers import failure
+from sockd.http.wire.asgi import ENDLESS
 from sockd.plain.notes import Note
 from sockd.plain.request_ids import new_request_id, request_id_text
 
@@ -20,12 +21,21 @@ class Stream(StreamingResponse):
     """Pieces from an iterator, which is closed in the end however that comes."""
 
     def __init__(
-        self, pieces: AsyncGenerator[bytes], media_type: str, headers: Mapping[str, str] | None = None
+        self,
+        pieces: AsyncGenerator[bytes],
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        endless: bool = False,
     ) -> None:
+        """Args: endless: the pieces come until the worker or the client ends them, so nobody waits for the last one."""
         super().__init__(pieces, 200, headers, media_type)
         self._pieces = pieces
+        self._endless = endless
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._endless and (mark := scope.get("extensions", {}).get(ENDLESS)) is not None:
+            mark()
         async with contextlib.aclosing(self._pieces):
             try:
                 await super().__call__(scope, receive, send)
@@ -37,8 +47,8 @@ class Stream(StreamingResponse):
 class Lines(Stream):
     """Lines of JSON."""
 
-    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
-        super().__init__(lines, "application/x-ndjson")
+    def __init__(self, lines: AsyncGenerator[bytes], *, endless: bool = False) -> None:
+        super().__init__(lines, "application/x-ndjson", endless=endless)
 
 
 class Work:

@@ -3,7 +3,8 @@
     GET    /functions/{name}/versions                     what was published, aliases, the last deploys
     POST   /functions/{name}/versions                     {"description": "..."}: publish what was deployed last
     DELETE /functions/{name}/versions/{number}
-    PUT    /functions/{name}/aliases/{alias}              {"version": "3", "canary": {"4": 0.1}}
+    PUT    /functions/{name}/aliases/{alias}              {"version": "3", "canary": {"4": 0.1}, "guard": {...}}: the guard
+                                                          withdraws or promotes the canary by its errors
     DELETE /functions/{name}/aliases/{alias}
     PUT    /functions/{name}/provisioned/{qualifier}      {"wanted": 2}: keep so many initialized; 0: none
     POST   /functions/{name}/rollback                     {"version": 3}; without one: to the deploy before
@@ -13,14 +14,16 @@ Owns nothing.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, TypeVar
+import time
+from dataclasses import asdict, replace
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.functions.canaries import WINDOW
 from sockd.functions.provisioning import Status
 from sockd.functions.versions import Described, Versions
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
@@ -28,10 +31,11 @@ from sockd.http.management.uploads import read_json
 from sockd.http.run.worker_api import VersionsApi
 from sockd.http.wire.answers import json_answer
 from sockd.plain.errors import BadRequest, NoSuchVersion
-from sockd.registry.aliases import Alias, number_of
+from sockd.registry.aliases import Alias, Guard, number_of
 from sockd.registry.function_record import FunctionRecord
 
 MAX_BODY_BYTES = 16 * 1024
+MOST_HOLD_S = 30 * 86400.0
 LISTED = 100
 """Of what was published, the newest so many are shown."""
 
@@ -49,6 +53,15 @@ class Lead(msgspec.Struct, forbid_unknown_fields=True):
     canary: dict[str, float] = {}
     """At most one version, and its share."""
     description: str = ""
+    guard: GuardShape | None = None
+
+
+class GuardShape(msgspec.Struct, forbid_unknown_fields=True):
+    """What decides about the canary of an alias, as `Guard`."""
+
+    most_errors: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    least_requests: Annotated[int, msgspec.Meta(ge=1, le=WINDOW)] = 20
+    hold_s: Annotated[float, msgspec.Meta(ge=0, le=MOST_HOLD_S)] = 600.0
 
 
 class Keep(msgspec.Struct, forbid_unknown_fields=True):
@@ -92,7 +105,10 @@ def routes(worker: VersionsApi) -> list[Route]:
             raise BadRequest("an alias leads to two versions at most: canary has more than one")
         other, weight = next(iter(wanted.canary.items()), ("", 0.0))
         alias = Alias(name, request.path_params["alias"], wanted.version, other, weight, wanted.description)
-        return respond(json_answer(_alias(versions.put_alias(alias))))
+        if (guard := wanted.guard) is not None:
+            guarded = Guard(guard.most_errors, guard.least_requests, guard.hold_s, time.time())
+            alias = replace(alias, guard=guarded)
+        return respond(json_answer(_alias(versions, versions.put_alias(alias))))
 
     async def forget(request: Request) -> Response:
         name, alias = function_name(request), request.path_params["alias"]
@@ -133,7 +149,7 @@ def described(versions: Versions, name: str) -> dict[str, Any]:
         "name": name,
         "latest": versions.get(name).record.version,
         "versions": [_version(each) for each in published],
-        "aliases": [_alias(each) for each in versions.aliases(name)],
+        "aliases": [_alias(versions, each) for each in versions.aliases(name)],
         "provisioned": [_provision(each) for each in versions.provisioning.list(name)],
         "deploys": [
             {"deploy": each.version, "digest": ran(each), "deployed_at": each.published_at}
@@ -160,14 +176,20 @@ def _version(described: Described) -> dict[str, Any]:
     }
 
 
-def _alias(alias: Alias) -> dict[str, Any]:
+def _alias(versions: Versions, alias: Alias) -> dict[str, Any]:
     canary = {alias.other: alias.weight} if alias.other else {}
+    guard = None
+    if alias.guard is not None:
+        requests, failed = versions.canaries.counts(alias.name, alias.alias)
+        guard = {**asdict(alias.guard), "requests": requests, "failed": failed}
     return {
         "alias": alias.alias,
         "version": alias.version,
         "canary": canary,
         "description": alias.description,
         "revision": alias.revision,
+        "guard": guard,
+        "outcome": alias.outcome,
     }
 
 

@@ -192,7 +192,7 @@ class Page:
         if name is not None:
             self._watched[name] = board
             self._watched = {name: each for name, each in self._watched.items() if each.viewers or each is board}
-        return Stream(events, "text/event-stream", STREAM)
+        return Stream(events, "text/event-stream", STREAM, endless=True)
 
     def _guarded(self, handler: Handler) -> Handler:
         """The handler behind the access rules, every error of it a page."""

@@ -19,6 +19,8 @@ from sockd.http.wire.head import Head
 
 _BUFFERED_BYTES = 64 * 1024
 """Of a body that the application is slow to read."""
+ENDLESS = "sockd.endless"
+"""An extension of the scope: a function that marks the answer as endless."""
 _VERSIONS = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -41,6 +43,7 @@ class AsgiExchange(Exchange):
         self.ready = True
         self._app = app
         self._scope = _scope(head, connection, state)
+        self._scope["extensions"] = {ENDLESS: self._mark_endless}
         self._body = bytearray()
         self._changed = asyncio.Event()
         """The body, or whether there is a client."""
@@ -62,6 +65,9 @@ class AsgiExchange(Exchange):
     def on_lost(self) -> None:
         super().on_lost()
         self._changed.set()
+
+    def _mark_endless(self) -> None:
+        self.endless = True
 
     async def run(self) -> None:
         await self._app(self._scope, self._receive, self._send)

@@ -54,6 +54,8 @@ class Server(Protocol):
     turns: Turns
     waits: PeerWaits[Connection]
     date_line: str
+    retiring: bool
+    """Each answer closes its connection from now on."""
     running: set[Exchange]
     """Those that are being answered; a function whose client has gone is among them, its connection is not."""
     refused: Counter[str]
@@ -283,7 +285,7 @@ class Connection(RequestReader):
             self._new = False
             self.server.has_asked(self)
         exchange = self._reading = self.server.app.open(self, head)
-        exchange.keep_alive = keep_alive
+        exchange.keep_alive = keep_alive and not self.server.retiring
         self._exchanges.append(exchange)
         self._body_bytes = 0
         if len(self._exchanges) > 1:
@@ -403,6 +405,18 @@ class Connection(RequestReader):
             self._abandon()
 
     # -- ends
+
+    def retire(self) -> None:
+        """Close behind the next answer, if its head is still to be written."""
+        if self._exchanges and not self._exchanges[-1].begun:
+            self._exchanges[-1].keep_alive = False
+
+    def has_been_idle(self, idle_s: float) -> bool:
+        """Return whether the client is owed no answer and has sent nothing for so many seconds."""
+        if not (self.owed_nothing and (self._virgin or self.between)):
+            return False
+        allowed_s = self.limits.head_s if self._virgin else self.server.keep_alive_s
+        return self._loop.time() - (self.deadline_s - allowed_s) >= idle_s
 
     def drain(self) -> None:
         """Close behind the answers to all that has come."""

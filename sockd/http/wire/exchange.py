@@ -90,6 +90,8 @@ class Exchange:
     """All of it has."""
     lost = False
     """Nobody will read an answer."""
+    endless = False
+    """The answer goes on until the server or the client ends it."""
     started = False
     """`start` has been called."""
     task: asyncio.Task[None] | None = None

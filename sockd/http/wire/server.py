@@ -19,6 +19,7 @@ from email.utils import formatdate
 from itertools import islice
 
 from sockd.http.wire.accept_queue import AcceptQueue
+from sockd.http.wire.awaited import AwaitedExchanges
 from sockd.http.wire.buffers import BufferBudget
 from sockd.http.wire.connection import Application, Connection
 from sockd.http.wire.exchange import Exchange
@@ -30,6 +31,10 @@ from sockd.http.wire.turns import UNIT_BYTES, Turns
 
 NEW_SHARE, LEAST_NEW = 4, 64
 """Of all connections, those that may have asked for nothing yet; and how many may at least, and in a flood."""
+IDLE_S = 1.0
+"""How long a connection must have been idle until a server that leaves closes it: its client may be about to ask."""
+LOOK_S = 0.05
+"""How often a server that leaves looks for connections that have become idle."""
 BUFFER_BYTES = 256 << 20
 """If no budget is given."""
 ENDED_AT_ONCE = 64
@@ -57,6 +62,8 @@ class HttpServer:
         self.buffers = buffers or BufferBudget(BUFFER_BYTES)
         self.waits: PeerWaits[Connection] = PeerWaits()
         self.date_line = ""
+        self.retiring = False
+        """Each answer closes its connection: its client comes to the next worker."""
         self.running: set[Exchange] = set()
         """Those that are being answered; a function whose client has gone is among them, its connection is not."""
         self.refused: Counter[str] = Counter()
@@ -79,6 +86,11 @@ class HttpServer:
         """The bound TCP port (of the first socket)."""
         port: int = self.addresses[0][1]
         return port
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The listening sockets, which the server owns."""
+        return self._sockets
 
     @property
     def connections(self) -> int:
@@ -200,17 +212,54 @@ class HttpServer:
         if not self._connections:
             self._none_left.set()
 
-    async def aclose(self, drain_s: float) -> None:
-        """Stop accepting, close idle connections, let requests finish for `drain_s`, then cancel what is left.
+    async def running_ended(self) -> None:
+        """Wait until the requests that run now have ended, but for answers without an end. New ones are served."""
+        self.running = running = AwaitedExchanges(self.running)
+        await running.ended()
 
-        Idempotent. Cancelled requests are answered by the application if it wants to."""
-        self._closing = True
+    def retire(self, retiring: bool = True) -> None:
+        """Have each answer close its connection from now on, or no more. Connections are still accepted."""
+        self.retiring = retiring
+        if retiring:
+            for connection in self._connections:
+                connection.retire()
+
+    async def leave(self, ends_s: float) -> None:
+        """Accept no more, and serve the open connections until each has had an answer or was idle, or until the deadline.
+
+        Nothing is refused and nothing is cut, unlike in `aclose`. Connections that wait in the accept queue stay there for
+        another process that has the same sockets, and are reset if there is none.
+
+        Args: ends_s: the deadline, by the loop's clock."""
+        self.retire()
+        self._close_listeners()
+        loop = asyncio.get_running_loop()
+        while self._is_awaited() and loop.time() < ends_s:
+            for connection in list(self._connections):
+                if connection.has_been_idle(IDLE_S):
+                    connection.drain()
+            # Connections become idle by the passing of time, of which there is no event.
+            await self._drained(min(LOOK_S, ends_s - loop.time()))
+
+    def _is_awaited(self) -> bool:
+        """Return whether a connection is open whose answer has an end."""
+        endless = {exchange.connection for exchange in self.running if exchange.endless}
+        return any(connection not in endless for connection in self._connections)
+
+    def _close_listeners(self) -> None:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
+
+    async def aclose(self, drain_s: float) -> None:
+        """Stop accepting, close idle connections, let requests finish for `drain_s`, then cancel what is left.
+
+        Idempotent. Cancelled requests are answered by the application if it wants to."""
+        self._closing = True
+        self._close_listeners()
         if not self._is_open:
             return
         self._is_open = False

@@ -46,8 +46,16 @@ def bind_tcp(listen: str) -> list[socket.socket]:
 
     Raises: BadConfig: the host has no address; OSError: one of them cannot be bound; then none is."""
     host, port = parse_listen(listen)
+    return bind_more(addresses_of(host), port, listen, False)
+
+
+def bind_more(addresses: Sequence[str], port: int, listen: str, has_some: bool) -> list[socket.socket]:
+    """Return bound sockets for some addresses of `listen`.
+
+    Args: has_some: whether others of its addresses are bound already, so that a loopback that the host lacks is no error.
+    Raises: OSError: one of them cannot be bound; then none is."""
     try:
-        return loopback.bind(_addresses(host), port, _prepare)
+        return loopback.bind(addresses, port, _prepare, may_lack_all=has_some)
     except OSError as error:
         error.add_note(f"listen: {listen}")
         if error.errno == errno.EADDRINUSE:
@@ -64,7 +72,7 @@ def url_of(listen: str, port: int) -> str:
     return f"http://{host}:{port}"
 
 
-def _addresses(host: str) -> Sequence[str]:
+def addresses_of(host: str) -> Sequence[str]:
     """The addresses of a host. `localhost` is not looked up: an entry in /etc/hosts may lack one of the two."""
     if host in _BOTH_LOOPBACKS:
         return _BOTH_LOOPBACKS[host]
@@ -73,6 +81,12 @@ def _addresses(host: str) -> Sequence[str]:
     except OSError as error:
         raise BadConfig(f"listen: {host!r} has no address: {error.strerror}") from None
     return list(dict.fromkeys(str(address[0]) for *_, address in infos))
+
+
+def adopt_tcp(sock: socket.socket) -> socket.socket:
+    """Return a listening socket that another process has bound, with the options of ours."""
+    _prepare(sock)
+    return sock
 
 
 def _prepare(sock: socket.socket) -> None:
@@ -85,7 +99,9 @@ def _prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
 
 
-def bind_unix(path: Path, mode: int = 0o600, gid: int | None = None) -> socket.socket:
+def bind_unix(
+    path: Path, mode: int = 0o600, gid: int | None = None, *, kind: socket.SocketKind = socket.SOCK_STREAM
+) -> socket.socket:
     """A bound Unix socket of this group, mode 0600 until it has this one. What a dead owner left at `path` is replaced.
 
     The caller makes sure that no living owner is there (the state directory's lock does)."""
@@ -95,7 +111,7 @@ def bind_unix(path: Path, mode: int = 0o600, gid: int | None = None) -> socket.s
             if not stat.S_ISSOCK(os.stat(path.name, dir_fd=directory, follow_symlinks=False).st_mode):
                 raise BadConfig(f"{path.name} in the state directory is not a socket")
             os.unlink(path.name, dir_fd=directory)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = socket.socket(socket.AF_UNIX, kind)
         try:
             # Linux creates the file with the mode of the socket's own inode, so there is no moment of 0755 (unix_bind).
             os.fchmod(sock.fileno(), 0o600)
@@ -107,6 +123,16 @@ def bind_unix(path: Path, mode: int = 0o600, gid: int | None = None) -> socket.s
             sock.close()
             raise
         return sock
+    finally:
+        os.close(directory)
+
+
+def own_path(path: Path, mode: int, gid: int | None) -> None:
+    """Give the path of a bound Unix socket this mode and group. Raises: OSError."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chown(path.name, -1, os.getegid() if gid is None else gid, dir_fd=directory)
+        os.chmod(path.name, mode, dir_fd=directory)
     finally:
         os.close(directory)
 

@@ -18,16 +18,21 @@ _ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 def bind(
-    hosts: Sequence[str], port: int, prepare: Callable[[socket.socket], None] | None = None
+    hosts: Sequence[str],
+    port: int,
+    prepare: Callable[[socket.socket], None] | None = None,
+    *,
+    may_lack_all: bool = False,
 ) -> list[socket.socket]:
     """A TCP socket for each address, bound to the same port and not listening; a loopback that this host lacks is left out.
 
     Args:
-        hosts: addresses; port: 0 is one that is free on all of them; prepare: sets options before a socket is bound.
+        hosts: addresses; port: 0 is one that is free on all of them; prepare: sets options before a socket is bound;
+        may_lack_all: whether this host may lack each of the loopbacks.
     Raises: OSError, with a note that names the address; then nothing is bound."""
     for _ in range(_TRIES if port == 0 else 1):
         try:
-            return _bind(hosts, port, prepare)
+            return _bind(hosts, port, prepare, may_lack_all)
         except OSError as error:
             failed = error
             if error.errno != errno.EADDRINUSE:
@@ -35,7 +40,9 @@ def bind(
     raise failed
 
 
-def _bind(hosts: Sequence[str], port: int, prepare: Callable[[socket.socket], None] | None) -> list[socket.socket]:
+def _bind(
+    hosts: Sequence[str], port: int, prepare: Callable[[socket.socket], None] | None, may_lack_all: bool
+) -> list[socket.socket]:
     bound: list[socket.socket] = []
     lacking: OSError | None = None
     try:
@@ -48,7 +55,7 @@ def _bind(hosts: Sequence[str], port: int, prepare: Callable[[socket.socket], No
                 if error.errno not in _ABSENT or host not in LOOPBACKS:
                     raise
                 lacking = error
-        if lacking is not None and not bound:
+        if lacking is not None and not bound and not may_lack_all:
             raise lacking
     except BaseException:
         for sock in bound:

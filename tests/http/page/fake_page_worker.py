@@ -143,7 +143,14 @@ class FakePageSources:
 
     def versions(self, name: str) -> Mapping[str, Any]:
         version = {"version": 3, "description": self.text, "published_at": 1.7e9, "deploy": 4, "digest": "ab" * 32}
-        alias = {"alias": "live", "version": "3", "canary": {"2": 0.1}, "description": self.text}
+        alias = {
+            "alias": "live",
+            "version": "3",
+            "canary": {"2": 0.1},
+            "description": self.text,
+            "guard": None,
+            "outcome": self.text,
+        }
         kept = {"qualifier": "live", "available": 1, "wanted": 2, "reason": self.text}
         deploy = {"deploy": 4, "digest": "ab" * 32, "deployed_at": 1.7e9}
         return {"versions": [version], "aliases": [alias], "provisioned": [kept], "deploys": [deploy]}

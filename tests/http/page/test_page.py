@@ -378,3 +378,20 @@ async def test_a_page_of_hostile_texts_has_the_shape_of_a_plain_one(text: str) -
     for template, html in hostile.items():
         assert read(html).tags == read(plain[template]).tags, template
         assert not words.CONTROLS.search(html), template
+
+
+@pytest.mark.parametrize(
+    ("guard", "outcome", "leads"),
+    [
+        (None, "", "version 1, 10\u202f% to version 2"),
+        (None, "version 3 was withdrawn", "version 1, 10\u202f% to version 2; version 3 was withdrawn"),
+        (
+            {"requests": 12, "failed": 1, "most_errors": 0.05},
+            "version 3 was withdrawn",
+            "version 1, 10\u202f% to version 2; 1 of its last 12 requests failed, 5\u202f% may",
+        ),
+    ],
+)
+def test_an_alias_tells_how_its_canary_does(guard: dict[str, float] | None, outcome: str, leads: str) -> None:
+    alias = {"alias": "prod", "version": "1", "canary": {"2": 0.1}, "guard": guard, "outcome": outcome}
+    assert function_views.alias_row(alias) == {"alias": "prod", "leads": leads}
