@@ -175,7 +175,7 @@ DIFFERENCES = {
     "the limit of open files": Difference(
         module("p-limit", "import os\nSAW = os.sysconf('SC_OPEN_MAX')\n"),
         77,
-        "variable RLIMIT_NOFILE",
+        "read the limit of open files",
         settings={"open_files": 77},
     ),
     "the locale": Difference(
