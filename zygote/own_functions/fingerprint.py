@@ -19,7 +19,7 @@ from sockd_zygote.own_functions.state import CACHES
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
 KEPT_DUNDERS = frozenset({"__all__", "__version__", "__path__"})
@@ -34,6 +34,10 @@ MOST_CHARACTERS = 4096
 """Of a constant's text that are compared, and beside them its length."""
 SHOWN = 100
 """Characters of a value that people are shown."""
+MOST_PARTS = 64
+"""Of one value that are told apart."""
+PIECE = 64
+"""Characters of a long constant that are one part of it."""
 
 HARMLESS = frozenset({"bool", "NoneType", "ellipsis"})
 """Kinds of constants that hold no secret."""
@@ -188,6 +192,40 @@ def shown(look: Any, known: Mapping[str, str] | None = None) -> str:
     else:
         text = f"a {kind}"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
+
+def parts(look: Any, *, is_secret: bool = False) -> dict[str, str]:
+    """Return what a value consists of, one level deep, in words and as short digests: two values that people are shown alike
+    differ in some of it.
+
+    Args:
+        is_secret: whether keys may be parts of a secret, and are told by their number."""
+    return {name: digest(repr(part))[:8] for name, part in list(parts_of(look, is_secret=is_secret))[:MOST_PARTS]}
+
+
+def parts_of(look: Any, *, is_secret: bool) -> Iterator[tuple[str, object]]:
+    kind, *rest = look
+    if kind == "constant":
+        yield "its type", look[1]
+        for begin in range(0, len(look[2]), PIECE):
+            yield f"the characters from {begin} to {begin + PIECE}", look[2][begin : begin + PIECE]
+    elif kind == "function":
+        yield "its code", look[3]
+        yield from ((f"the default argument {number}", each) for number, each in enumerate(look[4], 1))
+    elif kind == "property":
+        yield from zip(("its getter", "its setter"), rest, strict=True)
+    elif kind == "class":
+        yield "its bases", look[1]
+        yield from ((f"the attribute {name}", each) for name, each in look[2:] and look[2])
+    elif kind == "object":
+        yield "its class", look[1]
+        yield from ((f"the attribute {name}", each) for name, each in look[2])
+    elif len(look) == 3 and isinstance(look[1], int):
+        yield "its length", look[1]
+        for number, each in enumerate(look[2]):
+            is_pair = isinstance(each[0], tuple)  # of a mapping; items of others are looks, which begin with a kind
+            name = shown(each[0]) if is_pair and not is_secret else f"{number}"
+            yield f"the item {name}", each
 
 
 def constant_shown(look: Any, known: Mapping[str, str] | None) -> str:

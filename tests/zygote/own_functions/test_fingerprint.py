@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd_zygote.forks.module_kinds import Kinds
-from sockd_zygote.own_functions.fingerprint import DEPTH, MOST_ITEMS, Fingerprint, constant_text, digest_of, shown
+from sockd_zygote.own_functions.fingerprint import (
+    DEPTH,
+    MOST_ITEMS,
+    MOST_PARTS,
+    Fingerprint,
+    constant_text,
+    digest_of,
+    parts,
+    shown,
+)
 
 CONSTANTS = st.one_of(
     st.none(), st.booleans(), st.integers(-1000, 1000), st.floats(), st.text(max_size=20), st.binary(max_size=20)
@@ -240,3 +249,41 @@ def test_words_hold_no_secret(expression: str) -> None:
 @pytest.mark.parametrize("expression", WORDS)
 def test_words_for_people(expression: str) -> None:
     assert shown(Fingerprint(Kinds()).looks(eval(expression))) == WORDS[expression]
+
+
+PARTS: dict[str, tuple[str, str, str]] = {
+    "a function's code": ("def x(): return 1", "def x(): return 2", "its code"),
+    "a function's default": ("def x(a=0, b=1): pass", "def x(a=0, b=2): pass", "the default argument 2"),
+    "a long text": ("x = 'a' * 200 + 'b'", "x = 'a' * 200 + 'c'", "the characters from 192 to 256"),
+    "a type": ("class A(int): __repr__ = int.__repr__\nx = A(1)", "x = 1", "its type"),
+    "an item of a dict": ("x = {'a': [1], 'b': [2]}", "x = {'a': [1], 'b': [3]}", "the item 'b'"),
+    "an item of a list": ("x = [[1], [2]]", "x = [[1], [3]]", "the item 1"),
+    "an attribute of an object": (
+        "class A: pass\nx = A()\nx.a = 1",
+        "class A: pass\nx = A()\nx.a = 2",
+        "the attribute a",
+    ),
+    "an attribute of a class": ("class x:\n  a = 1", "class x:\n  a = 2", "the attribute a"),
+    "a base of a class": ("class x(int): pass", "class x(float): pass", "its bases"),
+}
+
+
+@pytest.mark.parametrize("which", PARTS)
+def test_values_that_are_shown_alike_differ_in_a_part(which: str) -> None:
+    one, other, expected = PARTS[which]
+    looks = [Fingerprint(Kinds()).names_of("p", module(code))["x"] for code in (one, other)]
+    assert shown(looks[0]) == shown(looks[1])
+    first, second = map(parts, looks)
+    assert [name for name in first if first[name] != second.get(name)] == [expected]
+
+
+@given(VALUES)
+def test_parts_of_equal_values_are_equal_and_few(value: Any) -> None:
+    copied = eval(repr(value), {"nan": float("nan"), "inf": float("inf")})
+    looks = [Fingerprint(Kinds()).looks(each) for each in (value, copied)]
+    assert parts(looks[0]) == parts(looks[1]) and len(parts(looks[0])) <= MOST_PARTS
+    assert len(parts(Fingerprint(Kinds()).looks([*range(1000)]))) == MOST_PARTS
+
+
+def test_parts_of_what_may_be_a_secret_are_told_by_number() -> None:
+    assert parts(Fingerprint(Kinds()).looks({"the secret": 1}), is_secret=True).keys() == {"its length", "the item 0"}
