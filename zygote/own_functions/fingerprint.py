@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
+NOT_COMPARED = CACHES | {"inspect.modulesbyfile", "inspect._filesbymodname"}
+"""Names of the standard library that change when code is used, and change no answer."""
 KEPT_DUNDERS = frozenset({"__all__", "__version__", "__path__"})
 """Of names with two underscores those that are a package's own; the others are the interpreter's, or Cython's."""
 LARGEST = 1 << 40
@@ -60,6 +62,7 @@ class Fingerprint:
         self._kinds = kinds
         self._pids = frozenset(pids)
         self._codes: dict[int, tuple[types.CodeType, str]] = {}
+        self._caches = caches()
 
     def modules(self, loaded: Mapping[str, Any]) -> dict[str, Any]:
         """Return the modules to be compared by name: of packages, of the standard library and of the function's code."""
@@ -78,7 +81,7 @@ class Fingerprint:
                 continue
             if sys.modules.get(f"{name}.{key}") is value and is_a(value, types.ModuleType):
                 continue  # a submodule, bound by its import
-            if f"{name}.{key}" in CACHES:
+            if f"{name}.{key}" in NOT_COMPARED:
                 continue
             found[key] = self.looks(value, DEPTH, home=name)
         return found
@@ -138,8 +141,9 @@ class Fingerprint:
 
     def _function(self, value: types.FunctionType, depth: int) -> object:
         defaults = tuple(
-            self.looks(each, min(depth, 1)) for each in value.__defaults__ or ()
-        )  # may be its own globals()
+            ("cache",) if id(each) in self._caches else self.looks(each, min(depth, 1))  # may be its own globals()
+            for each in value.__defaults__ or ()
+        )
         return "function", str(value.__module__), value.__qualname__, self._code(value.__code__), defaults
 
     def _code(self, code: types.CodeType) -> str:
@@ -157,6 +161,19 @@ class Fingerprint:
             return ()
         plain = [(name, value) for name, value in some(attributes.items(), 1) if type(value) in _REPR]
         return tuple(sorted((str(name), self.looks(value, 0)) for name, value in plain))
+
+
+def caches() -> frozenset[int]:
+    """Return the ids of the containers that `NOT_COMPARED` names: functions have some of them as default arguments
+    (`logging.shutdown`)."""
+    found = set()
+    for path in NOT_COMPARED:
+        module, _, name = path.rpartition(".")
+        if is_a(sys.modules.get(module), types.ModuleType):
+            value = namespace(sys.modules[module]).get(name)
+            if type(value) in (dict, list, set):
+                found.add(id(value))
+    return frozenset(found)
 
 
 def digest(text: str) -> str:

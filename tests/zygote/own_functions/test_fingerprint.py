@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import logging
 import re
 import sys
 import types
@@ -218,6 +220,20 @@ def test_what_stands_for_a_module_is_compared_as_a_value() -> None:
 def test_caches_of_the_standard_library_are_not_compared() -> None:
     names = Fingerprint(Kinds()).names_of("re", re)
     assert "_cache" not in names and "compile" in names
+    assert {"modulesbyfile", "_filesbymodname"}.isdisjoint(Fingerprint(Kinds()).names_of("inspect", inspect))
+
+
+def test_a_default_argument_that_is_such_a_cache_is_not_compared() -> None:
+    """As `logging.shutdown` has: weak references to all handlers, which `logging.config` makes anew."""
+    before = Fingerprint(Kinds()).names_of("logging", logging)
+    handler = logging.NullHandler()
+    after = Fingerprint(Kinds()).names_of("logging", logging)
+    assert before["shutdown"] == after["shutdown"]
+    assert handler.name is None, "it is there until now"
+    own = module("def f(entries=[]): pass\nkept = f.__defaults__[0]")
+    names = Fingerprint(Kinds()).names_of("p", own)
+    own.kept.append(1)
+    assert Fingerprint(Kinds()).names_of("p", own)["f"] != names["f"], "another list is"
 
 
 WORDS = {
