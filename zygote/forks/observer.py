@@ -2,8 +2,8 @@
 
 While an Observer is entered, it notes each name that the import system looks up and whether anything provides it, questions to
 `importlib.metadata` (the standard library's and its backport ask every finder), directories of packages that are listed, files
-that are looked for in the function's directory, and environment variables that Python or C reads or sets. Afterwards nothing of
-it is left but the audit hook in C, which is off.
+that are looked for in the function's directory, child processes, and environment variables that Python or C reads or sets.
+Afterwards nothing of it is left but the audit hook in C, which is off.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 
 from sockd_zygote import _native
+from sockd_zygote.forks import children
 from sockd_zygote.forks.listed_variables import Listings, plain
 from sockd_zygote.forks.surroundings import CODE
 
@@ -46,6 +47,8 @@ class Observer:
         self._variables: set[str] = set()
         self._every_variable = False
         self._listings = Listings()
+        self.processes: list[str] = []
+        """Programs of child processes that see what is not observed."""
         self._first, self._last = (First(self), *finders), Last(self)
         self.complete = False
         """Afterwards: whether no package took what observes out of its place."""
@@ -172,11 +175,22 @@ class Observer:
     # -- audit events
 
     def _heard(self, event: str, args: tuple) -> None:
-        """From native/observe.c: os.listdir, os.scandir, os.putenv, os.unsetenv."""
+        """From native/observe.c: os.listdir, os.scandir, os.putenv, os.unsetenv, and what starts a process."""
         if event in ("os.putenv", "os.unsetenv"):
             self._variables.add(os.fsdecode(args[0]).rstrip("="))
+        elif event in children.EVENTS:
+            self._starts_process(event, args)
         elif sys._getframe(1).f_globals.get("__name__") not in FOLLOWED_ANYWAY:
             self._lists(args[0])
+
+    def _starts_process(self, event: str, args: tuple) -> None:
+        """A child has all variables, and may read any file, even if its own environment is a few variables."""
+        if children.is_harmless(event, args):
+            self._variables.update(children.THEIR_VARIABLES)
+            return
+        self._every_variable = True
+        self._files.add(EVERY_FILE)
+        self.processes.append(children.in_words(event, args))
 
     def _lists(self, path: object) -> None:
         if isinstance(path, int):

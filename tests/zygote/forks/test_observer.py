@@ -126,6 +126,35 @@ def test_what_is_noted(tmp_path: Path, code: str) -> None:
             assert own == wanted, (field, report)
 
 
+STARTS = {
+    "os.system('printenv X > /dev/null')": ["printenv"],
+    "os.popen('printenv X').close()": ["sh"],
+    "subprocess.run(['printenv', 'X'], stdout=-3)": ["printenv"],
+    "subprocess.run(['printenv', 'X'], stdout=-3, env={'X': '1'}, cwd='/')": ["printenv"],
+    "subprocess.run('uname -p', stdout=-3, shell=True)": ["sh"],
+    "os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)": ["true"],
+    "pid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0)": ["a fork"],
+}
+"""What starts a child process -> the programs that are noted."""
+
+
+@pytest.mark.parametrize("code", STARTS)
+def test_a_child_process_uses_all_variables_and_files(tmp_path: Path, code: str) -> None:
+    after = f"assert observer.processes == {STARTS[code]!r}, observer.processes"
+    report = seen(tmp_path, f"import os, subprocess\n{code}", after)
+    assert report["every_variable"] and report["files"] == ["."]
+
+
+@pytest.mark.parametrize(
+    "code", ["import platform; platform.processor()", "import ctypes.util; ctypes.util._findSoname_ldconfig('c')"]
+)
+def test_commands_of_the_standard_library_use_what_any_program_does(tmp_path: Path, code: str) -> None:
+    report = seen(tmp_path, code, "assert observer.processes == []")
+    assert not report["every_variable"] and "." not in report["files"]
+    assert {"LD_LIBRARY_PATH", "LD_PRELOAD"} <= {*report["variables"]}
+    assert "platform" not in code or "PATH" in report["variables"]
+
+
 def test_nothing_is_noted_afterwards(tmp_path: Path) -> None:
     after = (
         "import ctypes; ctypes.CDLL(None).getenv(b'LATER'); os.environ.get('LATER2'); os.listdir('/')\n"
