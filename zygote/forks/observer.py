@@ -9,6 +9,7 @@ Afterwards nothing of it is left but the audit hook in C, which is off.
 from __future__ import annotations
 
 import os
+import posix
 import sys
 
 from sockd_zygote import _native
@@ -61,6 +62,9 @@ class Observer:
         self._environs = os.environ, os.environb
         # Not the class's methods: whatever is cached of a changed class is worked out anew in every child.
         os.environ.__class__ = os.environb.__class__ = self._watched()
+        # What both keep their variables in. Nobody has a reason to use it, and whoever does is not followed.
+        self._variables_of_posix = vars(posix).pop("environ")
+        vars(posix)["__getattr__"] = self._asked_of_posix
         _native.observe(self._heard)
         return self
 
@@ -73,6 +77,8 @@ class Observer:
         self.complete = in_place and self._environs[0] is os.environ and self._environs[1] is os.environb
         for environ in self._environs:
             environ.__class__ = os._Environ
+        vars(posix).pop("__getattr__", None)
+        vars(posix).setdefault("environ", self._variables_of_posix)
         self._meta_path.__class__ = MetaPath
         ours = (*self._first, self._last)  # which are in the list if a package has copied it
         sys.meta_path[:] = [each for each in sys.meta_path if not any(each is one for one in ours)]
@@ -171,6 +177,12 @@ class Observer:
                 return super().__repr__()
 
         return Watched
+
+    def _asked_of_posix(self, name: str) -> Any:
+        if name != "environ":
+            raise AttributeError(f"module 'posix' has no attribute {name!r}")
+        self._every_variable = True
+        return self._variables_of_posix
 
     # -- audit events
 

@@ -100,6 +100,9 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "import os, sys; sys.kept = list(os.environ.items())": {"every_variable": True},
     "import os; len(os.environ)": {"every_variable": True},
+    "import posix; posix.environ.get(b'A')": {"every_variable": True},
+    "from posix import environ": {"every_variable": True},
+    "import posix; hasattr(posix, 'absent') or posix.getpid()": {},
     "import os; os.sysconf('SC_OPEN_MAX')": {"variables": ["RLIMIT_NOFILE"]},
     "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)": {"variables": ["RLIMIT_NOFILE"]},
     "import resource; resource.prlimit(0, resource.RLIMIT_NOFILE)": {"variables": ["RLIMIT_NOFILE"]},
@@ -191,6 +194,15 @@ def test_a_finder_that_a_package_puts_behind_is_asked_before_a_name_is_missed(tm
 def test_who_takes_the_observer_away_is_found_out(tmp_path: Path, code: str) -> None:
     seen(tmp_path, "", "assert observer.complete")
     seen(tmp_path, code, "assert not observer.complete", intact=False)
+
+
+def test_what_posix_keeps_is_in_its_place_afterwards(tmp_path: Path) -> None:
+    after = "import posix; assert posix.environ is os.environ._data and not hasattr(posix, '__getattr__')"
+    seen(tmp_path, "", after)
+    report = seen(
+        tmp_path, "import posix; posix.environ = {b'A': b'1'}", "import posix; assert posix.environ == {b'A': b'1'}"
+    )
+    assert not report["every_variable"]
 
 
 def test_a_package_counts_only_the_finders_that_its_own_start_has(tmp_path: Path) -> None:
