@@ -261,6 +261,13 @@ def test_a_submodule_that_comes_by_an_attribute_is_a_step_of_its_own(starts: Sta
     assert recording.step("other").before == ""
 
 
+def test_a_package_may_take_modules_of_the_interpreter_away_meanwhile(starts: Starts) -> None:
+    """As eventlet does, to import `threading` once more."""
+    starts.install("away-1-aaaaaaaaaaaa", {"away.py": "import sys\nkept = sys.modules.pop('_thread')\nimport base\n"})
+    recording = starts.record("import away\nimport tops\n")
+    assert recording.failure == "" and "tops" in recording.names
+
+
 def test_imports_in_another_thread_end_the_sharing(starts: Starts) -> None:
     thread = "import threading\nthread = threading.Thread(target=__import__, args=('base',))\nthread.start()\nthread.join()\n"
     recording = starts.record(f"import other\n{thread}import tops\n")
