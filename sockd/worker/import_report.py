@@ -29,7 +29,7 @@ def why(worker: Worker, view: ImportView, node: ZygoteNode | None) -> str:
         return "no Zygote serves it yet: those of its image start with its first request"
     if not node.imports:
         return f"no Zygote serves it yet: {why_no_better(worker, view)}"
-    if view.top.loaded <= node.shared.loaded:
+    if view.top.loaded <= node.shared.loaded or (not view.top.change and view.top.wanted <= node.imports):
         return "a Zygote has imported ahead all that its top level imports"
     return f"a Zygote has imported a part ahead: {view.top.change or f'no Zygote has the rest: {why_no_better(worker, view)}'}"
 

@@ -76,12 +76,13 @@ class Fingerprint:
         if not is_a(module, types.ModuleType):
             return {"": self.looks(module)}
         found: Names = {}
+        called = namespace(module).get("__name__")  # of a copy, as eventlet makes of threading, the original's name
         for key, value in list(namespace(module).items()):
             if type(key) is not str or (key.startswith("__") and key not in KEPT_DUNDERS):
                 continue
             if sys.modules.get(f"{name}.{key}") is value and is_a(value, types.ModuleType):
                 continue  # a submodule, bound by its import
-            if f"{name}.{key}" in NOT_COMPARED:
+            if f"{name}.{key}" in NOT_COMPARED or f"{called}.{key}" in NOT_COMPARED:
                 continue
             found[key] = self.looks(value, DEPTH, home=name)
         return found

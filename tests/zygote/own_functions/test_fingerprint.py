@@ -223,6 +223,11 @@ def test_caches_of_the_standard_library_are_not_compared() -> None:
     assert {"modulesbyfile", "_filesbymodname"}.isdisjoint(Fingerprint(Kinds()).names_of("inspect", inspect))
 
 
+def test_caches_of_a_copy_of_such_a_module_are_not_compared() -> None:
+    copy = module("_shutdown_locks = {1}\nSHUTDOWN = 1", "threading")
+    assert Fingerprint(Kinds()).names_of("__original_module_threading", copy).keys() == {"SHUTDOWN"}
+
+
 def test_a_default_argument_that_is_such_a_cache_is_not_compared() -> None:
     """As `logging.shutdown` has: weak references to all handlers, which `logging.config` makes anew."""
     before = Fingerprint(Kinds()).names_of("logging", logging)
