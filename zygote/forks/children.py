@@ -7,7 +7,6 @@ Knows nothing of the other observations.
 from __future__ import annotations
 
 import os
-import sys
 
 from sockd_zygote import _native
 
@@ -44,12 +43,14 @@ class Ends:
             return
 
 
-def is_harmless(event: str, args: tuple[Any, ...]) -> bool:
-    """Whether a child shows an import nothing but `THEIR_VARIABLES`, or was told of before."""
+def is_harmless(event: str, args: tuple[Any, ...], asked_by: object) -> bool:
+    """Whether a child shows an import nothing but `THEIR_VARIABLES`, or was told of before.
+
+    Args: asked_by: the name of the module that starts it."""
     if event == "subprocess.Popen":
         command = args[1]
         return type(command) in (list, tuple) and tuple(command) in HARMLESS and args[0] == command[0]
-    return event == "os.posix_spawn" and sys._getframe(2).f_globals.get("__name__") == "subprocess"
+    return event == "os.posix_spawn" and asked_by == "subprocess"
 
 
 def in_words(event: str, args: tuple[Any, ...]) -> str:

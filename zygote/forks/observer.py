@@ -188,16 +188,17 @@ class Observer:
 
     def _heard(self, event: str, args: tuple) -> None:
         """From native/observe.c: os.listdir, os.scandir, os.putenv, os.unsetenv, and what starts a process."""
+        asked_by = sys._getframe(1).f_globals.get("__name__")
         if event in ("os.putenv", "os.unsetenv"):
             self._variables.add(os.fsdecode(args[0]).rstrip("="))
         elif event in children.EVENTS:
-            self._starts_process(event, args)
-        elif sys._getframe(1).f_globals.get("__name__") not in FOLLOWED_ANYWAY:
+            self._starts_process(event, args, asked_by)
+        elif asked_by not in FOLLOWED_ANYWAY:
             self._lists(args[0])
 
-    def _starts_process(self, event: str, args: tuple) -> None:
+    def _starts_process(self, event: str, args: tuple, asked_by: object) -> None:
         """A child has all variables, and may read any file, even if its own environment is a few variables."""
-        if children.is_harmless(event, args):
+        if children.is_harmless(event, args, asked_by):
             self._variables.update(children.THEIR_VARIABLES)
             return
         self._every_variable = True

@@ -136,6 +136,7 @@ STARTS = {
     "subprocess.run(['printenv', 'X'], stdout=-3, env={'X': '1'}, cwd='/')": ["printenv"],
     "subprocess.run('uname -p', stdout=-3, shell=True)": ["sh"],
     "os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)": ["true"],
+    "subprocess.run(['/bin/true'], close_fds=False)": ["true"],
     "pid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0)": ["a fork"],
 }
 """What starts a child process -> the programs that are noted."""
@@ -149,7 +150,12 @@ def test_a_child_process_uses_all_variables_and_files(tmp_path: Path, code: str)
 
 
 @pytest.mark.parametrize(
-    "code", ["import platform; platform.processor()", "import ctypes.util; ctypes.util._findSoname_ldconfig('c')"]
+    "code",
+    [
+        "import platform; platform.processor()",
+        "import ctypes.util; ctypes.util._findSoname_ldconfig('c')",
+        "import subprocess; subprocess.run(['/sbin/ldconfig', '-p'], stdout=-3, close_fds=False, env={})",
+    ],
 )
 def test_commands_of_the_standard_library_use_what_any_program_does(tmp_path: Path, code: str) -> None:
     report = seen(tmp_path, code, "assert observer.processes == []")
