@@ -268,6 +268,14 @@ def test_a_package_may_take_modules_of_the_interpreter_away_meanwhile(starts: St
     assert recording.failure == "" and "tops" in recording.names
 
 
+def test_a_package_may_have_an_object_whose_dict_cannot_be_had(starts: Starts) -> None:
+    """As ddtrace has: proxies in C of objects without one."""
+    code = "class Other: pass\nclass Odd:\n    __slots__ = ()\n    __dict__ = vars(Other)['__dict__']\nodd = Odd()\n"
+    starts.install("odd-1-aaaaaaaaaaaa", {"odd.py": code})
+    recording = starts.record("import odd\nimport tops\n")
+    assert recording.failure == "" and {"odd", "tops"} <= {*recording.names}
+
+
 def test_imports_in_another_thread_end_the_sharing(starts: Starts) -> None:
     thread = "import threading\nthread = threading.Thread(target=__import__, args=('base',))\nthread.start()\nthread.join()\n"
     recording = starts.record(f"import other\n{thread}import tops\n")
