@@ -28,7 +28,7 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = {
-    "forks": "clocks kept listed_variables module_kinds observer randomness surroundings taken_names".split(),
+    "forks": "children clocks kept listed_variables module_kinds observer randomness surroundings taken_names".split(),
     "handlers": [
         *("app_kinds", "apps", "asgi", "debugging", "image_program", "interpreter_settings", "own_listener"),
         *("package_path", "web_server", "wsgi"),

@@ -28,8 +28,9 @@ def reopen_in_tmp() -> None:
     """Open the files among those kept that are in /tmp. Raises: OSError."""
 
 def observe(observer: Callable[[str, tuple[Any, ...]], object], /) -> None:
-    """Call `observer` with (event, arguments) of audit events that show an import directories or change its environment. Note
-    the names that C code passes to getenv(3), and those at the top of the function's directory that are looked for.
+    """Call `observer` with (event, arguments) of audit events that show an import directories, change its environment or start
+    processes. Note the names that C code passes to getenv(3), and those at the top of the function's directory that are looked
+    for.
 
     Raises: RuntimeError where this file was not preloaded."""
 
@@ -38,6 +39,12 @@ def stop_observing() -> tuple[bytes, bool, bytes, bool]:
 
 def prepare() -> None:
     """Get ready to fork: before the first `serve`. From now on the kernel reaps children. Raises: OSError."""
+
+def await_children() -> None:
+    """Have children that end wait until they are asked for, as by default. Raises: OSError."""
+
+def disown_children() -> bool:
+    """Have the kernel reap children again; whether it was the default until now, and no handler. Raises: OSError."""
 
 def settle_in_network(network: int, /) -> None:
     """Enter a network namespace for good: children are born there, unless their fork names another. Raises: OSError."""

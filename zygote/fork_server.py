@@ -28,6 +28,9 @@ SERVING = {
 MOST_WORDS = 50
 """Of how many modules that fail it is told why: where more do, they fail for the same reason."""
 
+UNSEEN = "which sees the Zygote's variables and files instead of the function's"
+"""Why no Zygote may do an import that starts a process."""
+
 MESSAGE, SANDBOX, SPARE, ZYGOTE = range(4)
 """What `_native.serve` returns: there is a message to answer; or, in a new child, what that is to be."""
 
@@ -104,7 +107,7 @@ def imported(request: dict, file: int) -> dict:
     Which modules is what functions said to have imported, and a function may say anything: what neither the packages nor the
     standard library bring is not imported."""
     standard = set(sys.modules)
-    from sockd_zygote.forks import clocks, kept, randomness
+    from sockd_zygote.forks import children, clocks, kept, randomness
     from sockd_zygote.forks.module_kinds import RUNTIME, Kinds
     from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
     from sockd_zygote.handlers import package_path
@@ -124,7 +127,7 @@ def imported(request: dict, file: int) -> dict:
     kinds = Kinds()
     gc.enable()  # as in a function's own start
     left = kept.Kept()
-    with fork_hooks.Watch(), randomness.Watch() as seeds, Observer(seeds) as observer:
+    with children.Ends() as ends, fork_hooks.Watch(), randomness.Watch() as seeds, Observer(seeds) as observer:
         if request.get("sys_path"):
             package_path.replace(request["sys_path"], request["pth"], request["sitecustomize"])
         else:
@@ -146,7 +149,11 @@ def imported(request: dict, file: int) -> dict:
                 known.update(new)
                 loaded.append((name, [each for each in new if kinds.key_of(each, sys.modules[each]) != RUNTIME]))
     seconds = time.monotonic() - started
-    complaints = left.find()
+    complaints = [
+        *ends.complaints,
+        *(f"an import starts {name}, {UNSEEN}" for name in observer.processes),
+        *left.find(),
+    ]
     gc.disable()
     complaints += package_path.keep()
     if not _native.settle_atfork():

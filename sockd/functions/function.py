@@ -342,12 +342,20 @@ class Function:
             learner.consider(version.view)
             if leased.node.imports or sandbox.imports or sandbox.init_ns >= WORTH_RECORDING_NS:
                 self._verify(leased.node, version)
+            elif self.caches.verifier is not None:
+                self.caches.verifier.leave_out(version.view, quick(sandbox.init_ns))
             self.caches.tree.refill(leased.node)
 
     def _verify(self, node: ZygoteNode, version: Version) -> None:
         """A sandbox of a version was forked from `node`."""
         if self.caches.verifier is not None:
             self.caches.verifier.consider(node, version.view, version.program, version.id)
+
+
+def quick(init_ns: int) -> str:
+    """Say that an initialization is too short to be recorded."""
+    threshold_ms = WORTH_RECORDING_NS // 1_000_000
+    return f"it initializes in {init_ns / 1e6:.1f} ms without packages, and less than {threshold_ms} ms is not worth it"
 
 
 def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, *, is_recording: bool) -> None:

@@ -17,19 +17,28 @@ from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker
 
 
-def why(view: ImportView, node: ZygoteNode | None) -> str:
+def why(worker: Worker, view: ImportView, node: ZygoteNode | None) -> str:
     """In one line: why the starts of a version share imports with others, or do not."""
     if view.zygote == "none":
         return 'nothing is imported ahead: zygote = "none", or it is a program'
     if view.top is None:
-        return "its top level is recorded after its first cold start"
+        return worker.verifier.why_unrecorded(view)
     if not view.top.wanted:
         return view.top.change or "its top level imports nothing that a Zygote could import ahead"
-    if node is None or not node.imports:
-        return "no Zygote serves it yet"
-    if view.top.loaded <= node.shared.loaded:
+    if node is None:
+        return "no Zygote serves it yet: those of its image start with its first request"
+    if not node.imports:
+        return f"no Zygote serves it yet: {why_no_better(worker, view)}"
+    if view.top.loaded <= node.shared.loaded or (not view.top.change and view.top.wanted <= node.imports):
         return "a Zygote has imported ahead all that its top level imports"
-    return f"a Zygote has imported a part ahead: {view.top.change or 'no Zygote has the rest'}"
+    return f"a Zygote has imported a part ahead: {view.top.change or f'no Zygote has the rest: {why_no_better(worker, view)}'}"
+
+
+def why_no_better(worker: Worker, view: ImportView) -> str:
+    """Why no Zygote with more of its imports serves a version: one that there is must not, or there is none."""
+    for larger, reason in worker.tree.passed_over(view):
+        return f"that of {', '.join(requirements(worker, larger.packages))}: {reason}"
+    return worker.learner.why_unmade(view)
 
 
 def imports(worker: Worker, name: str) -> dict[str, Any]:
@@ -62,7 +71,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
         "version": version.number,
         "seen": top is not None or seen is not None,
         "zygotes_allowed": version.view.zygote == "packages",
-        "sharing": why(version.view, node),
+        "sharing": why(worker, version.view, node),
         "passed_over": [
             {"packages": requirements(worker, larger.packages), "reason": str(reason)}
             for larger, reason in worker.tree.passed_over(version.view)

@@ -34,7 +34,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "queued": worker.functions.allowances.waiting(),
         "waiting_to_start": worker.functions.allowances.waiting_to_start(),
         "zygotes": len(worker.tree.nodes),
-        "learning": worker.learner.is_learning,
+        "learning": worker.learner.is_learning or worker.verifier.has_work,
         "verifying": worker.verifier.pending,
         "packages": len(worker.packages.snapshot()),
         "memory": {"total_bytes": budget.total, "reserved_bytes": budget.used},

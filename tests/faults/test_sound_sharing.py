@@ -175,7 +175,7 @@ DIFFERENCES = {
     "the limit of open files": Difference(
         module("p-limit", "import os\nSAW = os.sysconf('SC_OPEN_MAX')\n"),
         77,
-        "variable RLIMIT_NOFILE",
+        "read the limit of open files",
         settings={"open_files": 77},
     ),
     "the locale": Difference(
@@ -441,3 +441,45 @@ def test_the_common_part_of_two_locks_lacks_nothing_that_it_requires(house: Priv
     assert with_lib and all(
         {"r-base==1.0"} < packages and packages & {"r-dep==1.0", "r-dep==2.0"} for packages in with_lib
     )
+
+
+CHILD = (
+    "import subprocess\nSAW = subprocess.run(['printenv', 'P_CHILD'], capture_output=True, text=True).stdout.strip()\n"
+)
+
+
+@case(
+    "P1",
+    "learn a package beside another that starts a process in its import, for functions with another variable each",
+    expect="each function's child has the function's variable; the worker names the program; the other package is shared",
+)
+def test_an_import_that_starts_a_process_is_each_functions_own(house: PrivateWorker, happened: Happened) -> None:
+    wheels = [module("p-child", CHILD), module("p-beside", "SAW = 1\n")]
+    code = "import p_beside, p_child\ndef f(event): return p_child.SAW\n"
+    for value in ("one", "other"):
+        env = {"P_CHILD": value}
+        house.deploy(f"child-{value}", code, requirements=["p-child", "p-beside"], wheels=wheels, env=env)
+        assert house.call(f"child-{value}") == value
+        house.daemon.run_learned(f"child-{value}")
+    house.daemon.when(lambda: any(row["name"] == "p-child" and row.get("reason") for row in house.json("/packages")))
+    (reason,) = [row["reason"] for row in house.json("/packages") if row["name"] == "p-child"]
+    happened(reason)
+    assert "an import starts printenv, which sees the Zygote's variables" in reason
+    for value in ("one", "other"):
+        assert house.call_learned(f"child-{value}") == value
+    packages = [node["packages"] for node in house.daemon.nodes()]
+    assert {"p-beside==1.0"} in packages and not any("p-child==1.0" in each for each in packages)
+
+
+@case(
+    "P1",
+    "learn packages whose imports run `uname -p`, by `platform` and by themselves, with a failure",
+    expect="a Zygote serves, as the program reads nothing of a function; the import has found its exit status",
+)
+def test_a_harmless_process_of_an_import_ends_as_in_a_start_of_its_own(house: PrivateWorker) -> None:
+    saw = (
+        "import platform, subprocess\nplatform.processor()\nwith open('/dev/full', 'w') as full:\n"
+        "    SAW = subprocess.run(['uname', '-p'], stdout=full, stderr=subprocess.DEVNULL).returncode\n"
+    )
+    learn(house, "p-uname", module("p-uname", saw))
+    assert house.call("first-p-uname") == house.call_learned("first-p-uname") == 1

@@ -152,6 +152,13 @@ CHANGES = {
         "import subprocess; P = subprocess.Popen(['/bin/sleep', '100'])",
         "p.P.poll()",
         None,
+        "an import starts sleep",
+    ),
+    "unheard": (
+        "import ctypes as c; P = c.c_int(); words = (c.c_char_p * 3)(b'sleep', b'100', None)\n"
+        "c.CDLL(None).posix_spawn(c.byref(P), b'/bin/sleep', None, None, words, None)",
+        "os.waitpid(p.P.value, os.WNOHANG)[0]",
+        0,
         "process running",
     ),
     "timer": ("import signal; signal.setitimer(0, 3600)", "__import__('signal').getitimer(0)[0] > 0", True, "timer"),
@@ -170,7 +177,7 @@ CHANGES = {
 
 @case(
     "P39",
-    "import packages that change directory, limits, sys.path or the collector, or leave a process, a timer or a lock",
+    "import packages that change directory, limits, sys.path or the collector, start a process, or leave one, a timer or a lock",
     expect="none of them is in a Zygote, with the reason, and their functions answer as in a start of their own",
 )
 @pytest.mark.parametrize("what", CHANGES)

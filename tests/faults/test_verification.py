@@ -163,11 +163,12 @@ def test_an_import_that_hangs_ends_its_recording(tmp_path: Path, happened: Happe
         line = house.daemon.wait_line("the top level of hangs@.* was not recorded: (.*)")[1]
         happened(line)
         assert line.startswith("the function's top level: a start of its own did not come to its end: Task timed out")
+        sharing = house.json("/functions/hangs/imports")["sharing"]
+        assert sharing.startswith("its top level could not be recorded: ") and "Task timed out" in sharing
         house.deploy("good", "import good\ndef f(event): return 2\n", requirements=["good"])
         assert house.call("good") == house.call_learned("good") == 2
         assert outcomes(house)["late"] >= 1
         assert zygote_of(house, house.invoke("hangs", x_sockd_fresh="1")) == "root Zygote"
-        assert "recorded after its first cold start" in house.json("/functions/hangs/imports")["sharing"]
 
 
 IN_FORK = "import os\nSAW = 1\nmade = os.getpid()\nhangs = (lambda pid: lambda: pid != 1)(made)\ndel made\n"
@@ -188,6 +189,8 @@ def test_a_top_level_that_hangs_ends_verification(tmp_path: Path, happened: Happ
         reason = passed_over(house, "then")
         happened(reason)
         assert "the function's top level: a fork did not come to its end: Task timed out" in reason
+        sharing = house.json("/functions/then/imports")["sharing"]
+        assert sharing.startswith("no Zygote serves it yet: that of p==1.0: a start of its own differs: ")
         (row,) = house.json("/packages")
         assert row["differs"][0]["retry_in_s"] <= AFTER_DEADLINE_S
         assert outcomes(house)["late"] == 1
@@ -206,7 +209,8 @@ def test_a_verification_ends_with_the_worker(tmp_path: Path, kindly: bool) -> No
         house.deploy("then", HANDLER, requirements=["p"], wheels=wheels)
         assert house.call("then") == 1
         wait_until(lambda: any("verification of then" in title_of(pid) for pid in house.daemon.pids()))
-        assert house.daemon.status()["verifying"] == 1
+        status = house.daemon.status()
+        assert status["verifying"] == 1 and status["learning"] is True
         assert house.call("then") == 1, "a request waits for no verification"
         if kindly:
             assert house.daemon.terminate() == 0

@@ -80,7 +80,12 @@ class Kept:
         complaints: list[str] = []
         _kept_files[:], _kept_mappings[:] = [], []
         for fd in sorted(open_numbers() - self._own):
-            reason = self._keep_file(fd)
+            try:
+                reason = self._keep_file(fd)
+            except OSError:
+                if is_open(fd):
+                    raise
+                continue  # a thread in C has closed it meanwhile
             if reason:
                 complaints.append(f"{self._seen.get(fd, 'an import')} leaves {reason} open (descriptor {fd})")
         for address, size, path in shared_mappings():

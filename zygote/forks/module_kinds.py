@@ -78,7 +78,10 @@ def namespace(module: Any) -> dict[str, Any]:
 def instance_dict(value: object) -> Mapping[str, Any] | None:
     """An object's own attributes, if the interpreter keeps them, and no property of its class is in the way."""
     descriptor = dict_descriptor(type(value))
-    return descriptor.__get__(value) if descriptor is not None else None
+    try:
+        return descriptor.__get__(value) if descriptor is not None else None
+    except (AttributeError, TypeError):  # another class's, or a proxy in C that asks what it stands for (ddtrace's)
+        return None
 
 
 def dict_descriptor(kind: type) -> Any:

@@ -2,16 +2,18 @@
 
 While an Observer is entered, it notes each name that the import system looks up and whether anything provides it, questions to
 `importlib.metadata` (the standard library's and its backport ask every finder), directories of packages that are listed, files
-that are looked for in the function's directory, and environment variables that Python or C reads or sets. Afterwards nothing of
-it is left but the audit hook in C, which is off.
+that are looked for in the function's directory, child processes, and environment variables that Python or C reads or sets.
+Afterwards nothing of it is left but the audit hook in C, which is off.
 """
 
 from __future__ import annotations
 
 import os
+import posix
 import sys
 
 from sockd_zygote import _native
+from sockd_zygote.forks import children
 from sockd_zygote.forks.listed_variables import Listings, plain
 from sockd_zygote.forks.surroundings import CODE
 
@@ -46,6 +48,8 @@ class Observer:
         self._variables: set[str] = set()
         self._every_variable = False
         self._listings = Listings()
+        self.processes: list[str] = []
+        """Programs of child processes that see what is not observed."""
         self._first, self._last = (First(self), *finders), Last(self)
         self.complete = False
         """Afterwards: whether no package took what observes out of its place."""
@@ -58,6 +62,9 @@ class Observer:
         self._environs = os.environ, os.environb
         # Not the class's methods: whatever is cached of a changed class is worked out anew in every child.
         os.environ.__class__ = os.environb.__class__ = self._watched()
+        # What both keep their variables in. Nobody has a reason to use it, and whoever does is not followed.
+        self._variables_of_posix = vars(posix).pop("environ")
+        vars(posix)["__getattr__"] = self._asked_of_posix
         _native.observe(self._heard)
         return self
 
@@ -70,6 +77,8 @@ class Observer:
         self.complete = in_place and self._environs[0] is os.environ and self._environs[1] is os.environb
         for environ in self._environs:
             environ.__class__ = os._Environ
+        vars(posix).pop("__getattr__", None)
+        vars(posix).setdefault("environ", self._variables_of_posix)
         self._meta_path.__class__ = MetaPath
         ours = (*self._first, self._last)  # which are in the list if a package has copied it
         sys.meta_path[:] = [each for each in sys.meta_path if not any(each is one for one in ours)]
@@ -169,14 +178,32 @@ class Observer:
 
         return Watched
 
+    def _asked_of_posix(self, name: str) -> Any:
+        if name != "environ":
+            raise AttributeError(f"module 'posix' has no attribute {name!r}")
+        self._every_variable = True
+        return self._variables_of_posix
+
     # -- audit events
 
     def _heard(self, event: str, args: tuple) -> None:
-        """From native/observe.c: os.listdir, os.scandir, os.putenv, os.unsetenv."""
+        """From native/observe.c: os.listdir, os.scandir, os.putenv, os.unsetenv, and what starts a process."""
+        asked_by = sys._getframe(1).f_globals.get("__name__")
         if event in ("os.putenv", "os.unsetenv"):
             self._variables.add(os.fsdecode(args[0]).rstrip("="))
-        elif sys._getframe(1).f_globals.get("__name__") not in FOLLOWED_ANYWAY:
+        elif event in children.EVENTS:
+            self._starts_process(event, args, asked_by)
+        elif asked_by not in FOLLOWED_ANYWAY:
             self._lists(args[0])
+
+    def _starts_process(self, event: str, args: tuple, asked_by: object) -> None:
+        """A child has all variables, and may read any file, even if its own environment is a few variables."""
+        if children.is_harmless(event, args, asked_by):
+            self._variables.update(children.THEIR_VARIABLES)
+            return
+        self._every_variable = True
+        self._files.add(EVERY_FILE)
+        self.processes.append(children.in_words(event, args))
 
     def _lists(self, path: object) -> None:
         if isinstance(path, int):

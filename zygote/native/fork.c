@@ -325,6 +325,29 @@ PyObject *native_prepare(PyObject *module, PyObject *args)
     return none();
 }
 
+/* While imports run: children that end wait to be asked how, as in a sandbox. */
+PyObject *native_await_children(PyObject *module, PyObject *args)
+{
+    const struct sigaction by_default = {.sa_handler = SIG_DFL};
+
+    (void)module;
+    (void)args;
+    return sigaction(SIGCHLD, &by_default, NULL) < 0 ? os_error("sigaction") : none();
+}
+
+/* As from `prepare` on; whether nobody has installed a handler meanwhile, which no sandbox would have. */
+PyObject *native_disown_children(PyObject *module, PyObject *args)
+{
+    const struct sigaction ignored = {.sa_handler = SIG_IGN};
+    struct sigaction before;
+
+    (void)module;
+    (void)args;
+    if (sigaction(SIGCHLD, &ignored, &before) < 0)
+        return os_error("sigaction");
+    return PyBool_FromLong(before.sa_handler == SIG_DFL);
+}
+
 PyObject *native_serve(PyObject *module, PyObject *args)
 {
     PyObject *kind, *error, *trace;

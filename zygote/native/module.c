@@ -28,6 +28,8 @@ static PyMethodDef methods[] = {
     {"observe", native_observe, METH_VARARGS, NULL},
     {"stop_observing", native_stop_observing, METH_NOARGS, NULL},
     {"prepare", native_prepare, METH_VARARGS, NULL},
+    {"await_children", native_await_children, METH_NOARGS, NULL},
+    {"disown_children", native_disown_children, METH_NOARGS, NULL},
     {"move_up", native_move_up, METH_VARARGS, NULL},
     {"keep_filters", native_keep_filters, METH_VARARGS, NULL},
     {"settle_in_network", native_settle_in_network, METH_VARARGS, NULL},

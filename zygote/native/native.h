@@ -85,6 +85,8 @@ PyObject *native_reopen_in_tmp(PyObject *module, PyObject *args);
 PyObject *native_observe(PyObject *module, PyObject *args);
 PyObject *native_stop_observing(PyObject *module, PyObject *args);
 PyObject *native_prepare(PyObject *module, PyObject *args);
+PyObject *native_await_children(PyObject *module, PyObject *args);
+PyObject *native_disown_children(PyObject *module, PyObject *args);
 PyObject *native_move_up(PyObject *module, PyObject *args);
 PyObject *native_keep_filters(PyObject *module, PyObject *args);
 PyObject *native_settle_in_network(PyObject *module, PyObject *args);

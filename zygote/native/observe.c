@@ -21,7 +21,10 @@ PyAPI_FUNC(int) PySys_AddAuditHook(audit_hook hook, void *data);
 
 extern char **environ;
 
-static const char *const EVENTS[] = {"os.listdir", "os.scandir", "os.putenv", "os.unsetenv", NULL};
+static const char *const EVENTS[] = {
+    "os.listdir", "os.scandir", "os.putenv", "os.unsetenv", "subprocess.Popen", "os.posix_spawn", "os.system", "os.exec",
+    "os.fork", "os.forkpty", NULL,
+};
 
 static atomic_int observing;
 static atomic_flag busy = ATOMIC_FLAG_INIT;

@@ -19,9 +19,11 @@ from sockd_zygote.own_functions.state import CACHES
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
+NOT_COMPARED = CACHES | {"inspect.modulesbyfile", "inspect._filesbymodname"}
+"""Names of the standard library that change when code is used, and change no answer."""
 KEPT_DUNDERS = frozenset({"__all__", "__version__", "__path__"})
 """Of names with two underscores those that are a package's own; the others are the interpreter's, or Cython's."""
 LARGEST = 1 << 40
@@ -34,6 +36,10 @@ MOST_CHARACTERS = 4096
 """Of a constant's text that are compared, and beside them its length."""
 SHOWN = 100
 """Characters of a value that people are shown."""
+MOST_PARTS = 64
+"""Of one value that are told apart."""
+PIECE = 64
+"""Characters of a long constant that are one part of it."""
 
 HARMLESS = frozenset({"bool", "NoneType", "ellipsis"})
 """Kinds of constants that hold no secret."""
@@ -56,6 +62,7 @@ class Fingerprint:
         self._kinds = kinds
         self._pids = frozenset(pids)
         self._codes: dict[int, tuple[types.CodeType, str]] = {}
+        self._caches = caches()
 
     def modules(self, loaded: Mapping[str, Any]) -> dict[str, Any]:
         """Return the modules to be compared by name: of packages, of the standard library and of the function's code."""
@@ -69,12 +76,13 @@ class Fingerprint:
         if not is_a(module, types.ModuleType):
             return {"": self.looks(module)}
         found: Names = {}
+        called = namespace(module).get("__name__")  # of a copy, as eventlet makes of threading, the original's name
         for key, value in list(namespace(module).items()):
             if type(key) is not str or (key.startswith("__") and key not in KEPT_DUNDERS):
                 continue
             if sys.modules.get(f"{name}.{key}") is value and is_a(value, types.ModuleType):
                 continue  # a submodule, bound by its import
-            if f"{name}.{key}" in CACHES:
+            if f"{name}.{key}" in NOT_COMPARED or f"{called}.{key}" in NOT_COMPARED:
                 continue
             found[key] = self.looks(value, DEPTH, home=name)
         return found
@@ -134,8 +142,9 @@ class Fingerprint:
 
     def _function(self, value: types.FunctionType, depth: int) -> object:
         defaults = tuple(
-            self.looks(each, min(depth, 1)) for each in value.__defaults__ or ()
-        )  # may be its own globals()
+            ("cache",) if id(each) in self._caches else self.looks(each, min(depth, 1))  # may be its own globals()
+            for each in value.__defaults__ or ()
+        )
         return "function", str(value.__module__), value.__qualname__, self._code(value.__code__), defaults
 
     def _code(self, code: types.CodeType) -> str:
@@ -153,6 +162,19 @@ class Fingerprint:
             return ()
         plain = [(name, value) for name, value in some(attributes.items(), 1) if type(value) in _REPR]
         return tuple(sorted((str(name), self.looks(value, 0)) for name, value in plain))
+
+
+def caches() -> frozenset[int]:
+    """Return the ids of the containers that `NOT_COMPARED` names: functions have some of them as default arguments
+    (`logging.shutdown`)."""
+    found = set()
+    for path in NOT_COMPARED:
+        module, _, name = path.rpartition(".")
+        if is_a(sys.modules.get(module), types.ModuleType):
+            value = namespace(sys.modules[module]).get(name)
+            if type(value) in (dict, list, set):
+                found.add(id(value))
+    return frozenset(found)
 
 
 def digest(text: str) -> str:
@@ -188,6 +210,40 @@ def shown(look: Any, known: Mapping[str, str] | None = None) -> str:
     else:
         text = f"a {kind}"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
+
+def parts(look: Any, *, is_secret: bool = False) -> dict[str, str]:
+    """Return what a value consists of, one level deep, in words and as short digests: two values that people are shown alike
+    differ in some of it.
+
+    Args:
+        is_secret: whether keys may be parts of a secret, and are told by their number."""
+    return {name: digest(repr(part))[:8] for name, part in list(parts_of(look, is_secret=is_secret))[:MOST_PARTS]}
+
+
+def parts_of(look: Any, *, is_secret: bool) -> Iterator[tuple[str, object]]:
+    kind, *rest = look
+    if kind == "constant":
+        yield "its type", look[1]
+        for begin in range(0, len(look[2]), PIECE):
+            yield f"the characters from {begin} to {begin + PIECE}", look[2][begin : begin + PIECE]
+    elif kind == "function":
+        yield "its code", look[3]
+        yield from ((f"the default argument {number}", each) for number, each in enumerate(look[4], 1))
+    elif kind == "property":
+        yield from zip(("its getter", "its setter"), rest, strict=True)
+    elif kind == "class":
+        yield "its bases", look[1]
+        yield from ((f"the attribute {name}", each) for name, each in look[2:] and look[2])
+    elif kind == "object":
+        yield "its class", look[1]
+        yield from ((f"the attribute {name}", each) for name, each in look[2])
+    elif len(look) == 3 and isinstance(look[1], int):
+        yield "its length", look[1]
+        for number, each in enumerate(look[2]):
+            is_pair = isinstance(each[0], tuple)  # of a mapping; items of others are looks, which begin with a kind
+            name = shown(each[0]) if is_pair and not is_secret else f"{number}"
+            yield f"the item {name}", each
 
 
 def constant_shown(look: Any, known: Mapping[str, str] | None) -> str:

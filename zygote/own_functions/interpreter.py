@@ -49,6 +49,12 @@ def libraries() -> list[str]:
         return sorted({os.fsdecode(line[line.index(b"/") : -1]) for line in maps if b".so" in line and b"/" in line})
 
 
+def process_name() -> str:
+    """Return the name of the main thread, which PR_SET_NAME and `setproctitle` change."""
+    with open("/proc/self/comm", "rb") as name:
+        return os.fsdecode(name.read()[:-1])
+
+
 def streams() -> list[list[object]]:
     """Return type and settings of the standard streams."""
     names = ("encoding", "errors", "line_buffering", "write_through")
@@ -122,6 +128,7 @@ NEW_LOGGER: list[object] = [0, True, False, [], []]
 
 OF_THE_PROCESS: dict[str, Callable[[], object]] = {
     "os.environ": lambda: {os.fsdecode(name): os.fsdecode(value) for name, value in os.environb.items()},
+    "process name": process_name,
     "working directory": os.getcwd,
     "umask": umask,
     "threads": lambda: len(sys._current_frames()),
@@ -146,6 +153,7 @@ OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "atexit callbacks": ("atexit", lambda module: module._ncallbacks()),
     "builtins": ("builtins", lambda module: sorted(vars(module))),
     "copyreg.dispatch_table": ("copyreg", lambda module: sorted(str(key) for key in module.dispatch_table)),
+    "csv": ("_csv", lambda module: [module.field_size_limit(), sorted(module.list_dialects())]),
     "decimal context": ("decimal", lambda module: str(module.getcontext())),
     "faulthandler": ("faulthandler", lambda module: module.is_enabled()),
     "gc": ("gc", lambda module: [module.isenabled(), *module.get_threshold()]),

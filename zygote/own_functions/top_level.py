@@ -94,7 +94,8 @@ class Recorder:
         self._pid = os.getpid()
 
     def __enter__(self) -> Recorder:
-        self._thread = sys.modules["_thread"].get_ident()
+        self._get_ident = sys.modules["_thread"].get_ident  # eventlet takes the module away
+        self._thread = self._get_ident()
         self._load = _bootstrap._find_and_load_unlocked
         self._registrations.__enter__()
         self._reference = self._state()
@@ -166,7 +167,7 @@ class Recorder:
     # -- each import
 
     def _timed(self, name: str, import_: object) -> object:
-        if sys.modules["_thread"].get_ident() != self._thread or os.getpid() != self._pid:
+        if self._get_ident() != self._thread or os.getpid() != self._pid:
             self._effect = self._effect or f"an import of {name} in another thread"
             return self._load(name, import_)
         loading = Loading(name, time.perf_counter(), self._stack[-1] if self._stack else None)

@@ -33,6 +33,8 @@ INTERPRETER, CHECKS, FAILED = "(interpreter)", "(checks)", "(top level)"
 """Beside the modules: what code changes in the interpreter and the standard library; what was tried; how the top level failed."""
 MOST_NAMES = 20_000
 """Of all modules whose names are told."""
+MOST_PARTS = 20_000
+"""Of all values that are told."""
 BALLAST = 12_007
 """Objects that move the addresses of all that come after them, for each step of `moved`."""
 SMALL, ODD = 512, 600
@@ -124,20 +126,24 @@ def shift_memory(steps: int) -> list[object]:
 
 def tell(
     modules: Mapping[str, Names], owners: Mapping[str, str], variables: list[str]
-) -> dict[str, dict[str, tuple[str, str]]]:
-    """Digest and words for each name, of as many modules as may be told and one more.
+) -> dict[str, dict[str, tuple[str, str, dict[str, str]]]]:
+    """Digest, words and parts for each name, of as many modules as may be told and one more.
 
     A value may be a function's variable, or be made from one, and what is told is shown to people: where a function has
     variables, and in its own modules, values are not told."""
-    from sockd_zygote.own_functions.fingerprint import constant_text, digest, shown
+    from sockd_zygote.own_functions.fingerprint import constant_text, digest, parts, shown
 
     known = {constant_text(os.environ[name], str.__repr__): f"${name}" for name in variables if name in os.environ}
-    told: dict[str, dict[str, tuple[str, str]]] = {}
-    count = 0
+    told: dict[str, dict[str, tuple[str, str, dict[str, str]]]] = {}
+    count = count_of_parts = 0
     for module, names in modules.items():
         if count > MOST_NAMES:
             break
         count += len(names)
         hidden = known if (variables or owners.get(module) == OWN) and module != CHECKS else None
-        told[module] = {name: (digest(repr(look)), shown(look, hidden)) for name, look in names.items()}
+        told[module] = {}
+        for name, look in names.items():
+            inside = parts(look, is_secret=hidden is not None) if count_of_parts < MOST_PARTS else {}
+            count_of_parts += len(inside)
+            told[module][name] = digest(repr(look)), shown(look, hidden), inside
     return told

@@ -21,10 +21,11 @@ from sockd.caches.packages.distribution import name_of
 from sockd.caches.packages.provided_names import Provided
 from sockd.caches.zygotes import eviction, selection
 from sockd.caches.zygotes.import_hits import ImportHits
+from sockd.caches.zygotes.reasons import Reasons
 from sockd.caches.zygotes.recordings import Recordings, SavedNode, load_learned, save_learned
 from sockd.caches.zygotes.sharing import Sharing
 from sockd.caches.zygotes.soundness import ImportView, difference
-from sockd.caches.zygotes.top_level import STANDARD_LIBRARY, Module, TopLevel, key_of_import
+from sockd.caches.zygotes.top_level import STANDARD_LIBRARY, Module, TopLevel, key_of_import, name_of_import
 from sockd.caches.zygotes.zygote_maker import Plan, ZygoteMaker
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
@@ -43,6 +44,7 @@ MAX_WAITING = 1024
 """Most functions that wait for a Zygote; a further one is considered again at its next start."""
 MAX_SEEN = 512
 """Most versions of which it is known what their last new sandbox imported."""
+NO_ROOM = "there is no room for it: all Zygotes that there are save more (zygote.memory_mb, zygote.max_nodes)"
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
 
 _log = logging.getLogger(__name__)
@@ -95,6 +97,7 @@ class ImportLearner:
         self._sharing = Sharing(provided, lambda: self.refused.keys)
         self._maker = ZygoteMaker(config, tree, provided, self._sharing.path_of, open_files=open_files)
         self._waiting: dict[tuple[frozenset[str], Lineage], ImportView] = {}
+        self._unmade = Reasons()
         self._failed: deque[Failed] = deque()
         self._searching = 0
         self._under_way: list[UnderWay] = []
@@ -235,6 +238,19 @@ class ImportLearner:
             self._tree.remove(node)
         self._forget_sharing()
 
+    def why_unmade(self, view: ImportView) -> str:
+        """Why there is no Zygote for a version whose top level is recorded, or no better one, in words."""
+        if not self._config.enabled or view.top is None:
+            return "none is made: zygote.enabled is false"
+        wanted = self._sharing.know(view.top)
+        if (wanted, view.lineage) in self._waiting or any(entry.imports & wanted for entry in self._under_way):
+            return "one is being made"
+        imported = frozenset().union(*map(view.top.keys_of_id, wanted))
+        for refusal in self.refused.list():
+            if refusal.key in imported:
+                return f"{name_of(refusal.key)} is refused: {refusal.reason}"
+        return self._unmade.find(view.program) or "it is considered after its next cold start"
+
     def _forget_sharing(self) -> None:
         """Predict anew, from what the Zygotes of today have seen."""
         self._sharing.forget()
@@ -245,8 +261,9 @@ class ImportLearner:
     @property
     def is_learning(self) -> bool:
         """Whether a Zygote is being made, or is still to be considered."""
+        is_rebuilding = self._rebuilding is not None and not self._rebuilding.done()
         # A learner without work clears the event beside a busy one.
-        return self._wake.is_set() or bool(self._under_way)
+        return self._wake.is_set() or bool(self._under_way) or is_rebuilding
 
     async def aclose(self) -> None:
         """Stop growing and save what was learned."""
@@ -291,19 +308,27 @@ class ImportLearner:
 
     async def _grow_for(self, view: ImportView) -> None:
         found = self._plan(view)
-        if found is None or view.top is None or self._sharing.refusal(found.imports, view):
+        if found is None or view.top is None:
+            self._unmade.note(view.program, self._why_no_plan(view))
+            return
+        if reason := self._sharing.refusal(found.imports, view):
+            self._unmade.note(view.program, f"a Zygote that has imported the same was made before: {reason}")
             return
         plan = Plan(found, view.program, view.top)
         parent = next(node for node in self._tree.nodes if node.id == found.parent_id)
         if not self._make_room(found):
+            self._unmade.note(view.program, NO_ROOM)
             return
+        self._unmade.forget(view.program)
         entry = self._begin(parent, found)
         try:
             await self._make(parent, plan)
         except NoCapacity as error:
             _log.warning("a Zygote for %s cannot be made: %s", plan.words, error)
+            self._unmade.note(view.program, f"it cannot be made: {error}")
         except (SandboxFailed, OSError, TimeoutError) as error:
             _log.warning("a Zygote for %s failed: %s; looking for the package", plan.words, said(error))
+            self._unmade.note(view.program, f"it failed: {said(error)}")
             self._failed.append(Failed(plan, entry))
             return
         finally:
@@ -373,6 +398,16 @@ class ImportLearner:
             limits=self._limits,
             sharing=self._sharing,
         )
+
+    def _why_no_plan(self, view: ImportView) -> str:
+        """Why the policy wants no Zygote for a version: what has failed is left out, and the rest must be worth it."""
+        wanted, costs = view.top.wanted if view.top is not None else frozenset[str](), self._import_costs()
+        for import_ in sorted(wanted & self.recordings.failed.keys()):
+            return f"{name_of_import(import_)} fails in a Zygote: {self.recordings.failed[import_]}"
+        spent_s, least_s = sum(costs[each].seconds for each in wanted & costs.keys()), self._limits.min_saving_s
+        if spent_s < least_s:
+            return f"its imports take {spent_s * 1e3:.1f} ms, and a Zygote must save {least_s * 1e3:.0f} ms"
+        return "none would save enough at the rate of its cold starts, or none that exists may be its parent"
 
     def _import_costs(self) -> dict[str, selection.PackageCost]:
         if self._costs is None:

@@ -109,8 +109,15 @@ def _modules_loaded(shared: Preimported, view: ImportView) -> str:
         return "the function's top level is not recorded yet"
     surplus = shared.loaded - view.top.shareable
     if early := surplus & view.top.loaded:
-        return view.top.change or f"no Zygote may import {min(early)} for the function"
+        return view.top.change or _not_allowed(min(early), view.top)
     return _first("the function's top level does not import {}", surplus)
+
+
+def _not_allowed(module: str, top: TopLevel) -> str:
+    """Why a module that an unchanged top level loads must not be there: it is not shareable."""
+    if module in top.of_packages:
+        return f'a package has {module}, and zygote = "stdlib" allows imports of the standard library alone'
+    return f'a package imports {module} for the function, and zygote = "stdlib" allows no imports of packages'
 
 
 def _whole_imports(shared: Preimported, view: ImportView) -> str:
@@ -189,6 +196,8 @@ def _pth_files(shared: Preimported, view: ImportView) -> str:
 def _variables_read(shared: Preimported, view: ImportView) -> str:
     names = {name for name in (*shared.environment, *view.environment) if _is_read(shared.seen, name)}
     different = {name for name in names if shared.environment.get(name) != view.environment.get(name)}
+    if OPEN_FILES in different:
+        return "an import read the limit of open files, and the function sets open_files"
     return _first("an import read the variable {}, which the function has otherwise", different)
 
 

@@ -18,10 +18,20 @@ MOST_TOLD = 12
 """Differences in the words for people."""
 MOST_TEXT = 300
 """Characters of one side of a difference."""
-ABSENT = ("", "nothing")
+MOST_PARTS = 2
+"""Parts of two values that look alike, which are named."""
 
-Name = tuple[str, str]
-"""Digest and words."""
+
+class Name(msgspec.Struct, frozen=True, array_like=True):
+    """What a name of a module is."""
+
+    digest: str
+    words: str
+    parts: dict[str, str] = {}
+    """Digests of what it consists of, by words for it."""
+
+
+ABSENT = Name("", "nothing")
 
 
 class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,10 +83,15 @@ class Difference:
     own: str
     owner: str
     """The distribution of the module; empty: of none."""
+    parts: tuple[str, ...] = ()
+    """What the two differ in, if that is known."""
 
     def __str__(self) -> str:
         where = f"{self.module} {self.name}" if self.module.startswith("(") else f"{self.module}.{self.name}"
-        return f"{where.rstrip('.')}: {self.here[:MOST_TEXT]} instead of {self.own[:MOST_TEXT]}"
+        if self.here != self.own:
+            return f"{where.rstrip('.')}: {self.here[:MOST_TEXT]} instead of {self.own[:MOST_TEXT]}"
+        what = " and in ".join(self.parts[:MOST_PARTS]) or "what is not told"
+        return f"{where.rstrip('.')}: {self.here[:MOST_TEXT]} in both, which differ in {what}"
 
 
 def differences(fork: Fingerprint, own: Sequence[Fingerprint]) -> list[Difference]:
@@ -99,8 +114,15 @@ def _differences_of(module: str, fork: Fingerprint, own: Sequence[Fingerprint]) 
     here, names, same = _names(fork, module), _names(first, module), [_names(each, module) for each in others]
     for name in here.keys() | names.keys():
         ours, theirs = here.get(name, ABSENT), names.get(name, ABSENT)
-        if ours[0] != theirs[0] and all(theirs[0] == each.get(name, ABSENT)[0] for each in same):
-            yield Difference(module, name, ours[1], theirs[1], owner)
+        others_have = [each.get(name, ABSENT) for each in same]
+        if ours.digest != theirs.digest and all(theirs.digest == each.digest for each in others_have):
+            yield Difference(module, name, ours.words, theirs.words, owner, differing_parts(ours, theirs))
+
+
+def differing_parts(one: Name, other: Name) -> tuple[str, ...]:
+    """Name the parts that two values do not have in common, in their order."""
+    names = dict.fromkeys((*one.parts, *other.parts))
+    return tuple(name for name in names if one.parts.get(name) != other.parts.get(name))
 
 
 def _names(told: Fingerprint, module: str) -> Mapping[str, Name]:

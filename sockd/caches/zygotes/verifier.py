@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from sockd.caches.packages.distribution import name_of
+from sockd.caches.zygotes.reasons import Reasons
 from sockd.caches.zygotes.recordings import Recordings
 from sockd.caches.zygotes.refusals import Refusal, Refusals
 from sockd.caches.zygotes.soundness import ImportView
@@ -149,6 +150,9 @@ class Verifier:
         self._waiting: OrderedDict[Key, Work] = OrderedDict()
         self._under_way: set[Key] = set()
         self._later: dict[Key, asyncio.TimerHandle] = {}
+        self._postponed: set[Key] = set()
+        """Of these the ones that found no memory or no Zygote; the others have failed."""
+        self._unrecorded = Reasons()
         self._versions: WeakKeyDictionary[ImportView, tuple[Program, str]] = WeakKeyDictionary()
         """Versions that had a cold start."""
         self._own: OrderedDict[str, Fingerprint] = OrderedDict()
@@ -166,6 +170,26 @@ class Verifier:
     def pending(self) -> int:
         """Recordings and verifications that wait or are under way; those that are tried again later are not counted."""
         return len(self._waiting) + len(self._under_way)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is still to be recorded or verified, now or when there is memory for it."""
+        return bool(self.pending or self._postponed)
+
+    def why_unrecorded(self, view: ImportView) -> str:
+        """Why the top level of a version is not recorded, in words."""
+        key = ("", view.program)
+        if not self._tasks:
+            return "its top level is not recorded: zygote.enabled or zygote.verifiers says so"
+        if key in self._under_way:
+            return "its top level is being recorded"
+        if key in self._waiting:
+            return "its top level waits to be recorded"
+        return self._unrecorded.find(view.program) or "its top level is recorded after its next cold start"
+
+    def leave_out(self, view: ImportView, why: str) -> None:
+        """A sandbox of a version was started, and recording its top level is not worth it."""
+        self._unrecorded.note(view.program, f"its top level is not recorded: {why}")
 
     def unverified(self, node: ZygoteNode, view: ImportView) -> str:
         """Why a node does not serve a function whose imports see nothing else than its own have seen; empty: it does."""
@@ -240,6 +264,7 @@ class Verifier:
 
     def _add(self, work: Work) -> None:
         key = work.key
+        self._postponed.discard(key)
         handle = self._later.pop(key, None)
         if handle is not None:
             handle.cancel()
@@ -248,6 +273,16 @@ class Verifier:
             if work.node is None:
                 self._waiting.move_to_end(key, last=False)  # learners wait for it
             self._wake.set()
+
+    def _postpone(self, work: Work, why: str) -> None:
+        """There is no memory for it now, or its sandbox could not be started."""
+        self.outcomes["postponed"] += 1
+        seconds = min(AGAIN_S * 2.0**work.tries, LONGEST_AGAIN_S)
+        self._add_later(work, seconds)
+        if work.key in self._later:
+            self._postponed.add(work.key)
+        if work.node is None:
+            self._unrecorded.note(work.view.program, f"its top level waits to be recorded: {why}", again_in_s=seconds)
 
     def _add_later(self, work: Work, seconds: float) -> None:
         """Try again: a busy host delays a verification, and never drops it."""
@@ -282,23 +317,23 @@ class Verifier:
 
     async def _do(self, work: Work) -> None:
         """Record or compare, and note what came of it."""
-        delay_s = min(AGAIN_S * 2.0**work.tries, LONGEST_AGAIN_S)
         try:
             if work.node is None:
                 await self._record(work)
             else:
                 await self._verify(work, work.node)
-        except NoCapacity:
-            self.outcomes["postponed"] += 1
-            self._add_later(work, delay_s)
+        except NoCapacity as error:
+            self._postpone(work, str(error))
         except (SandboxFailed, OSError, TimeoutError) as error:
             code = work.program.code
             if isinstance(error, FileNotFoundError) and code is not None and not code.exists():
                 return  # the version was removed: nothing will start it again
-            self.outcomes["postponed"] += 1
             if work.node is None or work.node in self._tree.nodes:
                 _log.warning("%s could not be verified: %s", work.function, error)
-                self._add_later(work, delay_s)
+                said = (isinstance(error, OSError) and error.strerror) or str(error)  # without a path of the host
+                self._postpone(work, said or "its sandbox was not there in time")
+            else:
+                self.outcomes["postponed"] += 1
 
     async def _record(self, work: Work) -> None:
         """Raises: as `_try`, but for TrialFailed."""
@@ -309,16 +344,19 @@ class Verifier:
         try:
             own = await self._try(work, self._tree.root_of(view.lineage), program, self._trial(work, record=True))
             if own.failure:
-                raise TrialFailed(f"its top level raises {own.failure}", is_late=True)
+                raise TrialFailed(f"it raises {own.failure}", is_late=True)
             steps = await asyncio.to_thread(read_steps, own.steps, view.closure, most=self._config.max_modules)
         except (TrialFailed, BadRecording) as error:
             self.outcomes["late"] += 1
             _log.warning("the top level of %s was not recorded: %s", work.function, error)
-            self._add_later(work, min(10.0 * 2.0**work.tries, 3600.0))
+            seconds = min(10.0 * 2.0**work.tries, 3600.0)
+            self._add_later(work, seconds)
+            self._unrecorded.note(view.program, f"its top level could not be recorded: {error}", again_in_s=seconds)
             return
         finally:
             program.close()
         self._keep_own(view, own)
+        self._unrecorded.forget(view.program)
         self.outcomes["recorded"] += 1
         top = TopLevel(steps, view.closure, view.zygote == "stdlib")
         _log.info(

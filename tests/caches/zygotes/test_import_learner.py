@@ -5,6 +5,7 @@ The Zygotes here are scripts; the learner, its policies and its record are real.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -298,10 +299,38 @@ async def test_a_slow_module_of_the_standard_library_is_imported_ahead(tmp_path:
         assert tree.nodes[1].packages == set() and tree.nodes[1].refusal(view) == ""
 
 
+async def test_why_a_version_has_no_zygote_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree()
+    monkeypatch.setitem(SECONDS, A, 0.001)
+    async with learner_of(tree, tmp_path, max_nodes=1) as learner:
+        view = await recorded(learner, A)
+        assert learner.why_unmade(view) == "its imports take 1.0 ms, and a Zygote must save 3 ms"
+        view = await recorded(learner, B, program="g")
+        assert learner.why_unmade(view).startswith("there is no room for it")
+        learner.recordings.note_failed(import_id("b", B), "ImportError: no such library")
+        view = await recorded(learner, B, program="h")
+        assert learner.why_unmade(view) == "b fails in a Zygote: ImportError: no such library"
+        learner.refused.refuse(B, "it starts threads", module="b")
+        assert learner.why_unmade(view) == "b is refused: b: it starts threads"
+        view = await recorded(learner, C, program="i")
+        learner._limits = dataclasses.replace(learner._limits, max_nodes=8)
+        learner.consider(view)
+        assert learner.why_unmade(view) == "one is being made" and learner.is_learning
+        tree.spawn_harm = NoCapacity("no memory for a Zygote")
+        await settled(learner)
+        assert learner.why_unmade(view) == "it cannot be made: no memory for a Zygote"
+        tree.spawn_harm = None
+        learner.consider(view)
+        await settled(learner)
+        assert tree.nodes[1].refusal(view) == ""
+        assert learner.why_unmade(view) == "it is considered after its next cold start"
+
+
 async def test_switched_off_it_only_remembers(tmp_path: Path) -> None:
     tree = Tree()
     async with learner_of(tree, tmp_path, enabled=False) as learner:
         view = await recorded(learner, A)
+        assert learner.why_unmade(view) == "none is made: zygote.enabled is false"
         assert tree.packages() == [set()]
         assert view.top is not None and learner.recordings.find("f") is view.top
 

@@ -206,7 +206,10 @@ def test_a_reason_names_what_and_whose() -> None:
             doing(step("b", key=B), step("a", before="os.environ['X']")),
             "the function's own code changes os.environ['X'] before it imports a",
         ),
-        (doing(step("a"), standard_only=True), "no Zygote may import a for the function"),
+        (
+            doing(step("a"), standard_only=True),
+            'a package has a, and zygote = "stdlib" allows imports of the standard library alone',
+        ),
         (
             doing(step("b", key=B, writes="json.dumps"), step("a")),
             "the function imports in another order, among others b, which changes json.dumps",
@@ -215,6 +218,18 @@ def test_a_reason_names_what_and_whose() -> None:
 )
 def test_a_reason_names_what_the_top_level_does(view: ImportView, reason: str) -> None:
     assert difference(seen(), replace(view, environment={"HOME": "/tmp"})) == reason
+
+
+def test_a_module_that_only_a_package_imports_is_named_with_the_setting() -> None:
+    imports = Step("a", A, -1, "", (), (Module(A, "a", 0.01), Module("", "_bisect", 0.01)))
+    reason = 'a package imports _bisect for the function, and zygote = "stdlib" allows no imports of packages'
+    assert difference(having("_bisect"), doing(imports, standard_only=True)) == reason
+    assert difference(having("_bisect"), doing(imports)) == ""
+
+
+def test_the_limit_of_open_files_is_named_as_such() -> None:
+    reason = difference(seen(variables=["RLIMIT_NOFILE"]), beside(RLIMIT_NOFILE="77"))
+    assert reason == "an import read the limit of open files, and the function sets open_files"
 
 
 # -- against a model: sys.path as a list of offers, and imports as questions to it

@@ -13,6 +13,7 @@ from sockd.caches.zygotes.verification import (
     MOST_TOLD,
     BadFingerprint,
     Fingerprint,
+    Name,
     differences,
     in_words,
     read_fingerprint,
@@ -29,7 +30,7 @@ def told(modules: dict[str, Names], owner: str = "") -> Fingerprint:
     """What a sandbox with these names says: each value is its own digest."""
     return Fingerprint(
         digests={name: str(sorted(names.items())) for name, names in modules.items()},
-        names={name: {key: (value, value) for key, value in names.items()} for name, names in modules.items()},
+        names={name: {key: Name(value, value) for key, value in names.items()} for name, names in modules.items()},
         complete=True,
         owners=dict.fromkeys(modules, owner),
         pids=[],
@@ -75,6 +76,20 @@ def test_words() -> None:
     assert in_words(loaded) == "a: it is loaded instead of it is not loaded"
 
 
+def told_of(name: Name) -> Fingerprint:
+    """What a sandbox says that has a module with this name."""
+    return msgspec.structs.replace(told({"a": {}}), digests={"a": name.digest}, names={"a": {"x": name}})
+
+
+def test_values_that_look_alike_are_told_by_what_they_differ_in() -> None:
+    own = told_of(Name("1", "a dict of 3", {"its length": "3", "the item 'b'": "1", "the item 'c'": "1"}))
+    fork = told_of(Name("2", "a dict of 3", {"its length": "3", "the item 'b'": "2", "the item 'd'": "1"}))
+    (found,) = differences(fork, [own, own])
+    assert str(found) == "a.x: a dict of 3 in both, which differ in the item 'b' and in the item 'd'"
+    (found,) = differences(told_of(Name("2", "a dict of 3")), [told_of(Name("1", "a dict of 3"))] * 2)
+    assert str(found) == "a.x: a dict of 3 in both, which differ in what is not told"
+
+
 GOOD: dict[str, Any] = {"digests": {}, "names": {}, "complete": True, "owners": {}, "pids": [1], "cpu_s": 0.1}
 
 
@@ -83,6 +98,7 @@ GOOD: dict[str, Any] = {"digests": {}, "names": {}, "complete": True, "owners": 
     [
         {"digests": []},
         {"names": {"a": {"b": ["1"]}}},
+        {"names": {"a": {"b": ["1", "1", {"c": 1}]}}},
         {"cpu_s": "1"},
         {"more": 1},
         {"complete": None},

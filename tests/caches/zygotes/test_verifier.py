@@ -296,7 +296,7 @@ FAILS = Reply(error=FunctionFailed("ValueError", "a secret"))
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"failure": "ModuleNotFoundError"}, "its top level raises ModuleNotFoundError"),
+        ({"failure": "ModuleNotFoundError"}, "it raises ModuleNotFoundError"),
         ({"own": FAILS}, "a start of its own did not come to its end: ValueError"),
         ({"steps": [{"name": "a"}]}, "the answer of a trial is no recording"),
         ({"steps": [{**STEPS[0], "key": "c-1-cccccccccccc"}]}, "distributions that the function does not have"),
@@ -313,6 +313,10 @@ async def test_a_top_level_that_cannot_be_recorded_is_tried_again_later_and_late
         await g.settle()
         assert g.recorded == [] and g.delays() == [10]
         assert words in caplog.text and "a secret" not in caplog.text
+        why = g.verifier.why_unrecorded(view)
+        assert why.startswith("its top level could not be recorded: ") and words in why
+        assert why.endswith("; it is tried again in 10 s or after its next cold start") and "a secret" not in why
+        assert not g.verifier.has_work, "nobody waits for what has failed"
         for delay_s in (20, 40):
             await g.again()
             assert g.delays() == [delay_s]
@@ -321,6 +325,26 @@ async def test_a_top_level_that_cannot_be_recorded_is_tried_again_later_and_late
         assert g.verifier.pending == 1 and g.delays() == [], "a start of the function does not wait for that"
         await g.settle()
         assert g.recorded[0][0] is view and g.counted() == {"late": 3, "recorded": 1, "alike": 1}
+        assert "could not" not in g.verifier.why_unrecorded(view)
+
+
+async def test_why_a_version_is_not_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ground(monkeypatch) as g:
+        view = view_of(is_recorded=False)
+        assert g.verifier.why_unrecorded(view) == "its top level is recorded after its next cold start"
+        g.verifier.leave_out(view, "it initializes in 1.0 ms")
+        assert g.verifier.why_unrecorded(view) == "its top level is not recorded: it initializes in 1.0 ms"
+        g.tree.gate = asyncio.Event()
+        g.start(view)
+        assert g.verifier.why_unrecorded(view) == "its top level waits to be recorded" and g.verifier.has_work
+        while not g.tree.asked:
+            await asyncio.sleep(0)
+        assert g.verifier.why_unrecorded(view) == "its top level is being recorded" and g.verifier.has_work
+        g.tree.gate.set()
+        await g.settle()
+        assert not g.verifier.has_work
+    async with ground(monkeypatch, enabled=False) as g:
+        assert "zygote.enabled" in g.verifier.why_unrecorded(view)
 
 
 async def test_recordings_go_before_verifications_and_wait_for_no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -603,12 +627,15 @@ async def test_what_cannot_be_tried_is_never_dropped(
         await g.settle()
         assert g.tree.best(view) is g.tree.root and g.verifier.refused() == []
         assert g.counted() == {"postponed": 1} and g.delays() == [2]
+        assert g.verifier.has_work and g.verifier.pending == 0, "it waits for memory"
+        why = f"waits to be recorded: {getattr(harm, 'strerror', None) or str(harm) or 'its sandbox was not there in time'};"
+        assert is_recorded or why in g.verifier.why_unrecorded(view)
         for delay_s in (4, 8, 16, 32, 64, 128, 256, 300, 300):
             await g.again()
             assert g.delays() == [delay_s]
         g.tree.harm = None
         await g.again()
-        assert g.tree.best(view) is g.tree.node and g.delays() == []
+        assert g.tree.best(view) is g.tree.node and g.delays() == [] and not g.verifier.has_work
 
 
 async def test_what_is_to_be_tried_again_is_tried_at_once_when_the_function_starts(

@@ -9,6 +9,7 @@ ADDRESS = "holds addresses or ids of objects or threads"
 CLOCK = "holds the time of the import"
 RANDOM = "is drawn at random during the import (a documented limit: equal in all sandboxes of one Zygote)"
 
+FORK = "is emptied in each child of a fork by threading, which holds the main thread's lock elsewhere, too"
 RUNTIME = "every Zygote with packages has it: it imports it for its own work"
 
 EXCLUDED = {
@@ -18,6 +19,7 @@ EXCLUDED = {
     "modules weakref": RUNTIME,
     "constants __patched_module_threading._active": ADDRESS,
     "constants eventlet.green.threading._active": ADDRESS,
+    "constants __original_module_threading._shutdown_locks": FORK,
     "constants absl.flags._helpers.disclaim_module_ids": ADDRESS,
     "constants freezegun.api._GLOBAL_MODULES_CACHE": ADDRESS,
     "constants freezegun.api._real_time_object_ids": ADDRESS,

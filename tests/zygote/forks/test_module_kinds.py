@@ -140,6 +140,12 @@ def test_attributes_of_an_object_are_its_own_dict() -> None:
     assert instance_dict(Slots()) is None and instance_dict(1) is None
 
 
+def test_a_dict_that_cannot_be_had_is_none() -> None:
+    """As of a proxy in C, whose __dict__ is that of an object which has none."""
+    foreign = type("Foreign", (), {"__slots__": (), "__dict__": vars(type("Other", (), {}))["__dict__"]})
+    assert instance_dict(foreign()) is None
+
+
 def test_the_key_is_told_without_an_import() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); before = set(sys.modules)\n"

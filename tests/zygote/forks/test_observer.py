@@ -100,6 +100,9 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "import os, sys; sys.kept = list(os.environ.items())": {"every_variable": True},
     "import os; len(os.environ)": {"every_variable": True},
+    "import posix; posix.environ.get(b'A')": {"every_variable": True},
+    "from posix import environ": {"every_variable": True},
+    "import posix; hasattr(posix, 'absent') or posix.getpid()": {},
     "import os; os.sysconf('SC_OPEN_MAX')": {"variables": ["RLIMIT_NOFILE"]},
     "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)": {"variables": ["RLIMIT_NOFILE"]},
     "import resource; resource.prlimit(0, resource.RLIMIT_NOFILE)": {"variables": ["RLIMIT_NOFILE"]},
@@ -124,6 +127,41 @@ def test_what_is_noted(tmp_path: Path, code: str) -> None:
         else:
             own = [each for each in value if not each.startswith("_") and each not in ("nt", "winreg")]
             assert own == wanted, (field, report)
+
+
+STARTS = {
+    "os.system('printenv X > /dev/null')": ["printenv"],
+    "os.popen('printenv X').close()": ["sh"],
+    "subprocess.run(['printenv', 'X'], stdout=-3)": ["printenv"],
+    "subprocess.run(['printenv', 'X'], stdout=-3, env={'X': '1'}, cwd='/')": ["printenv"],
+    "subprocess.run('uname -p', stdout=-3, shell=True)": ["sh"],
+    "os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)": ["true"],
+    "subprocess.run(['/bin/true'], close_fds=False)": ["true"],
+    "pid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0)": ["a fork"],
+}
+"""What starts a child process -> the programs that are noted."""
+
+
+@pytest.mark.parametrize("code", STARTS)
+def test_a_child_process_uses_all_variables_and_files(tmp_path: Path, code: str) -> None:
+    after = f"assert observer.processes == {STARTS[code]!r}, observer.processes"
+    report = seen(tmp_path, f"import os, subprocess\n{code}", after)
+    assert report["every_variable"] and report["files"] == ["."]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import platform; platform.processor()",
+        "import ctypes.util; ctypes.util._findSoname_ldconfig('c')",
+        "import subprocess; subprocess.run(['/sbin/ldconfig', '-p'], stdout=-3, close_fds=False, env={})",
+    ],
+)
+def test_commands_of_the_standard_library_use_what_any_program_does(tmp_path: Path, code: str) -> None:
+    report = seen(tmp_path, code, "assert observer.processes == []")
+    assert not report["every_variable"] and "." not in report["files"]
+    assert {"LD_LIBRARY_PATH", "LD_PRELOAD"} <= {*report["variables"]}
+    assert "platform" not in code or "PATH" in report["variables"]
 
 
 def test_nothing_is_noted_afterwards(tmp_path: Path) -> None:
@@ -162,6 +200,15 @@ def test_a_finder_that_a_package_puts_behind_is_asked_before_a_name_is_missed(tm
 def test_who_takes_the_observer_away_is_found_out(tmp_path: Path, code: str) -> None:
     seen(tmp_path, "", "assert observer.complete")
     seen(tmp_path, code, "assert not observer.complete", intact=False)
+
+
+def test_what_posix_keeps_is_in_its_place_afterwards(tmp_path: Path) -> None:
+    after = "import posix; assert posix.environ is os.environ._data and not hasattr(posix, '__getattr__')"
+    seen(tmp_path, "", after)
+    report = seen(
+        tmp_path, "import posix; posix.environ = {b'A': b'1'}", "import posix; assert posix.environ == {b'A': b'1'}"
+    )
+    assert not report["every_variable"]
 
 
 def test_a_package_counts_only_the_finders_that_its_own_start_has(tmp_path: Path) -> None:

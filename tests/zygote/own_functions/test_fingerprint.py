@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import logging
 import re
 import sys
 import types
@@ -14,7 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd_zygote.forks.module_kinds import Kinds
-from sockd_zygote.own_functions.fingerprint import DEPTH, MOST_ITEMS, Fingerprint, constant_text, digest_of, shown
+from sockd_zygote.own_functions.fingerprint import (
+    DEPTH,
+    MOST_ITEMS,
+    MOST_PARTS,
+    Fingerprint,
+    constant_text,
+    digest_of,
+    parts,
+    shown,
+)
 
 CONSTANTS = st.one_of(
     st.none(), st.booleans(), st.integers(-1000, 1000), st.floats(), st.text(max_size=20), st.binary(max_size=20)
@@ -209,6 +220,25 @@ def test_what_stands_for_a_module_is_compared_as_a_value() -> None:
 def test_caches_of_the_standard_library_are_not_compared() -> None:
     names = Fingerprint(Kinds()).names_of("re", re)
     assert "_cache" not in names and "compile" in names
+    assert {"modulesbyfile", "_filesbymodname"}.isdisjoint(Fingerprint(Kinds()).names_of("inspect", inspect))
+
+
+def test_caches_of_a_copy_of_such_a_module_are_not_compared() -> None:
+    copy = module("_shutdown_locks = {1}\nSHUTDOWN = 1", "threading")
+    assert Fingerprint(Kinds()).names_of("__original_module_threading", copy).keys() == {"SHUTDOWN"}
+
+
+def test_a_default_argument_that_is_such_a_cache_is_not_compared() -> None:
+    """As `logging.shutdown` has: weak references to all handlers, which `logging.config` makes anew."""
+    before = Fingerprint(Kinds()).names_of("logging", logging)
+    handler = logging.NullHandler()
+    after = Fingerprint(Kinds()).names_of("logging", logging)
+    assert before["shutdown"] == after["shutdown"]
+    assert handler.name is None, "it is there until now"
+    own = module("def f(entries=[]): pass\nkept = f.__defaults__[0]")
+    names = Fingerprint(Kinds()).names_of("p", own)
+    own.kept.append(1)
+    assert Fingerprint(Kinds()).names_of("p", own)["f"] != names["f"], "another list is"
 
 
 WORDS = {
@@ -240,3 +270,41 @@ def test_words_hold_no_secret(expression: str) -> None:
 @pytest.mark.parametrize("expression", WORDS)
 def test_words_for_people(expression: str) -> None:
     assert shown(Fingerprint(Kinds()).looks(eval(expression))) == WORDS[expression]
+
+
+PARTS: dict[str, tuple[str, str, str]] = {
+    "a function's code": ("def x(): return 1", "def x(): return 2", "its code"),
+    "a function's default": ("def x(a=0, b=1): pass", "def x(a=0, b=2): pass", "the default argument 2"),
+    "a long text": ("x = 'a' * 200 + 'b'", "x = 'a' * 200 + 'c'", "the characters from 192 to 256"),
+    "a type": ("class A(int): __repr__ = int.__repr__\nx = A(1)", "x = 1", "its type"),
+    "an item of a dict": ("x = {'a': [1], 'b': [2]}", "x = {'a': [1], 'b': [3]}", "the item 'b'"),
+    "an item of a list": ("x = [[1], [2]]", "x = [[1], [3]]", "the item 1"),
+    "an attribute of an object": (
+        "class A: pass\nx = A()\nx.a = 1",
+        "class A: pass\nx = A()\nx.a = 2",
+        "the attribute a",
+    ),
+    "an attribute of a class": ("class x:\n  a = 1", "class x:\n  a = 2", "the attribute a"),
+    "a base of a class": ("class x(int): pass", "class x(float): pass", "its bases"),
+}
+
+
+@pytest.mark.parametrize("which", PARTS)
+def test_values_that_are_shown_alike_differ_in_a_part(which: str) -> None:
+    one, other, expected = PARTS[which]
+    looks = [Fingerprint(Kinds()).names_of("p", module(code))["x"] for code in (one, other)]
+    assert shown(looks[0]) == shown(looks[1])
+    first, second = map(parts, looks)
+    assert [name for name in first if first[name] != second.get(name)] == [expected]
+
+
+@given(VALUES)
+def test_parts_of_equal_values_are_equal_and_few(value: Any) -> None:
+    copied = eval(repr(value), {"nan": float("nan"), "inf": float("inf")})
+    looks = [Fingerprint(Kinds()).looks(each) for each in (value, copied)]
+    assert parts(looks[0]) == parts(looks[1]) and len(parts(looks[0])) <= MOST_PARTS
+    assert len(parts(Fingerprint(Kinds()).looks([*range(1000)]))) == MOST_PARTS
+
+
+def test_parts_of_what_may_be_a_secret_are_told_by_number() -> None:
+    assert parts(Fingerprint(Kinds()).looks({"the secret": 1}), is_secret=True).keys() == {"its length", "the item 0"}

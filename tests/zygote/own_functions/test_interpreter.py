@@ -46,6 +46,8 @@ def run(change: str, *modules: str) -> dict[str, Any]:
 
 CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "os.environ": ("import os; os.environ['A'] = '1'", ()),
+    "process name": ("with open('/proc/self/comm', 'w') as name: name.write('other')", ()),
+    "csv": ("import csv; csv.field_size_limit(7)", ("csv",)),
     "working directory": ("import os; os.chdir('/usr')", ()),
     "umask": ("import os; os.umask(os.umask(0) ^ 0o111)", ()),
     "threads": (
@@ -102,6 +104,7 @@ MORE: dict[str, tuple[str, str]] = {
         "logging",
         "import logging\nclass L(logging.Logger): pass\nlogging.setLoggerClass(L)",
     ),
+    "a dialect": ("csv", "import csv; csv.register_dialect('x')"),
     "a tracer": ("sys.gettrace()", "sys.settrace(lambda *_: None)"),
     "standard output": ("standard streams", "class Out:\n  write = flush = len\nsys.stdout = Out()"),
     "a variable that is set in C": ("os.environ", "import os; os.environb[b'A'] = b'\\xff'"),
@@ -111,7 +114,7 @@ MORE: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("which", MORE)
 def test_more_that_is_seen(which: str) -> None:
     name, change = MORE[which]
-    assert run(change, "logging")["changed"].keys() == {name}
+    assert run(change, "logging", "csv")["changed"].keys() == {name}
 
 
 def test_a_new_logger_and_a_used_filter_are_no_change() -> None:

@@ -261,6 +261,21 @@ def test_a_submodule_that_comes_by_an_attribute_is_a_step_of_its_own(starts: Sta
     assert recording.step("other").before == ""
 
 
+def test_a_package_may_take_modules_of_the_interpreter_away_meanwhile(starts: Starts) -> None:
+    """As eventlet does, to import `threading` once more."""
+    starts.install("away-1-aaaaaaaaaaaa", {"away.py": "import sys\nkept = sys.modules.pop('_thread')\nimport base\n"})
+    recording = starts.record("import away\nimport tops\n")
+    assert recording.failure == "" and "tops" in recording.names
+
+
+def test_a_package_may_have_an_object_whose_dict_cannot_be_had(starts: Starts) -> None:
+    """As ddtrace has: proxies in C of objects without one."""
+    code = "class Other: pass\nclass Odd:\n    __slots__ = ()\n    __dict__ = vars(Other)['__dict__']\nodd = Odd()\n"
+    starts.install("odd-1-aaaaaaaaaaaa", {"odd.py": code})
+    recording = starts.record("import odd\nimport tops\n")
+    assert recording.failure == "" and {"odd", "tops"} <= {*recording.names}
+
+
 def test_imports_in_another_thread_end_the_sharing(starts: Starts) -> None:
     thread = "import threading\nthread = threading.Thread(target=__import__, args=('base',))\nthread.start()\nthread.join()\n"
     recording = starts.record(f"import other\n{thread}import tops\n")

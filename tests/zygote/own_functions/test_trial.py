@@ -140,12 +140,13 @@ def test_a_value_that_may_be_a_variables_is_not_told(server: Server) -> None:
     told = trial(server, source, env={"TOKEN": "hunter2"}, variables=["TOKEN"], names_of=["colorsys"])
     names = told["names"]["colorsys"]
     assert names["KEPT"][1] == "$TOKEN" and names["PART"][1] == "a str"
+    assert names["rgb_to_hls"][2].keys() == {"its code"}
 
 
 def test_what_code_leaves_in_the_interpreter_is_told(server: Server) -> None:
     told = trial(server, f"import sys\nsys.setrecursionlimit(4321)\n{PLAIN}", names_of=["(interpreter)", "(checks)"])
     assert told["names"]["(interpreter)"]["sys.getrecursionlimit()"][1] == "4321"
-    assert {name: words for name, (_, words) in told["names"]["(checks)"].items()} == {
+    assert {name: words for name, (_, words, _) in told["names"]["(checks)"].items()} == {
         **dict.fromkeys(("a thread", "fork", "ssl", "a socket"), "'works'"),
         "numpy.dot": "'is not there'",
     }

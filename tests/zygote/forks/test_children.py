@@ -1,0 +1,70 @@
+"""Child processes of imports, in an interpreter of its own that has prepared to fork as a Zygote has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sockd_zygote.forks.children import EVENTS, in_words
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+HARNESS = """
+import json, os, signal, subprocess, sys
+sys.path.insert(0, {repository!r})
+from sockd_zygote import _native
+from sockd_zygote.forks.children import Ends
+_native.prepare()
+def exit_codes():
+    return [os.system("exit 3") >> 8, subprocess.run(["sh", "-c", "exit 4"]).returncode]
+before = exit_codes()
+with Ends() as ends:
+    during = exit_codes()
+    {code}
+print(json.dumps([before, during, exit_codes(), ends.complaints]))
+"""
+
+
+def told(code: str) -> Any:
+    """What it prints: exit codes before, during and after imports, and complaints."""
+    program = HARNESS.format(repository=str(REPOSITORY), code=code)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_imports_are_told_how_their_children_end() -> None:
+    unknown = [-1, 0]
+    assert told("pass") == [unknown, [3, 4], unknown, []]
+
+
+def test_no_child_that_has_ended_is_left() -> None:
+    code = (
+        "pids = [os.posix_spawn('/bin/true', ['true'], {}), os.posix_spawn('/bin/true', ['true'], {})]\n"
+        "    [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]"
+    )
+    assert told(code)[2:] == [[-1, 0], []], "os.system would find another child's end"
+
+
+def test_a_handler_of_their_ends_is_a_reason_against_the_zygote() -> None:
+    assert told("signal.signal(signal.SIGCHLD, print)")[3] == ["an import handles SIGCHLD"]
+    assert told("signal.signal(signal.SIGCHLD, print); signal.signal(signal.SIGCHLD, signal.SIG_DFL)")[3] == []
+
+
+@pytest.mark.parametrize(
+    ("event", "args", "words"),
+    [
+        ("subprocess.Popen", ("/usr/bin/git", ["git", "version"], None, None), "git"),
+        ("os.posix_spawn", (b"/bin/true", [b"true"], {}), "true"),
+        ("os.system", (b"printenv X",), "printenv"),
+        ("os.system", ("",), ""),
+        ("os.exec", (Path("/bin/sh"), ["sh"], None), "sh"),
+        ("os.fork", (), "a fork"),
+        ("os.forkpty", (), "a fork"),
+    ],
+)
+def test_a_child_is_named_by_its_program(event: str, args: Any, words: str) -> None:
+    assert event in EVENTS and in_words(event, args) == words

@@ -1,0 +1,61 @@
+"""Child processes that imports start: what they read is not observed, and how they end is told as in a sandbox.
+
+A child has the variables, the files and the working directory of the Zygote, so a Zygote whose imports start one must not serve.
+Knows nothing of the other observations.
+"""
+
+from __future__ import annotations
+
+import os
+
+from sockd_zygote import _native
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
+EVENTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.fork", "os.forkpty"})
+"""Audit events, each before a child is started (native/observe.c)."""
+HARMLESS = frozenset({("/sbin/ldconfig", "-p"), ("uname", "-p")})
+"""Commands of the standard library (`ctypes.util`, `platform`): of what functions have otherwise they read variables alone."""
+THEIR_VARIABLES = ("GLIBC_TUNABLES", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOCPATH")
+"""What any program reads of those, beside PATH, which `subprocess` reads where it is observed, and what counts as read always."""
+
+
+class Ends:
+    """While it is entered, a child that ends waits to be asked for; else the kernel reaps it (native/fork.c)."""
+
+    def __init__(self) -> None:
+        self.complaints: list[str] = []
+        """Afterwards: why the Zygote may not serve, in words."""
+
+    def __enter__(self) -> Ends:
+        _native.await_children()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not _native.disown_children():
+            self.complaints.append("an import handles SIGCHLD")
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+
+
+def is_harmless(event: str, args: tuple[Any, ...], asked_by: object) -> bool:
+    """Whether a child shows an import nothing but `THEIR_VARIABLES`, or was told of before.
+
+    Args: asked_by: the name of the module that starts it."""
+    if event == "subprocess.Popen":
+        command = args[1]
+        return type(command) in (list, tuple) and tuple(command) in HARMLESS and args[0] == command[0]
+    return event == "os.posix_spawn" and asked_by == "subprocess"
+
+
+def in_words(event: str, args: tuple[Any, ...]) -> str:
+    """Name the program of a child by its file."""
+    if event in ("os.fork", "os.forkpty"):
+        return "a fork"
+    program, *_ = os.fsdecode(args[0]).split() or [""]
+    return os.path.basename(program)
