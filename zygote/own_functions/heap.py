@@ -148,8 +148,8 @@ def attributes_of(kind: type) -> Way:
     def way(value: Any, found: list[Any]) -> bool:
         try:
             descriptor.__get__(value)
-        except (AttributeError, TypeError):  # another class's, or a proxy in C that asks what it stands for (ddtrace's)
-            return True
+        except (AttributeError, TypeError):
+            pass  # another class's, or a proxy in C that asks what it stands for (ddtrace's)
         return True
 
     return way
