@@ -139,8 +139,11 @@ def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:
 def notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
     """What whoever deploys an image should know of it."""
     said = list(record.notes)
-    if record.config.user not in ("", "0", "root"):
-        said.append(f"USER {record.config.user} is ignored: a function runs as a user of its own, as on AWS")
+    if not record.facts.has_user:
+        said.append(
+            f"USER {record.config.user} is ignored, as the image's /etc/passwd or /etc/group does not have it: the files of root "
+            "are the function's own"
+        )
     if record.config.volumes and not config.writable_root:
         volumes = " ".join(record.config.volumes)
         said.append(

@@ -14,6 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from sockd.image_store.image_user import owner_of
+from sockd.images.owner_maps import ROOT
 from sockd.oci.image import ImageConfig
 from sockd.plain.file_tree import FileTree, Inode, LayerData, resolve
 
@@ -27,6 +29,8 @@ _INTERPRETER = re.compile(r"python(?:3(?:\.\d{1,2})?)?")
 _LIBRARY = re.compile(r"python(3\.\d{1,2})")
 SITES = ("site-packages", "dist-packages")
 _PROGRAM_START_BYTES = 4096
+_MOST_NAMES_BYTES = 1 << 20
+"""Of /etc/passwd and /etc/group that are read."""
 _ELF = b"\x7fELF"
 
 
@@ -64,6 +68,10 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Paths of all kinds."""
     size_bytes: int = 0
     """Of regular files, each once."""
+    owner: tuple[int, int] = ROOT
+    """User and group whose files are the sandboxes' own: USER, or root."""
+    has_user: bool = True
+    """Whether the image's USER is in its /etc/passwd, and its group in /etc/group."""
 
     @property
     def has_awslambdaric(self) -> bool:
@@ -75,6 +83,10 @@ def facts_of(tree: FileTree, data: LayerData, config: ImageConfig) -> ImageFacts
     view = _View(tree, data)
     path = search_path(config.env)
     command = [*config.entrypoint, *config.cmd][:1]
+    passwd, group = (
+        view.start(f"/etc/{name}", _MOST_NAMES_BYTES).decode(errors="replace") for name in ("passwd", "group")
+    )
+    owner = owner_of(config.user, passwd, group)
     regular = {id(inode): inode.size for inode in tree.values() if stat.S_ISREG(inode.mode)}
     return ImageFacts(
         pythons=tuple(_pythons(view, path)),
@@ -82,6 +94,8 @@ def facts_of(tree: FileTree, data: LayerData, config: ImageConfig) -> ImageFacts
         has_web_adapter=WEB_ADAPTER in tree,
         files=len(tree),
         size_bytes=sum(regular.values()),
+        owner=owner or ROOT,
+        has_user=owner is not None,
     )
 
 

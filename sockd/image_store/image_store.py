@@ -31,6 +31,7 @@ from sockd.image_store.full_disk import is_full
 from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
+from sockd.images.owner_maps import Owner
 from sockd.oci.reference import Reference
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import (
@@ -361,7 +362,7 @@ class ImageStore:
         source = await self._importer.open(record, self._directory(record))
         self._importer.used()
         try:
-            mounted = await in_thread(ImageBase.mount, source, self._base)
+            mounted = await in_thread(ImageBase.mount, source, self._base, Owner(*record.facts.owner))
         except BaseException as error:
             await self._importer.close(record)
             if isinstance(error, OSError | DamagedImage) and (why := self._why_failed(record, begun_ns)) is not None:

@@ -43,7 +43,7 @@ from sockd.oci.destinations import Destinations
 from sockd.oci.http import HttpClient, default_tls
 from sockd.oci.image import OciImage
 from sockd.oci.limits import Limits
-from sockd.oci.merge import apply_layers
+from sockd.oci.merge import apply_layers, unreadable_note
 from sockd.oci.reference import Kind, Reference
 from sockd.oci.sources import open_source
 from sockd.oci.unpacked import UnpackedLayers
@@ -109,7 +109,8 @@ def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, t
             add_mount_points(merged.tree, directories=request.directories, files=request.files, places=request.places)
             layout = Layout.plan(merged.tree)
             _write(layout, layers, descriptors.output, wire)
-            notes = merged.notes
+            unreadable = unreadable_note(merged.tree, *facts.owner)
+            notes = (*merged.notes, unreadable) if unreadable else merged.notes
             if request.compiles:
                 jobs = compile_jobs(merged.tree, layers, facts, image.config, request.limits)
                 if jobs:

@@ -30,7 +30,7 @@ OPAQUE = ".wh..wh..opq"
 _RESERVED = ".wh..wh."
 """What AUFS kept in a directory for itself; not files of an image."""
 _KEPT_XATTRS = "user."
-CLOSED = "files that not everybody may read, so that functions cannot, as on AWS (with writable_root those of root are theirs)"
+UNREADABLE = "files that functions cannot read, as neither USER nor everybody may"
 _OF_SYSTEM = ("etc/", "root/", "usr/", "var/cache/", "var/lib/", "var/log/", "var/spool/")
 """Where distributions have such files, which functions do not miss: /etc/shadow, logs of apt."""
 _MOST_NAMED = 3
@@ -108,9 +108,6 @@ class _Merging:
             prefix = f"{path}/" if path else ""
             pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
         notes = [_note(what, self._counts[what], paths) for what, paths in sorted(self._left_out.items())]
-        closed = [path for path, inode in tree.items() if is_closed(inode) and not path.startswith(_OF_SYSTEM)]
-        if closed:
-            notes.append(_note(CLOSED, len(closed), [_shown(path) for path in closed[:_MOST_NAMED]]))
         return Merged(tree, tuple(notes))
 
     def _count(self, member: Member) -> None:
@@ -239,9 +236,21 @@ class _Merging:
             paths.append(_shown(member.name))
 
 
-def is_closed(inode: Inode) -> bool:
-    """Whether it is a file that others than its owner and group may not read: a sandbox's user is neither."""
-    return stat.S_ISREG(inode.mode) and not inode.mode & stat.S_IROTH
+def unreadable_note(tree: FileTree, uid: int, gid: int) -> str:
+    """The files of an image that its user, whom functions run as, may not read; a line for people, empty if there are none."""
+    closed = [
+        path
+        for path, inode in tree.items()
+        if stat.S_ISREG(inode.mode) and not may_read(inode, uid, gid) and not path.startswith(_OF_SYSTEM)
+    ]
+    return _note(UNREADABLE, len(closed), [_shown(path) for path in closed[:_MOST_NAMED]]) if closed else ""
+
+
+def may_read(inode: Inode, uid: int, gid: int) -> bool:
+    """Whether a user without capabilities may read a file: the first that he is of owner, group and others decides."""
+    if inode.uid == uid:
+        return bool(inode.mode & stat.S_IRUSR)
+    return bool(inode.mode & (stat.S_IRGRP if inode.gid == gid else stat.S_IROTH))
 
 
 def _note(what: str, count: int, paths: list[str]) -> str:

@@ -258,7 +258,7 @@ def broken(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> s
     programs |= {"app/windows": "#!/bin/sh\r\necho\r\n"}
     programs |= {"closed/script": "#!/bin/sh\n", "closed/sh": b"\1\2\3\4", "app/below": "#!/closed/sh\n"}
     files = Files(plain={"app/plain": "text"}, executable=programs, closed=["closed"])
-    config = {"Entrypoint": ["/app/missing"], "Env": ["PATH=/app:/bin"]}
+    config = {"Entrypoint": ["/app/missing"], "Env": ["PATH=/app:/bin"], "User": "1234"}
     return small(daemon, tmp_path_factory.mktemp("broken"), files, config)
 
 

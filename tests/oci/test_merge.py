@@ -17,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sockd.oci.limits import Limits
-from sockd.oci.merge import apply_layers
+from sockd.oci.merge import apply_layers, unreadable_note
 from sockd.oci.unpacked import UnpackedLayers
 from sockd.plain.errors import BadImage, ImageTooLarge
 from sockd.plain.file_tree import FileTree
@@ -138,13 +138,16 @@ def test_what_a_sandbox_cannot_use_is_left_out_with_a_note(images: Images) -> No
     assert "'bin/su'" in result.notes[1]
 
 
-def test_files_that_not_everybody_may_read_are_counted_as_they_are_in_the_end(images: Images) -> None:
+def test_files_that_neither_user_nor_everybody_may_read_are_counted_as_they_are_in_the_end(images: Images) -> None:
     below = [member("key", b"k", mode=0o600), member("etc/shadow", b"s", mode=0o640), member("own/", None, mode=0o700)]
     above = [member("key", b"k", mode=0o644), member("new", b"n", mode=0o600), member("gone", b"n", mode=0o600)]
+    above += [member("of-app", b"a", mode=0o640, uid=7, gid=8), member("not-of-app", b"a", mode=0o044, uid=7, gid=8)]
     whiteouts = [member(".wh.gone", b"")]
-    result = images.merged([tar(below), tar(above), tar(whiteouts)])[0]
-    assert len(result.notes) == 1 and result.notes[0].startswith("files that not everybody may read")
-    assert result.notes[0].endswith(": 1 ('new')")
+    tree = images.merged([tar(below), tar(above), tar(whiteouts)])[0].tree
+    words = "files that functions cannot read, as neither USER nor everybody may: "
+    assert unreadable_note(tree, 7, 0) == f"{words}2 ('new', 'not-of-app')"
+    assert unreadable_note(tree, 0, 8) == ""
+    assert unreadable_note(tree, 0, 0) == f"{words}1 ('of-app')"
 
 
 def test_names_that_are_not_utf_8_or_very_long_survive(images: Images) -> None:
