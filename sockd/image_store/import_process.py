@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from sockd.erofs.layout import Layout
+from sockd.erofs.metadata import Metadata
 from sockd.erofs.mount_points import add_mount_points
 from sockd.image_store import import_wire
 from sockd.image_store.image_facts import ImageFacts, facts_of
@@ -36,7 +37,13 @@ from sockd.image_store.import_wire import (
     Resolved,
     Uncompiled,
 )
-from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, add_bytecode, compile_jobs
+from sockd.image_store.missing_bytecode import (
+    MOST_BYTECODE_BYTES,
+    CompileJob,
+    add_bytecode,
+    compile_jobs,
+    with_all_bytecode,
+)
 from sockd.kernel import descriptor_passing
 from sockd.oci.bytecode import mend_times
 from sockd.oci.destinations import Destinations
@@ -107,22 +114,23 @@ def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, t
             facts = facts_of(merged.tree, layers, image.config)
             mend_times(merged.tree, layers)
             add_mount_points(merged.tree, directories=request.directories, files=request.files, places=request.places)
-            layout = Layout.plan(merged.tree)
+            jobs: tuple[CompileJob, ...] = ()
+            if request.compiles:
+                jobs = compile_jobs(merged.tree, layers, facts, image.config, request.limits)
+            full = with_all_bytecode(merged.tree, jobs, layers.count) if jobs else merged.tree
+            metadata_bytes = Metadata.of(full).size_bytes if jobs else 0
+            layout = Layout.plan(merged.tree, metadata_bytes=metadata_bytes)
             _write(layout, layers, descriptors.output, wire)
             unreadable = unreadable_note(merged.tree, *facts.owner)
             notes = (*merged.notes, unreadable) if unreadable else merged.notes
-            if request.compiles:
-                jobs = compile_jobs(merged.tree, layers, facts, image.config, request.limits)
-                if jobs:
-                    uncompiled = Uncompiled(image.config.env, jobs)
-                    added, note = _compile(merged.tree, layers, facts, uncompiled, request.limits, descriptors, wire)
-                    notes += (note,) if note else ()
-                    if added:
-                        facts = facts_of(merged.tree, layers, image.config)
-                        layout = Layout.plan(merged.tree)
-                        os.ftruncate(descriptors.output, 0)
-                        os.lseek(descriptors.output, 0, os.SEEK_SET)
-                        _write(layout, layers, descriptors.output, wire)
+            if jobs:
+                uncompiled = Uncompiled(image.config.env, jobs)
+                added, note = _compile(merged.tree, layers, facts, uncompiled, request.limits, descriptors, wire)
+                notes += (note,) if note else ()
+                if added:
+                    facts = facts_of(merged.tree, layers, image.config)
+                    written, layout = layout, Layout.plan(merged.tree, metadata_bytes=metadata_bytes)
+                    _write(layout, layers, descriptors.output, wire, added_from=layout.added_from(written) or 0)
     return Imported(
         digest=image.digest,
         config=image.config,
@@ -161,15 +169,24 @@ def _compile(
     return added, f"bytecode was not compiled for all of {uncompiled.sources} sources, but for {added}: {reason}"
 
 
-def _write(layout: Layout, layers: UnpackedLayers, fd: int, wire: Wire) -> None:
-    written = 0
-    for chunk in layout.chunks(layers):
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(fd, view) :]
-        written += len(chunk)
-        wire.progress(f"writing the file system: {written >> 20} of {layout.size_bytes >> 20} MB", is_often=True)
+def _write(layout: Layout, layers: UnpackedLayers, fd: int, wire: Wire, *, added_from: int = 0) -> None:
+    """Write an image, over what is there. Args: added_from: the data before is there already."""
+    at = 0
+    for chunk in layout.chunks(layers, begin=added_from):
+        if at == len(layout.metadata):
+            at = max(at, added_from)
+        _write_at(fd, chunk, at)
+        at += len(chunk)
+        wire.progress(f"writing the file system: {at >> 20} of {layout.size_bytes >> 20} MB", is_often=True)
+    os.ftruncate(fd, layout.size_bytes)
     os.fsync(fd)
+
+
+def _write_at(fd: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(fd, view, at)
+        view, at = view[count:], at + count
 
 
 class _Fetching:

@@ -203,20 +203,31 @@ class ImportRuns:
         )
 
         async def compile_sources(uncompiled: Uncompiled) -> Compiled:
-            return await self._compiled(directory, uncompiled, output, answers, progress)
+            async with process.stopped() as is_stopped:
+                return await self._compiled(directory, uncompiled, output, answers, progress, is_stopped=is_stopped)
 
         descriptors = [fd for fd in (scratch, output, archive, answers) if fd >= 0]
         return await _converse(process, request, descriptors, progress, is_wanted, compile_sources)
 
     async def _compiled(
-        self, directory: Path, uncompiled: Uncompiled, output: int, answers: int, progress: Progress
+        self,
+        directory: Path,
+        uncompiled: Uncompiled,
+        output: int,
+        answers: int,
+        progress: Progress,
+        *,
+        is_stopped: bool,
     ) -> Compiled:
+        """Args: is_stopped: the process cannot change the file system, so that it can be mounted; else a copy is."""
         if self.compile is None:
             raise msgspec.ValidationError("nothing was to be compiled")
-        copy = directory / UNCOMPILED
+        file, copy = directory / FILE, directory / UNCOMPILED
         try:
-            await in_thread(_copy, output, copy)
-            return await self.compile(copy, uncompiled, answers, progress)
+            if not is_stopped:
+                file = copy
+                await in_thread(_copy, output, copy)
+            return await self.compile(file, uncompiled, answers, progress)
         except OSError as error:
             if (trouble := passing(error)) is not None:
                 raise trouble from error
@@ -298,8 +309,8 @@ class _Lines:
 
 
 def _copy(source: int, path: Path) -> None:
-    """A copy of the file system for a mount. The import process, which strangers may have taken over, can write to its own file,
-    and the kernel expects that a mounted one does not change. The copy is a clone where the disk has clones."""
+    """A copy of the file system for a mount, where the import process cannot be stopped. Strangers may have taken it over, it can
+    write to its own file, and the kernel expects that a mounted one does not change. Disks with clones make one."""
     with open(path, "xb", opener=_private) as file:
         offset, size = 0, os.fstat(source).st_size
         while offset < size:

@@ -78,7 +78,8 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Uncompiled(msgspec.Struct, frozen=True, tag=True):
-    """The file is written, and has sources without bytecode. It is written anew if the answer has some."""
+    """The file is written, and has sources without bytecode. The process is stopped until the answer; then bytecode is added
+    behind the data that is there, and the metadata is written anew."""
 
     env: tuple[str, ...]
     """Of the image."""
