@@ -33,6 +33,10 @@ RUNTIME_CLIENT = "awslambdaric"
 PYTHON = "python3"
 """Of a handler whose image does not say how Python is started."""
 JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+NODE_PROGRAMS = ("node", "nodejs", "npm", "npx", "yarn", "pnpm")
+NODE_OPTIONS, NODE_HEAP = "NODE_OPTIONS", "--max-old-space-size"
+NODE_BESIDE_MB = 64
+"""Of Node beside its heap of old objects: code, buffers, young objects."""
 HEAP_OPTIONS = ("-Xmx", "-XX:MaxRAM", "-XX:MaxHeapSize")
 IMAGE = "image"
 """INIT's `provided`, of a function whose program is an image's."""
@@ -99,7 +103,8 @@ def variables(config: FunctionConfig, image: ImageConfig, of_function: dict[str,
     own = dict(variable.split("=", 1) for variable in image.env if "=" in variable)
     region = {name: protocol.ENVIRONMENT[name] for name in ("AWS_REGION", "AWS_DEFAULT_REGION")}
     readiness = {"AWS_LWA_READINESS_CHECK_PATH": config.readiness_path} if config.readiness_path != "/" else {}
-    return {**DEFAULTS, **own, **region, **readiness, **of_function}
+    found = {**DEFAULTS, **own, **region, **readiness, **of_function}
+    return with_node_heap(own_words(config, image), found, config.memory_mb)
 
 
 def init_part(config: FunctionConfig, image: ImageConfig) -> dict[str, Any]:
@@ -123,6 +128,19 @@ def with_memory(words: list[str], own: dict[str, str], memory_mb: int) -> list[s
     if any(each.startswith(HEAP_OPTIONS) for each in options):
         return words
     return [words[0], f"-XX:MaxRAM={memory_mb}m", *words[1:]]
+
+
+def with_node_heap(words: list[str], found: dict[str, str], memory_mb: int) -> dict[str, str]:
+    """POLICY: the variables of a program of Node, with a heap that fits its memory, unless command or variables limit it.
+
+    Node takes its heap's limit from the memory that it finds, which is the host's. Official images of Node start it by a script,
+    and say NODE_VERSION."""
+    is_node = "NODE_VERSION" in found or any(word.rpartition("/")[2] in NODE_PROGRAMS for word in words[:2])
+    own = found.get(NODE_OPTIONS, "")
+    if not is_node or any(each.replace("_", "-").startswith(NODE_HEAP) for each in (*words, *own.split())):
+        return found
+    heap_mb = max(memory_mb // 4, min(memory_mb * 3 // 4, memory_mb - NODE_BESIDE_MB))
+    return {**found, NODE_OPTIONS: f"{own} {NODE_HEAP}={heap_mb}".lstrip()}
 
 
 def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:

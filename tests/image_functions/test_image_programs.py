@@ -35,6 +35,33 @@ def test_java_with_a_heap_size_of_its_own_keeps_it(option: str) -> None:
     assert command(("java",), env=of_function) == ["java", "example.Handler::handle"]
 
 
+def node_options(
+    words: tuple[str, ...], of_image: tuple[str, ...] = (), memory_mb: int = 512, **own: str
+) -> str | None:
+    config = FunctionConfig(image="i", memory_mb=memory_mb)
+    image = ImageConfig(entrypoint=words, env=of_image)
+    return image_programs.variables(config, image, own).get("NODE_OPTIONS")
+
+
+@pytest.mark.parametrize(
+    ("words", "of_image"),
+    [(("/usr/bin/node", "app.js"), ()), (("npm", "start"), ()), (("/start",), ("NODE_VERSION=22.1",))],
+)
+def test_node_is_told_the_memory_of_its_function(words: tuple[str, ...], of_image: tuple[str, ...]) -> None:
+    sizes = {memory_mb: node_options(words, of_image, memory_mb) for memory_mb in (64, 128, 512, 1024)}
+    assert sizes == {mb: f"--max-old-space-size={heap}" for mb, heap in {64: 16, 128: 64, 512: 384, 1024: 768}.items()}
+    kept = "--enable-source-maps --max-old-space-size=384"
+    assert node_options(words, (*of_image, "NODE_OPTIONS=--enable-source-maps")) == kept
+
+
+def test_node_with_a_heap_size_of_its_own_keeps_it() -> None:
+    for option in ("--max-old-space-size=99", "--max_old_space_size=99"):
+        assert node_options(("node", option, "app.js")) is None
+        assert node_options(("node",), (f"NODE_OPTIONS={option}",)) == option
+        assert node_options(("node",), NODE_OPTIONS=option) == option
+    assert node_options(("/server", "app.js")) is None, "no program of Node"
+
+
 def test_other_programs_run_as_they_are() -> None:
     assert command(("/javac", "java")) == ["/javac", "java", "example.Handler::handle"]
 
