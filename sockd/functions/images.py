@@ -20,6 +20,7 @@ from sockd.functions.deployments import Progress
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.image_store.image_store import ImageStore
+from sockd.oci.reference import canonical
 from sockd.plain.errors import ImageInUse, SockdError, UnknownImage
 from sockd.registry.registry import Registry
 
@@ -46,8 +47,15 @@ class Images:
 
     def all(self) -> list[dict[str, Any]]:
         """The latest import first."""
-        users = self._users()
-        return [self._row(record, users[record.digest]) for record in self.store.all()]
+        users, named = self._users(), set[str]()
+        rows = []
+        for record in self.store.all():
+            row = self._row(record, users[record.digest])
+            # A tag that was pushed again names its latest import.
+            row["references"] = [each for each in row["references"] if each not in named] or [record.resolved]
+            named.update(row["references"])
+            rows.append(row)
+        return rows
 
     def show(self, text: str) -> dict[str, Any]:
         """One of them, and how it wants to be run.
@@ -90,7 +98,10 @@ class Images:
             return self.store.find(text)
         except UnknownImage:
             for function in self._registry.list():
-                if function.image and text in (function.name, FunctionConfig.from_json(function.config).image):
+                reference = FunctionConfig.from_json(function.config).image
+                if function.image and (
+                    text == function.name or (reference and canonical(text) == canonical(reference))
+                ):
                     return self.store.get(function.image)
             raise
 
@@ -143,7 +154,7 @@ class Images:
             users.functions.add(deploy.name)
             reference = FunctionConfig.from_json(deploy.config).image
             if reference and not DIGEST.fullmatch(reference):
-                users.references.add(reference)
+                users.references.add(canonical(reference))
         return found
 
 

@@ -32,7 +32,7 @@ from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
 from sockd.images.owner_maps import Owner
-from sockd.oci.reference import Reference
+from sockd.oci.reference import Reference, canonical
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import (
     BadImage,
@@ -196,10 +196,11 @@ class ImageStore:
             await self._let_go.wait()
 
     def find(self, text: str) -> ImageRecord:
-        """By a digest, the first digits of one, or a reference. Raises: UnknownImage, BadImage."""
+        """By a digest, the first digits of one, or a reference, also a short one. Raises: UnknownImage, BadImage."""
         digits = text.removeprefix("sha256:")
         found = [each for each in self.all() if each.hex.startswith(digits)] if len(digits) >= 4 else []
-        found = found or [each for each in self.all() if text in (each.reference, each.resolved)][:1]
+        names = {text, canonical(text)}
+        found = found or [each for each in self.all() if not names.isdisjoint((each.reference, each.resolved))][:1]
         if len(found) > 1:
             raise BadImage(f"{text} is the beginning of {len(found)} digests; write {self._told_apart(found)}")
         if not found:

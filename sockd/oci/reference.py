@@ -134,6 +134,14 @@ def _is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
 
 
+def canonical(text: str) -> str:
+    """A reference with docker's defaults written out, so that equal ones are equal texts; what is no reference stays as it is."""
+    try:
+        return str(Reference.parse(text))
+    except BadImage:
+        return text
+
+
 def familiar(reference: Reference) -> str:
     """REPOSITORY:TAG without docker's defaults, as `docker save` writes it."""
     repository = reference.repository

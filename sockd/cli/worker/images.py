@@ -68,7 +68,8 @@ def add(reference: str, state_dir: Path, as_json: bool) -> None:
 @state_dir_option
 @json_option
 def inspect(image: str, state_dir: Path, as_json: bool) -> None:
-    """Show one image: by its digest or the beginning of it, a reference, or a function that runs in it."""
+    """Show one image: by its digest or the beginning of it, a reference (also a short one, as python:3.12), or a function
+    that runs in it."""
     row = Management(state_dir).get("images", image)
     if as_json:
         print_json(row)
