@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -46,15 +47,16 @@ from sockd.image_store.missing_bytecode import (
 )
 from sockd.kernel import descriptor_passing
 from sockd.oci.bytecode import mend_times
+from sockd.oci.credentials import Credentials
 from sockd.oci.destinations import Destinations
 from sockd.oci.http import HttpClient, default_tls
-from sockd.oci.image import OciImage
+from sockd.oci.image import OciImage, Source
 from sockd.oci.limits import Limits
 from sockd.oci.merge import apply_layers, unreadable_note
 from sockd.oci.reference import Kind, Reference
 from sockd.oci.sources import open_source
 from sockd.oci.unpacked import UnpackedLayers
-from sockd.plain.errors import SockdError
+from sockd.plain.errors import ImageAccessDenied, NoSuchImage, RegistryUnavailable, SockdError
 from sockd.plain.file_tree import FileTree
 
 NICE = 5
@@ -94,19 +96,17 @@ def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, t
     reference = Reference.parse(request.reference)
     if request.has_archive:
         reference = replace(reference, kind=_UPLOADED.get(reference.kind, reference.kind))
+    if request.authorities:
+        tls.load_verify_locations(cadata=request.authorities)
     destinations = Destinations(insecure_hosts=request.insecure_registries, redirect_hosts=request.redirect_hosts)
     client = HttpClient(destinations=destinations, tls=tls)
-    source = open_source(
-        reference,
-        scratch,
-        path=descriptors.archive if request.has_archive else "",
-        platform=request.platform,
-        limits=request.limits,
-        credentials=request.credentials,
-        client=client,
-    )
-    with closing(source):
-        image = source.resolve(wire.ask)
+
+    def opened(where: Reference, credentials: Credentials | None) -> Source:
+        path = descriptors.archive if request.has_archive else ""
+        settings = {"path": path, "platform": request.platform, "limits": request.limits}
+        return open_source(where, scratch, credentials=credentials, client=client, **settings)  # type: ignore[arg-type]
+
+    with _first_that_has(request, reference, opened, wire) as (source, image):
         fetching = _Fetching(image, wire)
         with closing(UnpackedLayers.fetch(source, image.layers, scratch, request.limits, fetching.report)) as layers:
             wire.progress("merging layers")
@@ -140,6 +140,27 @@ def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, t
         metadata_chunks=layout.metadata_chunks,
         notes=notes,
     )
+
+
+@contextmanager
+def _first_that_has(
+    request: ImportRequest, reference: Reference, opened: Callable[[Reference, Credentials | None], Source], wire: Wire
+) -> Iterator[tuple[Source, OciImage]]:
+    """The source of an image and what it says of it: a mirror, or the registry that the reference names.
+
+    Raises: as `Source.resolve`."""
+    if request.mirror:
+        mirror = opened(reference.at_mirror(request.mirror), request.mirror_credentials)
+        try:
+            image = mirror.resolve(wire.ask)
+        except (NoSuchImage, ImageAccessDenied, RegistryUnavailable) as error:
+            wire.progress(f"not from the mirror {request.mirror}: {error.message}")
+        else:
+            with closing(mirror):
+                yield mirror, image
+            return
+    with closing(opened(reference, request.credentials)) as source:
+        yield source, source.resolve(wire.ask)
 
 
 def _compile(

@@ -13,9 +13,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -66,6 +66,9 @@ class ImportSettings:
     deadline_s: float
     insecure_registries: tuple[str, ...] = ()
     redirect_hosts: tuple[str, ...] = ()
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    """By registry."""
+    ca_file: Path | None = None
     docker_config: Path | None = None
     """A file with credentials, as `docker login` writes it; it need not be there."""
     memory_bytes: int = MEMORY_BYTES
@@ -175,6 +178,9 @@ class ImportRuns:
     ) -> Imported | None:
         settings = self._settings
         credentials = await in_thread(self._credentials, reference)
+        mirror = settings.mirrors.get(reference.host, "") if reference.kind == "registry" else ""
+        of_mirror = await in_thread(self._credentials, reference.at_mirror(mirror)) if mirror else None
+        authorities = await in_thread(settings.ca_file.read_text) if settings.ca_file is not None else ""
         output = os.open(directory / FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         stack.callback(os.close, output)
         stack.push_async_callback(in_thread, shutil.rmtree, directory / "scratch", True)
@@ -193,6 +199,9 @@ class ImportRuns:
             reference=str(reference),
             limits=settings.limits,
             credentials=credentials,
+            mirror=mirror,
+            mirror_credentials=of_mirror,
+            authorities=authorities,
             insecure_registries=settings.insecure_registries,
             redirect_hosts=settings.redirect_hosts,
             directories=image_base.DIRECTORIES,

@@ -46,6 +46,11 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     platform: Platform = Platform()
     limits: Limits = Limits()
     credentials: Credentials | None = None
+    mirror: str = ""
+    """HOST[:PORT][/PATH] of the registry that is asked first."""
+    mirror_credentials: Credentials | None = None
+    authorities: str = ""
+    """Certificates (PEM) that registries are trusted by, besides the system's."""
     insecure_registries: tuple[str, ...] = ()
     redirect_hosts: tuple[str, ...] = ()
     directories: tuple[str, ...]

@@ -75,6 +75,13 @@ class Reference:
             case _:
                 return f"{self.kind}:{self.path}" + (f":{self.tag}" if self.tag else "")
 
+    def at_mirror(self, mirror: str) -> Reference:
+        """The same image of a registry in its mirror. Args: mirror: HOST[:PORT][/PATH]."""
+        host, _, path = mirror.partition("/")
+        return Reference(
+            "registry", host, f"{path}/{self.repository}" if path else self.repository, self.tag, self.digest
+        )
+
     def pinned(self, digest: str) -> Reference:
         """The same image by its digest; what is not in a registry has no other name."""
         if self.kind != "registry":

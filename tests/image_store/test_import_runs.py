@@ -43,6 +43,7 @@ from sockd.plain.errors import (
     SandboxFailed,
     StorageFull,
 )
+from tests.oci.test_registry import certificate
 from tests.support.oci_images import Blobs, digest, link, member, tar
 from tests.support.scripted_registry import Script, scripted_registry
 
@@ -427,3 +428,31 @@ async def test_a_process_that_waits_is_used_once_and_replaced_if_it_has_died(
         await runs.aclose()
     assert not any(each.is_alive for each in started)
     assert [each.name for each in imports.path.iterdir()] == ["image"], "their trees are unmounted"
+
+
+async def test_authorities_of_the_worker_are_trusted_besides_the_systems(imports: Imports, tmp_path: Path) -> None:
+    (tmp_path / "image").mkdir()
+    context, authority = certificate(tmp_path / "image")
+    own = tmp_path / "config.json"
+    own.write_bytes(authority.read_bytes())
+    for path in (tmp_path / "image").iterdir():
+        path.unlink()
+    with scripted_registry(script(), tls=context) as address:
+        with pytest.raises(RegistryUnavailable, match="is not valid"):
+            await imports.run(f"{address}/team/app:v1")
+        assert (await imports.run(f"{address}/team/app:v1", ca_file=own)).layers == 2
+
+
+async def test_a_mirror_is_asked_first_and_the_registry_for_what_it_does_not_have(imports: Imports) -> None:
+    origin, mirror = script(), script()
+    with scripted_registry(origin) as address, scripted_registry(mirror) as other:
+        mirrors = {address: other}
+        assert (await imports.run(f"{address}/team/app:v1", mirrors=mirrors)).layers == 2
+        assert not origin.requests and mirror.count("/v2/team/app/manifests/v1") == 1
+        mirror.manifests.clear()
+        assert (await imports.run(f"{address}/team/app:v1", mirrors=mirrors)).layers == 2
+        assert origin.count("/v2/team/app/manifests/v1") == 1
+        assert any(f"not from the mirror {other}" in line for line in imports.progress)
+    with scripted_registry(script()) as address:
+        mirrors = {address: other}  # which has ended
+        assert (await imports.run(f"{address}/team/app:v1", mirrors=mirrors)).layers == 2
