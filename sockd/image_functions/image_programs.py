@@ -13,6 +13,7 @@ import msgspec
 from sockd.code.function_config import FunctionConfig
 from sockd.image_store.image_record import ImageRecord
 from sockd.images import base as bases
+from sockd.images.image_base import DIRECTORIES, PLACES
 from sockd.oci.image import ImageConfig
 from sockd.plain.errors import BadFunctionConfig
 from sockd_zygote import protocol
@@ -38,6 +39,12 @@ NODE_OPTIONS, NODE_HEAP = "NODE_OPTIONS", "--max-old-space-size"
 NODE_BESIDE_MB = 64
 """Of Node beside its heap of old objects: code, buffers, young objects."""
 HEAP_OPTIONS = ("-Xmx", "-XX:MaxRAM", "-XX:MaxHeapSize")
+WRITERS = {
+    "NGINX_VERSION": ("nginx", "/var/cache/nginx and /run"),
+    "HTTPD_VERSION": ("Apache", "/usr/local/apache2/logs"),
+    "CADDY_VERSION": ("Caddy", "/config and /data"),
+}
+"""Variables of official images, by which a program is known that writes outside of /tmp, and where it does."""
 IMAGE = "image"
 """INIT's `provided`, of a function whose program is an image's."""
 
@@ -156,7 +163,7 @@ def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:
 
 def notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
     """What whoever deploys an image should know of it."""
-    said = list(record.notes)
+    said = [*record.notes, *_start_notes(record, config)]
     if not record.facts.has_user:
         said.append(
             f"USER {record.config.user} is ignored, as the image's /etc/passwd or /etc/group does not have it: the files of root "
@@ -167,4 +174,33 @@ def notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
         said.append(
             f"VOLUME {volumes} is ignored: only /tmp can be written; with writable_root = true, all of the image"
         )
+    return said
+
+
+def _start_notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
+    """POLICY: what would fail at the first request, as far as the image's files tell, and what to do."""
+    facts, image, said = record.facts, record.config, []
+    has_own_words = config.entrypoint is not None or config.command is not None or needs_client(config, image)
+    words = own_words(config, image)
+    if facts.files and words and not has_own_words and not facts.command:
+        said.append(
+            f"the entry point {words[0]} is no program of the image: requests will fail (Runtime.InvalidEntrypoint); build it "
+            'in, or name another, entrypoint = ["/app/server"]'
+        )
+    is_made = image.working_dir.strip("/") in (*DIRECTORIES, *PLACES)
+    has_directory = facts.has_working_dir or is_made or config.working_directory is not None
+    if facts.files and not has_directory:
+        said.append(
+            f"WORKDIR {image.working_dir} is no directory of the image: requests will fail (Runtime.InvalidWorkingDir); RUN "
+            'mkdir it, or set working_directory = "/"'
+        )
+    if facts.closed and not has_own_words and config.working_directory is None:
+        said.append(
+            f"{facts.closed} is closed to the user that functions of this image run as, USER {image.user or 'root'}: requests "
+            "will fail; name its owner as USER, or RUN chmod o+x it"
+        )
+    known = dict(variable.split("=", 1) for variable in image.env if "=" in variable)
+    program, places = next((found for name, found in WRITERS.items() if name in known), ("", ""))
+    if program and not config.writable_root:
+        said.append(f"{program} writes to {places}, which are read-only: set writable_root = true if it fails")
     return said

@@ -302,6 +302,13 @@ def may_read(inode: Inode, uid: int, gid: int) -> bool:
     return bool(inode.mode & (stat.S_IRGRP if inode.gid == gid else stat.S_IROTH))
 
 
+def may_enter(inode: Inode, uid: int, gid: int) -> bool:
+    """As `may_read`, of what is below a directory."""
+    if inode.uid == uid:
+        return bool(inode.mode & stat.S_IXUSR)
+    return bool(inode.mode & (stat.S_IXGRP if inode.gid == gid else stat.S_IXOTH))
+
+
 def _note(what: str, count: int, paths: list[str]) -> str:
     return f"{what}: {count} ({', '.join(paths)}{', ...' if count > len(paths) else ''})"
 
