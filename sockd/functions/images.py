@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.deployments import Progress
 from sockd.image_store.image_garbage import ImageGarbage
@@ -132,6 +133,19 @@ class Images:
         except SockdError as error:
             raise _with_removed(error, removed) from error
         return {"removed": [self._row(record) for record in removed], "store": state}
+
+    async def disk_use(self) -> dict[str, Any]:
+        """What the images take in the chunk store: each with the bytes that no other image has, too, and all together.
+
+        Raises: ChunkStoreFailed."""
+        rows = self.all()
+        names = {row["digest"]: await self._garbage.chunk_names(self.store.get(row["digest"])) for row in rows}
+        users = Counter(name for found in names.values() for name in found)
+        for row in rows:
+            found = names[row["digest"]]
+            row["stored_bytes"] = len(found) * CHUNK_BYTES
+            row["own_bytes"] = sum(users[name] == 1 for name in found) * CHUNK_BYTES
+        return {"images": rows, "stored_bytes": len(users) * CHUNK_BYTES}
 
     def _row(self, record: ImageRecord, users: Users | None = None) -> dict[str, Any]:
         users = users or self._users()[record.digest]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.images import Images
 from sockd.image_store.image_record import ImageRecord
@@ -123,3 +124,20 @@ def test_an_image_is_found_by_its_short_name(text: str) -> None:
     assert images.show(text)["digest"] == f"sha256:{64 * '1'}"
     with pytest.raises(UnknownImage):
         images.show("python:3.13")
+
+
+class Chunks(SilentStore):
+    """Three chunks of the first image, one of which the second has, too."""
+
+    async def chunk_names(self, record: ImageRecord) -> frozenset[bytes]:
+        return frozenset((b"a", b"b", b"c") if record.hex.startswith("1") else (b"c",))
+
+
+async def test_what_images_share_is_counted_once() -> None:
+    images = Images(Known(HUB, "registry.example.com/a:1"), Deploys(), Chunks())  # type: ignore[arg-type]
+    found = await images.disk_use()
+    assert [(row["stored_bytes"], row["own_bytes"]) for row in found["images"]] == [
+        (3 * CHUNK_BYTES, 2 * CHUNK_BYTES),
+        (CHUNK_BYTES, 0),
+    ]
+    assert found["stored_bytes"] == 3 * CHUNK_BYTES
