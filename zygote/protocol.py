@@ -38,6 +38,8 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
       ├───────────────────────────────────────►│ close the generator; tell the app
       │◄──────────────── MODULES                  (once, before the first answer ends: what the function imported)
       │◄──────────────── RESULT | FAILED          (RESULT after a HEAD has no answer in it)
+      │◄──────────────── UNTAKEN                  (the function's program has ended; no request after the last answer has reached
+      │                                            it: another sandbox may serve that)
 
 INIT and INVOKE may be queued before the sandbox exists. Anything out of order, of an unknown type or over its limit is a
 ProtocolError, after which the peer is destroyed: there is no resynchronising with untrusted code.
@@ -93,10 +95,10 @@ _INVOKE = Struct("<IBBHQ16sqI")
 NO_DETAILS = bytes(4)
 """The length of details in an INVOKE that has none, as nearly all."""
 TIMES = Struct("<qq")
-"""First bytes of a READY, RESULT or FAILED body: start and end in ns of CLOCK_MONOTONIC. The answer follows."""
+"""First bytes of a READY, RESULT, FAILED or UNTAKEN body: start and end in ns of CLOCK_MONOTONIC. The answer follows."""
 
-PRIMED, INIT, READY, INVOKE, RESULT, FAILED, MODULES, HEAD, CHUNK, GONE, CODE = range(1, 12)
-FRAME_NAMES = dict(enumerate("PRIMED INIT READY INVOKE RESULT FAILED MODULES HEAD CHUNK GONE CODE".split(), 1))
+PRIMED, INIT, READY, INVOKE, RESULT, FAILED, MODULES, HEAD, CHUNK, GONE, CODE, UNTAKEN = range(1, 13)
+FRAME_NAMES = dict(enumerate("PRIMED INIT READY INVOKE RESULT FAILED MODULES HEAD CHUNK GONE CODE UNTAKEN".split(), 1))
 
 APP = b"app"
 """What follows the times in READY if the handler is a web app; else nothing does."""
@@ -132,6 +134,7 @@ def sandbox_limits(max_answer_bytes: int) -> dict[int, int]:
         MODULES: MODULES_MAX_BYTES,
         HEAD: HEAD_MAX_BYTES,
         CHUNK: CHUNK_MAX_BYTES,
+        UNTAKEN: TIMES.size,
     }
 
 

@@ -31,11 +31,12 @@ from sockd.chunks.manifest import Manifest
 from sockd.confined.confined_process import Ground
 from sockd.kernel.memory_file import memory_file
 from sockd.plain.blocking import in_thread
-from sockd.plain.errors import ImageUnavailable, SockdError, Tampered
+from sockd.plain.errors import ImageUnavailable, SockdError, StorageFull, Tampered
 from sockd.startup_profiles.profile import OpenProfile, Profile, first_chunks
 from sockd.startup_profiles.startup_memory import StartupMemory
 from sockd.startup_profiles.startup_room import NoStartupRoom, StartupRoom
 
+NOT_ON_DEMAND = "images.on_demand is off"
 GIVEN_UP_S = 30.0
 """How long `open` fails after the agent ended too often, or after its connection was lost twice within so long."""
 OPEN_S = 30.0
@@ -84,7 +85,7 @@ class ImageAgent:
         self._is_settled = asyncio.Event()
         """But between the two calls of a keeper that gives up, when images are told to be lost."""
         self._is_settled.set()
-        self.why_whole = "" if settings.on_demand else "images.on_demand is off"
+        self.why_whole = "" if settings.on_demand else NOT_ON_DEMAND
         """Why images are written whole; empty: they are read on demand."""
 
     @classmethod
@@ -382,15 +383,26 @@ class ImageAgent:
         async with self._writing.setdefault(opened.image, asyncio.Lock()):
             found = self._directory.whole(opened.image, size_bytes)
             if found is None:
-                with self._directory.written(opened.image) as file:
-                    await keeper.ask(
-                        lambda number: wire.Write(number, opened.image, opened.root),
-                        lambda: (opened.table, file),
-                        takes_long=True,
-                    )
+                try:
+                    with self._directory.written(opened.image) as file:
+                        await keeper.ask(
+                            lambda number: wire.Write(number, opened.image, opened.root),
+                            lambda: (opened.table, file),
+                            takes_long=True,
+                        )
+                except StorageFull as error:
+                    raise StorageFull(self._room_words(size_bytes)) from error
                 found = self._directory.whole(opened.image, size_bytes)
             assert found is not None
             return found
+
+    def _room_words(self, size_bytes: int) -> str:
+        """What to do about a disk that has no room for a whole image."""
+        remedy = ", or set images.on_demand = true" if self.why_whole == NOT_ON_DEMAND else ""
+        return (
+            f"an image of {size_bytes >> 20} MB is written to it before its first start ({self.why_whole}): free some of it, "
+            f"remove functions (sockd rm NAME) and images that none needs (sockd images gc){remedy}"
+        )
 
 
 def given_up_s(since_last_s: float, *, too_often: bool) -> float:

@@ -12,14 +12,14 @@ from errno import EDQUOT, ENOSPC
 from sockd.chunk_agent.chunk_fetches import ChunkFetches, Urgency
 from sockd.chunk_agent.open_image import Contents
 from sockd.chunks.chunk import CHUNK_BYTES, decrypt
-from sockd.plain.errors import SockdError, StoreFull
+from sockd.plain.errors import SockdError, StorageFull
 
 MOST_AT_ONCE = 16
 """Chunks that are asked for and not written: 8 MB of memory."""
 
 
 def write_image(size_bytes: int, contents: Contents, file: int, fetches: ChunkFetches) -> None:
-    """Write all of an image to `file`, which is empty. Raises: ChunkStoreFailed; StoreFull: the disk of the file is full."""
+    """Write all of an image to `file`, which is empty. Raises: ChunkStoreFailed; StorageFull: the disk of the file is full."""
     os.ftruncate(file, size_bytes)
     room = threading.Semaphore(MOST_AT_ONCE)
     failures: list[SockdError] = []
@@ -64,5 +64,5 @@ def _write_all(file: int, data: bytes, at: int) -> None:
 
 def _failure(error: OSError) -> SockdError:
     if error.errno in (ENOSPC, EDQUOT):
-        return StoreFull("of this worker")
+        return StorageFull()
     return SockdError(f"an image could not be written: {error.strerror}")

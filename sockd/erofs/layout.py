@@ -63,10 +63,12 @@ class Layout:
     """A multiple of CHUNK_BYTES."""
 
     @classmethod
-    def plan(cls, tree: FileTree) -> Layout:
-        """Raises: BadImage, for a tree that no file system could hold, or EROFS could not."""
+    def plan(cls, tree: FileTree, *, metadata_bytes: int = 0) -> Layout:
+        """Args: metadata_bytes: what the metadata may become when files are added; their data begins behind so much.
+
+        Raises: BadImage, for a tree that no file system could hold, or EROFS could not."""
         metadata = Metadata.of(tree)
-        position = data_start = _round_up(metadata.size_bytes, CHUNK_BYTES)
+        position = data_start = _round_up(max(metadata.size_bytes, metadata_bytes), CHUNK_BYTES)
         extents = []
         early, was_early = _early_files(metadata.nodes), False
         for node in _in_data_order(metadata.nodes, early):
@@ -89,15 +91,25 @@ class Layout:
         """How many chunks, from the first on, a mount and a walk through all directories read."""
         return len(self.metadata) // CHUNK_BYTES
 
-    def chunks(self, data: LayerData) -> Iterator[bytes]:
+    def added_from(self, before: Layout) -> int | None:
+        """Where the data of files begins that this image has beyond another, at a chunk's start.
+
+        Returns: None if the data before that is not the same."""
+        if len(self.metadata) != len(before.metadata) or self.extents[: len(before.extents)] != before.extents:
+            return None
+        end = max((each.start + each.size for each in before.extents[-1:]), default=len(self.metadata))
+        return end // CHUNK_BYTES * CHUNK_BYTES
+
+    def chunks(self, data: LayerData, *, begin: int = 0) -> Iterator[bytes]:
         """The image in pieces of CHUNK_BYTES, with one or two of them in memory.
 
+        Args: begin: where the data begins that is wanted, a multiple of CHUNK_BYTES; the metadata always is.
         Raises: what `data` raises; EOFError, if it returns less than it was asked for."""
         for start in range(0, len(self.metadata), CHUNK_BYTES):
             yield self.metadata[start : start + CHUNK_BYTES]
-        base, chunk = len(self.metadata), bytearray()
+        base, chunk = max(len(self.metadata), begin), bytearray()
         for start, size, layer, offset in self.extents:
-            done = 0
+            done = min(size, max(0, base - start))
             while done < size:
                 while start + done >= base + CHUNK_BYTES:
                     yield bytes(chunk.ljust(CHUNK_BYTES, b"\0"))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sockd.farm.control import ControlWire, close_all, take_pidfd
 from sockd.farm.farm_init import RELEASE
-from sockd.farm.uids import UidBlock
+from sockd.farm.uids import SANDBOX_UID, UidBlock
 from sockd.images import base as bases
 from sockd.images import environment
 from sockd.images.interpreter import ROOT_OPTIONS, Interpreter
@@ -92,7 +92,8 @@ class Farm:
 
     async def exec_zygote(self, control: socket.socket, procs_fds: Sequence[int]) -> None:
         """Exec a root Zygote that serves on `control` in the given cgroups. The caller keeps its fds."""
-        filters = [program().hex() for program in (seccomp.root_filter, seccomp.sandbox_filter, seccomp.zygote_filter)]
+        programs = (seccomp.root_filter(), seccomp.sandbox_filter(SANDBOX_UID), seccomp.zygote_filter())
+        filters = [program.hex() for program in programs]
         command = [bases.interpreter(), *ROOT_OPTIONS, f"/{bases.ZYGOTE}"]
         variables = environment.OF_EXEC | environment.OF_LOADING
         fds = (control.fileno(), *procs_fds)
@@ -112,7 +113,7 @@ class Farm:
         cgroups before the exec, by farm init. Args: is_walled: it is in an empty network namespace from the start.
         Raises: SandboxFailed, OSError."""
         own = [seccomp.root_filter()] if is_walled else [seccomp.root_filter(), seccomp.zygote_filter()]
-        of_children = [seccomp.sandbox_filter(), seccomp.zygote_filter()]
+        of_children = [seccomp.sandbox_filter(SANDBOX_UID), seccomp.zygote_filter()]
         answer = await self._wire.request(
             "exec_foreign",
             (wired.control, wired.words, *procs_fds),

@@ -306,7 +306,7 @@ class Function:
     def _put_back(self, leased: Leased, version: Version) -> None:
         """Keep or destroy the sandbox, then admit the next request."""
         try:
-            self._dispose(leased, version)
+            self.dispose(leased, version)
             if self.starts.waiters:
                 self.offer_idle()
         finally:
@@ -321,7 +321,8 @@ class Function:
             self._ended.set_result(None)
             self._ended = None
 
-    def _dispose(self, leased: Leased, version: Version) -> None:
+    def dispose(self, leased: Leased, version: Version) -> None:
+        """Keep or destroy the sandbox of a request that has ended, or goes on in another."""
         sandbox = leased.sandbox
         if leased.beside is not None:
             leased.beside.finish()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,13 @@ from typing import Any
 
 import msgspec
 
+from sockd.chunks.chunk import CHUNK_BYTES
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.deployments import Progress
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.image_store.image_store import ImageStore
+from sockd.oci.reference import canonical
 from sockd.plain.errors import ImageInUse, SockdError, UnknownImage
 from sockd.registry.registry import Registry
 
@@ -46,8 +48,15 @@ class Images:
 
     def all(self) -> list[dict[str, Any]]:
         """The latest import first."""
-        users = self._users()
-        return [self._row(record, users[record.digest]) for record in self.store.all()]
+        users, named = self._users(), set[str]()
+        rows = []
+        for record in self.store.all():
+            row = self._row(record, users[record.digest])
+            # A tag that was pushed again names its latest import.
+            row["references"] = [each for each in row["references"] if each not in named] or [record.resolved]
+            named.update(row["references"])
+            rows.append(row)
+        return rows
 
     def show(self, text: str) -> dict[str, Any]:
         """One of them, and how it wants to be run.
@@ -90,7 +99,10 @@ class Images:
             return self.store.find(text)
         except UnknownImage:
             for function in self._registry.list():
-                if function.image and text in (function.name, FunctionConfig.from_json(function.config).image):
+                reference = FunctionConfig.from_json(function.config).image
+                if function.image and (
+                    text == function.name or (reference and canonical(text) == canonical(reference))
+                ):
                     return self.store.get(function.image)
             raise
 
@@ -122,6 +134,19 @@ class Images:
             raise _with_removed(error, removed) from error
         return {"removed": [self._row(record) for record in removed], "store": state}
 
+    async def disk_use(self) -> dict[str, Any]:
+        """What the images take in the chunk store: each with the bytes that no other image has, too, and all together.
+
+        Raises: ChunkStoreFailed."""
+        rows = self.all()
+        names = {row["digest"]: await self._garbage.chunk_names(self.store.get(row["digest"])) for row in rows}
+        users = Counter(name for found in names.values() for name in found)
+        for row in rows:
+            found = names[row["digest"]]
+            row["stored_bytes"] = len(found) * CHUNK_BYTES
+            row["own_bytes"] = sum(users[name] == 1 for name in found) * CHUNK_BYTES
+        return {"images": rows, "stored_bytes": len(users) * CHUNK_BYTES}
+
     def _row(self, record: ImageRecord, users: Users | None = None) -> dict[str, Any]:
         users = users or self._users()[record.digest]
         return {
@@ -143,7 +168,7 @@ class Images:
             users.functions.add(deploy.name)
             reference = FunctionConfig.from_json(deploy.config).image
             if reference and not DIGEST.fullmatch(reference):
-                users.references.add(reference)
+                users.references.add(canonical(reference))
         return found
 
 

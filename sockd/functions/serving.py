@@ -28,6 +28,7 @@ from sockd.plain.errors import (
     ImageNotReady,
     ImageUnavailable,
     InitFailed,
+    NotTaken,
     SandboxDied,
     SandboxFailed,
     SockdError,
@@ -60,6 +61,8 @@ class Serving:
     """What its sandbox becomes, if not its version's."""
     _place: StartPlace | None = None
     """Of a start whose sandbox has not taken it yet."""
+    _earlier_log: bytes | None = None
+    """What the sandbox printed that could not take the request, once another serves it."""
     _waited_for: str = ""
     """What it waited for at the gate of starts."""
     _gated_ns: int
@@ -243,11 +246,15 @@ class Serving:
         except SandboxDied:
             if not leased.sandbox.has_lost_image:
                 raise
-            self._function.caches.latency.start_begun()
-            self._beside = self._function.begin_script(self._version.initscript, self._request)
-            await self._start(self._function.find_apart(self._version))
+            await self._start(self._anew())
         else:
             self._ask(leased)
+
+    def _anew(self) -> Starting:
+        """A start in place of a sandbox that could not serve it."""
+        self._function.caches.latency.start_begun()
+        self._beside = self._function.begin_script(self._version.initscript, self._request)
+        return self._function.find_apart(self._version)
 
     async def _start(self, starting: Starting) -> None:
         beside, self._beside = self._beside, None
@@ -313,6 +320,13 @@ class Serving:
     def _replied(self, reply: Reply) -> None:
         if self._leased.beside is not None:
             self._leased.beside.answered()
+        if self._earlier_log is not None:
+            reply.log = self._earlier_log + reply.log
+        elif isinstance(reply.error, NotTaken) and not self._is_apart:
+            self._earlier_log = reply.log
+            self._function.dispose(self._leased, self._version)
+            self._later(self._start(self._anew()))
+            return
         if isinstance(reply.error, ENDED_BY_ITSELF) and (image := self._leased.sandbox.process.image) is not None:
             explaining = self._loop.create_task(image.why_lost())
             explaining.add_done_callback(partial(self._explained, reply))

@@ -13,6 +13,7 @@ import msgspec
 from sockd.code.function_config import FunctionConfig
 from sockd.image_store.image_record import ImageRecord
 from sockd.images import base as bases
+from sockd.images.image_base import DIRECTORIES, PLACES
 from sockd.oci.image import ImageConfig
 from sockd.plain.errors import BadFunctionConfig
 from sockd_zygote import protocol
@@ -33,7 +34,17 @@ RUNTIME_CLIENT = "awslambdaric"
 PYTHON = "python3"
 """Of a handler whose image does not say how Python is started."""
 JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+NODE_PROGRAMS = ("node", "nodejs", "npm", "npx", "yarn", "pnpm")
+NODE_OPTIONS, NODE_HEAP = "NODE_OPTIONS", "--max-old-space-size"
+NODE_BESIDE_MB = 64
+"""Of Node beside its heap of old objects: code, buffers, young objects."""
 HEAP_OPTIONS = ("-Xmx", "-XX:MaxRAM", "-XX:MaxHeapSize")
+WRITERS = {
+    "NGINX_VERSION": ("nginx", "/var/cache/nginx and /run"),
+    "HTTPD_VERSION": ("Apache", "/usr/local/apache2/logs"),
+    "CADDY_VERSION": ("Caddy", "/config and /data"),
+}
+"""Variables of official images, by which a program is known that writes outside of /tmp, and where it does."""
 IMAGE = "image"
 """INIT's `provided`, of a function whose program is an image's."""
 
@@ -99,7 +110,8 @@ def variables(config: FunctionConfig, image: ImageConfig, of_function: dict[str,
     own = dict(variable.split("=", 1) for variable in image.env if "=" in variable)
     region = {name: protocol.ENVIRONMENT[name] for name in ("AWS_REGION", "AWS_DEFAULT_REGION")}
     readiness = {"AWS_LWA_READINESS_CHECK_PATH": config.readiness_path} if config.readiness_path != "/" else {}
-    return {**DEFAULTS, **own, **region, **readiness, **of_function}
+    found = {**DEFAULTS, **own, **region, **readiness, **of_function}
+    return with_node_heap(own_words(config, image), found, config.memory_mb)
 
 
 def init_part(config: FunctionConfig, image: ImageConfig) -> dict[str, Any]:
@@ -125,6 +137,19 @@ def with_memory(words: list[str], own: dict[str, str], memory_mb: int) -> list[s
     return [words[0], f"-XX:MaxRAM={memory_mb}m", *words[1:]]
 
 
+def with_node_heap(words: list[str], found: dict[str, str], memory_mb: int) -> dict[str, str]:
+    """POLICY: the variables of a program of Node, with a heap that fits its memory, unless command or variables limit it.
+
+    Node takes its heap's limit from the memory that it finds, which is the host's. Official images of Node start it by a script,
+    and say NODE_VERSION."""
+    is_node = "NODE_VERSION" in found or any(word.rpartition("/")[2] in NODE_PROGRAMS for word in words[:2])
+    own = found.get(NODE_OPTIONS, "")
+    if not is_node or any(each.replace("_", "-").startswith(NODE_HEAP) for each in (*words, *own.split())):
+        return found
+    heap_mb = max(memory_mb // 4, min(memory_mb * 3 // 4, memory_mb - NODE_BESIDE_MB))
+    return {**found, NODE_OPTIONS: f"{own} {NODE_HEAP}={heap_mb}".lstrip()}
+
+
 def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:
     """Settings with the port of an image's web server, if the image has AWS's adapter for one. Raises: BadFunctionConfig."""
     if config.app_port is not None or not record.facts.has_web_adapter:
@@ -138,12 +163,44 @@ def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:
 
 def notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
     """What whoever deploys an image should know of it."""
-    said = list(record.notes)
-    if record.config.user not in ("", "0", "root"):
-        said.append(f"USER {record.config.user} is ignored: a function runs as a user of its own, as on AWS")
+    said = [*record.notes, *_start_notes(record, config)]
+    if not record.facts.has_user:
+        said.append(
+            f"USER {record.config.user} is ignored, as the image's /etc/passwd or /etc/group does not have it: the files of root "
+            "are the function's own"
+        )
     if record.config.volumes and not config.writable_root:
         volumes = " ".join(record.config.volumes)
         said.append(
             f"VOLUME {volumes} is ignored: only /tmp can be written; with writable_root = true, all of the image"
         )
+    return said
+
+
+def _start_notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
+    """POLICY: what would fail at the first request, as far as the image's files tell, and what to do."""
+    facts, image, said = record.facts, record.config, []
+    has_own_words = config.entrypoint is not None or config.command is not None or needs_client(config, image)
+    words = own_words(config, image)
+    if facts.files and words and not has_own_words and not facts.command:
+        said.append(
+            f"the entry point {words[0]} is no program of the image: requests will fail (Runtime.InvalidEntrypoint); build it "
+            'in, or name another, entrypoint = ["/app/server"]'
+        )
+    is_made = image.working_dir.strip("/") in (*DIRECTORIES, *PLACES)
+    has_directory = facts.has_working_dir or is_made or config.working_directory is not None
+    if facts.files and not has_directory:
+        said.append(
+            f"WORKDIR {image.working_dir} is no directory of the image: requests will fail (Runtime.InvalidWorkingDir); RUN "
+            'mkdir it, or set working_directory = "/"'
+        )
+    if facts.closed and not has_own_words and config.working_directory is None:
+        said.append(
+            f"{facts.closed} is closed to the user that functions of this image run as, USER {image.user or 'root'}: requests "
+            "will fail; name its owner as USER, or RUN chmod o+x it"
+        )
+    known = dict(variable.split("=", 1) for variable in image.env if "=" in variable)
+    program, places = next((found for name, found in WRITERS.items() if name in known), ("", ""))
+    if program and not config.writable_root:
+        said.append(f"{program} writes to {places}, which are read-only: set writable_root = true if it fails")
     return said

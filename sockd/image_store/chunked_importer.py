@@ -304,6 +304,11 @@ class ChunkedImporter:
         """The agent's; nothing while no image has been started. Raises: ImageUnavailable."""
         return await self._agent.counters() if self._agent is not None else {}
 
+    async def chunk_names(self, record: ImageRecord) -> frozenset[bytes]:
+        """The chunks of an image, each once; what two images share has one name. Raises: ChunkStoreFailed."""
+        manifest = await self._manifest(await self._opened(), record, self._images / record.hex)
+        return frozenset(chunk.name for chunk in manifest.chunks if chunk is not None)
+
     # -- parts
 
     async def _new_upload(self, progress: Callable[[str], object]) -> ImageUpload:

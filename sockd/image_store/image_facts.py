@@ -14,7 +14,10 @@ from typing import Literal
 
 import msgspec
 
+from sockd.image_store.image_user import owner_of
+from sockd.images.owner_maps import ROOT, Owner
 from sockd.oci.image import ImageConfig
+from sockd.oci.merge import may_enter
 from sockd.plain.file_tree import FileTree, Inode, LayerData, resolve
 
 Libc = Literal["glibc", "musl", "static", "unknown"]
@@ -27,6 +30,8 @@ _INTERPRETER = re.compile(r"python(?:3(?:\.\d{1,2})?)?")
 _LIBRARY = re.compile(r"python(3\.\d{1,2})")
 SITES = ("site-packages", "dist-packages")
 _PROGRAM_START_BYTES = 4096
+_MOST_NAMES_BYTES = 1 << 20
+"""Of /etc/passwd and /etc/group that are read."""
 _ELF = b"\x7fELF"
 
 
@@ -64,6 +69,14 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Paths of all kinds."""
     size_bytes: int = 0
     """Of regular files, each once."""
+    owner: tuple[int, int] = ROOT
+    """User and group whose files are the sandboxes' own: USER, or root."""
+    has_working_dir: bool = True
+    """Whether WORKDIR is a directory of the image."""
+    closed: str = ""
+    """The first directory on the way to the command or to WORKDIR that the owner may not enter."""
+    has_user: bool = True
+    """Whether the image's USER is in its /etc/passwd, and its group in /etc/group."""
 
     @property
     def has_awslambdaric(self) -> bool:
@@ -75,13 +88,23 @@ def facts_of(tree: FileTree, data: LayerData, config: ImageConfig) -> ImageFacts
     view = _View(tree, data)
     path = search_path(config.env)
     command = [*config.entrypoint, *config.cmd][:1]
+    passwd, group = (
+        view.start(f"/etc/{name}", _MOST_NAMES_BYTES).decode(errors="replace") for name in ("passwd", "group")
+    )
+    owner = owner_of(config.user, passwd, group)
+    started = view.program(command[0], path, config.working_dir) if command else ""
+    ways = [each for each in (started, posixpath.join("/", config.working_dir, "_")) if each]
     regular = {id(inode): inode.size for inode in tree.values() if stat.S_ISREG(inode.mode)}
     return ImageFacts(
         pythons=tuple(_pythons(view, path)),
-        command=view.program(command[0], path, config.working_dir) if command else "",
+        command=started,
         has_web_adapter=WEB_ADAPTER in tree,
         files=len(tree),
         size_bytes=sum(regular.values()),
+        owner=owner or ROOT,
+        has_working_dir=view.is_directory(posixpath.join("/", config.working_dir)),
+        closed=next((each for way in ways if (each := view.closed_above(way, owner or ROOT))), ""),
+        has_user=owner is not None,
     )
 
 
@@ -125,6 +148,15 @@ class _View:
         else:
             places = [posixpath.join(directory, name) for directory in path]
         return next((posixpath.normpath(place) for place in places if self.is_program(place)), "")
+
+    def closed_above(self, path: str, owner: Owner) -> str:
+        """The first directory on the way to a path that the owner may not enter; empty: there is none."""
+        parts = path.strip("/").split("/")[:-1]
+        for depth in range(len(parts) + 1):
+            inode = self.inode("/".join(parts[:depth]))
+            if inode is not None and stat.S_ISDIR(inode.mode) and not may_enter(inode, *owner) and depth:
+                return "/" + "/".join(parts[:depth])
+        return ""
 
     def names(self, path: str) -> list[str]:
         """Of a directory, sorted. Walks the whole tree once for all."""

@@ -18,6 +18,7 @@ from sockd.chunks.layout import Image
 from sockd.chunks.root_table import RootState
 from sockd.chunks.root_watch import RootWatch
 from sockd.image_store.chunked_importer import ChunkedImporter
+from sockd.image_store.image_record import ImageRecord
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import BadRequest, SockdError
 
@@ -82,6 +83,10 @@ class ImageGarbage:
             await self._importer.follow()
             steps += await in_thread(_steps, collector, None)
             return await in_thread(state_of, collector, steps)
+
+    async def chunk_names(self, record: ImageRecord) -> frozenset[bytes]:
+        """As `ChunkedImporter.chunk_names`."""
+        return await self._importer.chunk_names(record)
 
     async def once(self) -> None:
         """The work of one minute. Raises: ChunkStoreFailed, ImageUnavailable."""

@@ -31,7 +31,8 @@ from sockd.image_store.full_disk import is_full
 from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
-from sockd.oci.reference import Reference
+from sockd.images.owner_maps import Owner
+from sockd.oci.reference import Reference, canonical
 from sockd.plain.blocking import in_thread
 from sockd.plain.errors import (
     BadImage,
@@ -197,10 +198,11 @@ class ImageStore:
             await self._let_go.wait()
 
     def find(self, text: str) -> ImageRecord:
-        """By a digest, the first digits of one, or a reference. Raises: UnknownImage, BadImage."""
+        """By a digest, the first digits of one, or a reference, also a short one. Raises: UnknownImage, BadImage."""
         digits = text.removeprefix("sha256:")
         found = [each for each in self.all() if each.hex.startswith(digits)] if len(digits) >= 4 else []
-        found = found or [each for each in self.all() if text in (each.reference, each.resolved)][:1]
+        names = {text, canonical(text)}
+        found = found or [each for each in self.all() if not names.isdisjoint((each.reference, each.resolved))][:1]
         if len(found) > 1:
             raise BadImage(f"{text} is the beginning of {len(found)} digests; write {self._told_apart(found)}")
         if not found:
@@ -364,7 +366,7 @@ class ImageStore:
         source = await self._importer.open(record, self._directory(record))
         self._importer.used()
         try:
-            mounted = await in_thread(ImageBase.mount, source, self._base)
+            mounted = await in_thread(ImageBase.mount, source, self._base, Owner(*record.facts.owner))
         except BaseException as error:
             await self._importer.close(record)
             if isinstance(error, OSError | DamagedImage) and (why := self._why_failed(record, begun_ns)) is not None:

@@ -26,7 +26,7 @@ from sockd.image_store.kept_copies import keep_manifest, keep_stored_profile
 from sockd.oci.image import ImageConfig
 from sockd.plain.errors import Tampered
 
-FORM = "3"
+FORM = "4"
 """Of the file system that is made of an image's layers; raised when the same layers give other bytes."""
 
 

@@ -17,12 +17,14 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from sockd.erofs.layout import Layout
+from sockd.erofs.metadata import Metadata
 from sockd.erofs.mount_points import add_mount_points
 from sockd.image_store import import_wire
 from sockd.image_store.image_facts import ImageFacts, facts_of
@@ -36,18 +38,25 @@ from sockd.image_store.import_wire import (
     Resolved,
     Uncompiled,
 )
-from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, add_bytecode, compile_jobs
+from sockd.image_store.missing_bytecode import (
+    MOST_BYTECODE_BYTES,
+    CompileJob,
+    add_bytecode,
+    compile_jobs,
+    with_all_bytecode,
+)
 from sockd.kernel import descriptor_passing
 from sockd.oci.bytecode import mend_times
+from sockd.oci.credentials import Credentials
 from sockd.oci.destinations import Destinations
 from sockd.oci.http import HttpClient, default_tls
-from sockd.oci.image import OciImage
+from sockd.oci.image import OciImage, Source
 from sockd.oci.limits import Limits
-from sockd.oci.merge import apply_layers
+from sockd.oci.merge import apply_layers, unreadable_note
 from sockd.oci.reference import Kind, Reference
 from sockd.oci.sources import open_source
 from sockd.oci.unpacked import UnpackedLayers
-from sockd.plain.errors import SockdError
+from sockd.plain.errors import ImageAccessDenied, NoSuchImage, RegistryUnavailable, SockdError
 from sockd.plain.file_tree import FileTree
 
 NICE = 5
@@ -87,19 +96,17 @@ def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, t
     reference = Reference.parse(request.reference)
     if request.has_archive:
         reference = replace(reference, kind=_UPLOADED.get(reference.kind, reference.kind))
+    if request.authorities:
+        tls.load_verify_locations(cadata=request.authorities)
     destinations = Destinations(insecure_hosts=request.insecure_registries, redirect_hosts=request.redirect_hosts)
     client = HttpClient(destinations=destinations, tls=tls)
-    source = open_source(
-        reference,
-        scratch,
-        path=descriptors.archive if request.has_archive else "",
-        platform=request.platform,
-        limits=request.limits,
-        credentials=request.credentials,
-        client=client,
-    )
-    with closing(source):
-        image = source.resolve(wire.ask)
+
+    def opened(where: Reference, credentials: Credentials | None) -> Source:
+        path = descriptors.archive if request.has_archive else ""
+        settings = {"path": path, "platform": request.platform, "limits": request.limits}
+        return open_source(where, scratch, credentials=credentials, client=client, **settings)  # type: ignore[arg-type]
+
+    with _first_that_has(request, reference, opened, wire) as (source, image):
         fetching = _Fetching(image, wire)
         with closing(UnpackedLayers.fetch(source, image.layers, scratch, request.limits, fetching.report)) as layers:
             wire.progress("merging layers")
@@ -107,21 +114,23 @@ def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, t
             facts = facts_of(merged.tree, layers, image.config)
             mend_times(merged.tree, layers)
             add_mount_points(merged.tree, directories=request.directories, files=request.files, places=request.places)
-            layout = Layout.plan(merged.tree)
-            _write(layout, layers, descriptors.output, wire)
-            notes = merged.notes
+            jobs: tuple[CompileJob, ...] = ()
             if request.compiles:
                 jobs = compile_jobs(merged.tree, layers, facts, image.config, request.limits)
-                if jobs:
-                    uncompiled = Uncompiled(image.config.env, jobs)
-                    added, note = _compile(merged.tree, layers, facts, uncompiled, request.limits, descriptors, wire)
-                    notes += (note,) if note else ()
-                    if added:
-                        facts = facts_of(merged.tree, layers, image.config)
-                        layout = Layout.plan(merged.tree)
-                        os.ftruncate(descriptors.output, 0)
-                        os.lseek(descriptors.output, 0, os.SEEK_SET)
-                        _write(layout, layers, descriptors.output, wire)
+            full = with_all_bytecode(merged.tree, jobs, layers.count) if jobs else merged.tree
+            metadata_bytes = Metadata.of(full).size_bytes if jobs else 0
+            layout = Layout.plan(merged.tree, metadata_bytes=metadata_bytes)
+            _write(layout, layers, descriptors.output, wire)
+            unreadable = unreadable_note(merged.tree, *facts.owner)
+            notes = (*merged.notes, unreadable) if unreadable else merged.notes
+            if jobs:
+                uncompiled = Uncompiled(image.config.env, jobs)
+                added, note = _compile(merged.tree, layers, facts, uncompiled, request.limits, descriptors, wire)
+                notes += (note,) if note else ()
+                if added:
+                    facts = facts_of(merged.tree, layers, image.config)
+                    written, layout = layout, Layout.plan(merged.tree, metadata_bytes=metadata_bytes)
+                    _write(layout, layers, descriptors.output, wire, added_from=layout.added_from(written) or 0)
     return Imported(
         digest=image.digest,
         config=image.config,
@@ -131,6 +140,27 @@ def import_image(request: ImportRequest, descriptors: Descriptors, wire: Wire, t
         metadata_chunks=layout.metadata_chunks,
         notes=notes,
     )
+
+
+@contextmanager
+def _first_that_has(
+    request: ImportRequest, reference: Reference, opened: Callable[[Reference, Credentials | None], Source], wire: Wire
+) -> Iterator[tuple[Source, OciImage]]:
+    """The source of an image and what it says of it: a mirror, or the registry that the reference names.
+
+    Raises: as `Source.resolve`."""
+    if request.mirror:
+        mirror = opened(reference.at_mirror(request.mirror), request.mirror_credentials)
+        try:
+            image = mirror.resolve(wire.ask)
+        except (NoSuchImage, ImageAccessDenied, RegistryUnavailable) as error:
+            wire.progress(f"not from the mirror {request.mirror}: {error.message}")
+        else:
+            with closing(mirror):
+                yield mirror, image
+            return
+    with closing(opened(reference, request.credentials)) as source:
+        yield source, source.resolve(wire.ask)
 
 
 def _compile(
@@ -160,15 +190,24 @@ def _compile(
     return added, f"bytecode was not compiled for all of {uncompiled.sources} sources, but for {added}: {reason}"
 
 
-def _write(layout: Layout, layers: UnpackedLayers, fd: int, wire: Wire) -> None:
-    written = 0
-    for chunk in layout.chunks(layers):
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(fd, view) :]
-        written += len(chunk)
-        wire.progress(f"writing the file system: {written >> 20} of {layout.size_bytes >> 20} MB", is_often=True)
+def _write(layout: Layout, layers: UnpackedLayers, fd: int, wire: Wire, *, added_from: int = 0) -> None:
+    """Write an image, over what is there. Args: added_from: the data before is there already."""
+    at = 0
+    for chunk in layout.chunks(layers, begin=added_from):
+        if at == len(layout.metadata):
+            at = max(at, added_from)
+        _write_at(fd, chunk, at)
+        at += len(chunk)
+        wire.progress(f"writing the file system: {at >> 20} of {layout.size_bytes >> 20} MB", is_often=True)
+    os.ftruncate(fd, layout.size_bytes)
     os.fsync(fd)
+
+
+def _write_at(fd: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(fd, view, at)
+        view, at = view[count:], at + count
 
 
 class _Fetching:

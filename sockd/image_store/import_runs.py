@@ -13,9 +13,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -66,6 +66,9 @@ class ImportSettings:
     deadline_s: float
     insecure_registries: tuple[str, ...] = ()
     redirect_hosts: tuple[str, ...] = ()
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    """By registry."""
+    ca_file: Path | None = None
     docker_config: Path | None = None
     """A file with credentials, as `docker login` writes it; it need not be there."""
     memory_bytes: int = MEMORY_BYTES
@@ -175,6 +178,9 @@ class ImportRuns:
     ) -> Imported | None:
         settings = self._settings
         credentials = await in_thread(self._credentials, reference)
+        mirror = settings.mirrors.get(reference.host, "") if reference.kind == "registry" else ""
+        of_mirror = await in_thread(self._credentials, reference.at_mirror(mirror)) if mirror else None
+        authorities = await in_thread(settings.ca_file.read_text) if settings.ca_file is not None else ""
         output = os.open(directory / FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         stack.callback(os.close, output)
         stack.push_async_callback(in_thread, shutil.rmtree, directory / "scratch", True)
@@ -193,6 +199,9 @@ class ImportRuns:
             reference=str(reference),
             limits=settings.limits,
             credentials=credentials,
+            mirror=mirror,
+            mirror_credentials=of_mirror,
+            authorities=authorities,
             insecure_registries=settings.insecure_registries,
             redirect_hosts=settings.redirect_hosts,
             directories=image_base.DIRECTORIES,
@@ -203,20 +212,31 @@ class ImportRuns:
         )
 
         async def compile_sources(uncompiled: Uncompiled) -> Compiled:
-            return await self._compiled(directory, uncompiled, output, answers, progress)
+            async with process.stopped() as is_stopped:
+                return await self._compiled(directory, uncompiled, output, answers, progress, is_stopped=is_stopped)
 
         descriptors = [fd for fd in (scratch, output, archive, answers) if fd >= 0]
         return await _converse(process, request, descriptors, progress, is_wanted, compile_sources)
 
     async def _compiled(
-        self, directory: Path, uncompiled: Uncompiled, output: int, answers: int, progress: Progress
+        self,
+        directory: Path,
+        uncompiled: Uncompiled,
+        output: int,
+        answers: int,
+        progress: Progress,
+        *,
+        is_stopped: bool,
     ) -> Compiled:
+        """Args: is_stopped: the process cannot change the file system, so that it can be mounted; else a copy is."""
         if self.compile is None:
             raise msgspec.ValidationError("nothing was to be compiled")
-        copy = directory / UNCOMPILED
+        file, copy = directory / FILE, directory / UNCOMPILED
         try:
-            await in_thread(_copy, output, copy)
-            return await self.compile(copy, uncompiled, answers, progress)
+            if not is_stopped:
+                file = copy
+                await in_thread(_copy, output, copy)
+            return await self.compile(file, uncompiled, answers, progress)
         except OSError as error:
             if (trouble := passing(error)) is not None:
                 raise trouble from error
@@ -298,8 +318,8 @@ class _Lines:
 
 
 def _copy(source: int, path: Path) -> None:
-    """A copy of the file system for a mount. The import process, which strangers may have taken over, can write to its own file,
-    and the kernel expects that a mounted one does not change. The copy is a clone where the disk has clones."""
+    """A copy of the file system for a mount, where the import process cannot be stopped. Strangers may have taken it over, it can
+    write to its own file, and the kernel expects that a mounted one does not change. Disks with clones make one."""
     with open(path, "xb", opener=_private) as file:
         offset, size = 0, os.fstat(source).st_size
         while offset < size:

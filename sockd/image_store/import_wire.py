@@ -46,6 +46,11 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     platform: Platform = Platform()
     limits: Limits = Limits()
     credentials: Credentials | None = None
+    mirror: str = ""
+    """HOST[:PORT][/PATH] of the registry that is asked first."""
+    mirror_credentials: Credentials | None = None
+    authorities: str = ""
+    """Certificates (PEM) that registries are trusted by, besides the system's."""
     insecure_registries: tuple[str, ...] = ()
     redirect_hosts: tuple[str, ...] = ()
     directories: tuple[str, ...]
@@ -78,7 +83,8 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Uncompiled(msgspec.Struct, frozen=True, tag=True):
-    """The file is written, and has sources without bytecode. It is written anew if the answer has some."""
+    """The file is written, and has sources without bytecode. The process is stopped until the answer; then bytecode is added
+    behind the data that is there, and the metadata is written anew."""
 
     env: tuple[str, ...]
     """Of the image."""

@@ -95,6 +95,17 @@ def compile_jobs(
     return tuple(jobs)
 
 
+def with_all_bytecode(tree: FileTree, jobs: Sequence[CompileJob], layer: int) -> FileTree:
+    """The tree as it is if every source can be compiled; it has no data of bytecode, only its names. The other tree stays.
+
+    Args: layer: of the bytecode."""
+    full = dict(tree)
+    for job in jobs:
+        for path in (path for batch in job.batches for path in batch):
+            _put(full, path.lstrip("/"), job.cache_tag, HEADER.size, (layer, 0))
+    return full
+
+
 def add_bytecode(
     tree: FileTree,
     jobs: Sequence[CompileJob],

@@ -7,10 +7,11 @@ The control socket brings it the request, with descriptors, and messages in both
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from sockd.plain.errors import SandboxFailed
 
 MODULE = "sockd.image_store.import_process"
 LIBRARIES = ("isal", "msgspec", "zstandard")
+STOP_S = 5.0
+"""For a process to stop: until then it may be writing to the disk."""
 MEMORY_BYTES, TMP_BYTES, PIDS = 2 << 30, 1 << 20, 16
 """The memory includes the page cache of its temporary files, which the kernel writes back when there is no more."""
 
@@ -100,6 +103,21 @@ class WaitingProcess:
         self._stack.callback(writer.close)
         writer.write(encode(request))
         return reader, writer
+
+    @contextlib.asynccontextmanager
+    async def stopped(self) -> AsyncIterator[bool]:
+        """Keep it from running in the block, so that it changes none of its files; whether that is sure."""
+        cgroup = self._process.cgroup
+        cgroup.freeze_nowait()
+        try:
+            is_stopped = True
+            try:
+                await cgroup.wait_frozen(STOP_S)
+            except TimeoutError:
+                is_stopped = False
+            yield is_stopped
+        finally:
+            cgroup.thaw_nowait()
 
     async def wait(self) -> str:
         """Wait until it has ended; how it did, in words."""

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from sockd.images import base as bases
+from sockd.images.owner_maps import Owner, OwnerMaps
 from sockd.images.premade import Premade
 from sockd.images.program import Limits, Program
 from sockd.images.root import EarlyRoot, LateRoot, Root
-from sockd.images.writable_root import OwnerMaps, WritableRoot
+from sockd.images.writable_root import WritableRoot
 from sockd.kernel import mounts, pidfds, syscalls
 from sockd.kernel.syscalls import MountAttr
 from sockd.plain.errors import BadConfig
@@ -47,13 +48,13 @@ class Assembly(Protocol):
 
         Args:
             program: what will run in it; None: not known (a spare), or nothing that has code (a canary).
-            uid: on the host, of its process; who has a writable root has to have one.
+            uid: on the host, of its process: files of an image's owner are its own; 0: they stay as they are.
         Raises: OSError naming the call; then nothing stays behind."""
 
-    def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
+    def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
         """A root for the imports of a Zygote, the caller's: as a sandbox's, without code; in /proc it finds itself alone.
 
-        Raises: OSError naming the call."""
+        Args: uid: as of `create`. Raises: OSError naming the call."""
 
     def close(self) -> None:
         """Let go of everything but the roots that were made."""
@@ -76,13 +77,13 @@ class Late:
         if program is not None and program.base is not None:
             if program.writable_root:
                 return WritableRoot.over(program.base, limits, uid, self._owner_maps)
-            return LateRoot.create(program.base, limits)
-        if self._usual is not None and limits.same_tmp(self._usual):
-            return self._premade.take()
-        return LateRoot.create(self._base, limits)
+            return self._owned(LateRoot.create(program.base, limits), program.base.owner, uid)
+        is_usual = self._usual is not None and limits.same_tmp(self._usual)
+        root = self._premade.take() if is_usual else LateRoot.create(self._base, limits)
+        return self._owned(root, self._base.owner, uid)
 
-    def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
-        root = self.create(limits, None)
+    def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
+        root = self.create(limits, None, uid=uid)
         try:
             with mounts.owned(pidfds.pid_namespace(pidfd)) as namespace:
                 mounts.attach_procfs(root.fd, bases.PROC, namespace, only_own=True)
@@ -94,6 +95,17 @@ class Late:
     def close(self) -> None:
         self._premade.close()
         self._owner_maps.close()
+
+    def _owned(self, root: LateRoot, owner: Owner | None, uid: int) -> LateRoot:
+        """The same root, in which an owner's files are those of a uid."""
+        if owner is None or not uid:
+            return root
+        try:
+            mounts.map_owners(root.fd, self._owner_maps.of(uid, owner))
+        except BaseException:
+            root.close()
+            raise
+        return root
 
     def _make_usual(self) -> LateRoot:
         assert self._usual is not None
@@ -151,7 +163,7 @@ class Early:
             mounts.umount_tree(self._stage)
         return EarlyRoot(fd, program)
 
-    def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
+    def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
         return self.create(limits, None)
 
     def close(self) -> None:

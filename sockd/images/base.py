@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sockd.images.owner_maps import Owner
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.network.resolv_conf import PRIVATE_NAMESERVER
 from sockd.kernel.syscalls import MountFlag
@@ -111,6 +112,10 @@ class Tree(Protocol):
     """As of `sockd.images.root.Template`."""
 
     @property
+    def owner(self) -> Owner | None:
+        """Whose files are a sandbox's own; None: nobody's, they are the host's software."""
+
+    @property
     def path(self) -> Path:
         """Where it is mounted."""
 
@@ -128,6 +133,8 @@ class Tree(Protocol):
 
 class Base:
     """The mounted base at `path`. `close` unmounts it; so does the end of the daemon's mount namespace."""
+
+    owner = None
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -24,6 +24,7 @@ from contextlib import ExitStack
 
 from sockd.erofs.mounting import mount_image
 from sockd.images import base as bases
+from sockd.images.owner_maps import ROOT, Owner
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.syscalls import MountAttr
 from sockd.plain.errors import BadImage, ImageUnavailable
@@ -43,9 +44,11 @@ MOST_NAMES_BYTES = 1 << 20
 class ImageBase:
     """`mount`, `hold`, `let_go`. It is a `sockd.images.root.Template`."""
 
-    def __init__(self, tree: int, resolv_conf: int) -> None:
-        """Args: tree: its mount, detached; resolv_conf: that of private networks. Both are owned from now on."""
+    def __init__(self, tree: int, resolv_conf: int, owner: Owner = ROOT) -> None:
+        """Args: tree: its mount, detached; resolv_conf: that of private networks; both are owned from now on. owner: whose files
+        are a sandbox's own."""
         self.at = tree, ""
+        self.owner = owner
         self.furniture = FURNITURE
         self.resolv_conf_fd = resolv_conf
         self.holders = 0
@@ -59,19 +62,21 @@ class ImageBase:
         """Waits until it is known whether it is lost: what served its blocks may have ended a moment ago."""
 
     @classmethod
-    def mount(cls, source: str, base: bases.Base) -> ImageBase:
-        """Blocks, as it reads the image. Args: source: a path of the EROFS image; base: has what is the host's.
+    def mount(cls, source: str, base: bases.Base, owner: Owner = ROOT) -> ImageBase:
+        """Blocks, as it reads the image.
+
+        Args: source: a path of the EROFS image; base: has what is the host's; owner: whose files are a sandbox's own.
 
         Raises: DamagedImage, SandboxFailed: the kernel refuses it; BadImage: it lacks a mount point; OSError naming the call."""
         tree = mount_image(source)
         try:
-            return cls._furnished(tree, base)
+            return cls._furnished(tree, base, owner)
         except BaseException:
             os.close(tree)
             raise
 
     @classmethod
-    def _furnished(cls, tree: int, base: bases.Base) -> ImageBase:
+    def _furnished(cls, tree: int, base: bases.Base, owner: Owner) -> ImageBase:
         for path in DIRECTORIES:
             os.close(open_point(tree, path, stat.S_ISDIR))
         _attach_copy_of(f"{base.path}/dev", tree, "dev", stat.S_ISDIR)
@@ -86,7 +91,7 @@ class ImageBase:
                 copy = syscalls.open_tree(names, name, recursive=False)
                 with mounts.owned(copy):
                     _attach(copy, tree, f"etc/{name}", stat.S_ISREG)
-        return cls(tree, mounts.sealed_copy(base.private_resolv_conf))
+        return cls(tree, mounts.sealed_copy(base.private_resolv_conf), owner)
 
     def hold(self) -> None:
         """Keep it until `let_go`."""

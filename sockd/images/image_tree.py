@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sockd.images import base as bases
 from sockd.images.image_base import ImageBase
+from sockd.images.owner_maps import Owner
 from sockd.kernel import mounts, syscalls
 
 
@@ -40,6 +41,10 @@ class ImageTree:
             tree.close()
             raise
         return tree
+
+    @property
+    def owner(self) -> Owner:
+        return self.image.owner
 
     @property
     def resolv_conf_fd(self) -> int:

@@ -104,11 +104,18 @@ def mapped_copy(mount_fd: int, user_namespace: int) -> int:
     """A detached copy of a mount whose files have the owners that a user namespace maps theirs to; an fd."""
     copy = syscalls.open_tree(mount_fd, "", recursive=False)
     try:
-        syscalls.mount_setattr(copy, MountAttr.IDMAP, recursive=False, user_namespace=user_namespace)
+        map_owners(copy, user_namespace)
     except BaseException:
         os.close(copy)
         raise
     return copy
+
+
+def map_owners(mount_fd: int, user_namespace: int) -> None:
+    """Show the files of a detached mount, not of those over it, with the owners that a user namespace maps theirs to.
+
+    Raises: OSError naming the call."""
+    syscalls.mount_setattr(mount_fd, MountAttr.IDMAP, recursive=False, user_namespace=user_namespace)
 
 
 def new_overlay(lower: int, upper: int, work: int) -> int:

@@ -28,8 +28,8 @@ _TELLS_STATUS = (6, 15)
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 """_IOWR(0xFF, 11, struct pidfd_info) (since Linux 6.13; exit status since 6.15)."""
 _SIGNALLED = 128
-_ABORTED = _SIGNALLED + signal.SIGABRT
-"""How pid 1 of a namespace ends when it aborts: no signal of its own kills it (zygote/native/fork.c)."""
+"""With the number of a signal, how pid 1 of a namespace ends by one that itself has sent: none of its own kills it
+(zygote/native/fork.c). And how a handler server ends whose program was killed by one."""
 
 
 def pid_namespace(pidfd: int) -> int:
@@ -59,16 +59,21 @@ def describe_status(status: int | None) -> str:
     """A wait status in AWS's words: how the runtime exited."""
     if status is None:
         return "Runtime exited without providing a reason"
+    if number := signal_of(status):
+        return f"Runtime exited with error: signal: {signal_name(number)}"
     code = os.waitstatus_to_exitcode(status)
-    if code == _ABORTED:
-        code = -signal.SIGABRT
-    if code < 0:
-        return f"Runtime exited with error: signal: {signal_name(-code)}"
     return f"Runtime exited with error: exit status {code}" if code else "Runtime exited without providing a reason"
 
 
+def signal_of(status: int) -> int:
+    """The signal that ended a process, or its program; 0 if none did."""
+    code = os.waitstatus_to_exitcode(status)
+    number = -code if code < 0 else code - _SIGNALLED
+    return number if 0 < number < signal.NSIG else 0
+
+
 def has_exited(status: int) -> bool:
-    """Whether a process ended by itself. A handler server whose program was killed by a signal exits with 128 and its number."""
+    """Whether a process ended by itself."""
     return 0 <= os.waitstatus_to_exitcode(status) < _SIGNALLED
 
 

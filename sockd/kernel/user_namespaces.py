@@ -24,12 +24,12 @@ _WALL = 0x40000000
 """waitid(2): children that send no signal when they end, too; so no handler of SIGCHLD learns of ours."""
 
 
-def new(extents: Iterable[Extent]) -> int:
-    """A namespace with these extents as its uid and its gid map; an fd, close-on-exec. Raises: OSError naming the call."""
-    lines = "".join(f"{inside} {outside} {count}\n" for inside, outside, count in extents).encode()
+def new(uids: Iterable[Extent], gids: Iterable[Extent]) -> int:
+    """A namespace with these extents as its uid map and its gid map; an fd, close-on-exec. Raises: OSError naming the call."""
     pid = _ended_child(syscalls.CLONE_NEWUSER)
     try:
-        for name in ("uid_map", "gid_map"):
+        for name, extents in (("uid_map", uids), ("gid_map", gids)):
+            lines = "".join(f"{inside} {outside} {count}\n" for inside, outside, count in extents).encode()
             fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(fd, lines)

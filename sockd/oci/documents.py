@@ -148,21 +148,30 @@ def index_or_manifest(data: bytes, media_type: str, label: str) -> Index | Manif
 
 
 def choose(index: Index, platform: Platform, label: str) -> Descriptor:
-    """POLICY: the first manifest of the platform; a platform without a variant accepts any. Raises: BadImage."""
-    for one in index.manifests:
-        offered = one.platform or {}
-        if (offered.get("os"), offered.get("architecture")) != (platform.os, platform.architecture):
-            continue
-        if platform.variant and offered.get("variant", "") != platform.variant:
-            continue
-        return one
+    """POLICY: the first manifest of the platform; a platform without a variant accepts any, and takes the one that most machines
+    can run: without a variant, or with the lowest (amd64/v3 needs AVX2). Raises: BadImage."""
+    offers = [(one.platform or {}, one) for one in index.manifests]
+    found = [
+        (_level(str(offered.get("variant") or "")), one)
+        for offered, one in offers
+        if (offered.get("os"), offered.get("architecture")) == (platform.os, platform.architecture)
+        and (not platform.variant or offered.get("variant", "") == platform.variant)
+    ]
+    if found:
+        return min(found, key=lambda each: each[0])[1]
     unnamed = [one for one in index.manifests if one.platform is None]
     if len(unnamed) == 1 and len(index.manifests) == 1:
         return unnamed[0]  # its configuration names the platform, and is checked
-    offers = sorted({_spelled(one.platform) for one in index.manifests if one.platform} - {"unknown/unknown"})
+    spelled = sorted({_spelled(one.platform) for one in index.manifests if one.platform} - {"unknown/unknown"})
     raise BadImage(
-        f"{label} has no image for {platform}; it has {', '.join(offers)[:300] or 'none at all'}; {_built_for(platform)}"
+        f"{label} has no image for {platform}; it has {', '.join(spelled)[:300] or 'none at all'}; {_built_for(platform)}"
     )
+
+
+def _level(variant: str) -> int:
+    """The number of a variant: v1 is what all machines of the architecture can run, as is none."""
+    digits = variant.removeprefix("v")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else 1
 
 
 def _built_for(platform: Platform) -> str:

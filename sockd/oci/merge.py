@@ -4,9 +4,9 @@ Within a layer, whiteouts come first, wherever they are in the tar file: they ap
 only apply to resources in lower/parent layers", OCI Image Layer Filesystem Changeset). Then the members in their order, each
 replacing what has its path; only a directory over a directory leaves the children.
 
-A member never follows a symbolic link. In docker and containerd a layer is extracted by itself and laid over the others, so a
-directory that it implies hides a lower layer's link of that name; so it does here. A member below a link or file *of its own
-layer* is refused: an extractor would write where the link points.
+In docker and containerd a layer is extracted by itself and laid over the others. So a directory that it implies hides a lower
+layer's link of that name, and a member below a link of its own layer is where that leads: `lib -> usr/lib`, then `lib/x.so`.
+Links are followed as by a process whose root is the image's: `..` and absolute targets never leave it.
 
 Left out, each with a note: device nodes (sandboxes are nodev), set-user-ID and set-group-ID bits (nosuid), extended
 attributes other than `user.`, among them file capabilities.
@@ -23,14 +23,14 @@ from sockd.oci.limits import NAME_BYTES, Limits
 from sockd.oci.tar_members import Member, members
 from sockd.oci.unpacked import UnpackedLayers
 from sockd.plain.errors import BadImage, ImageTooLarge
-from sockd.plain.file_tree import FileTree, Inode
+from sockd.plain.file_tree import MOST_LINKS, FileTree, Inode
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 _RESERVED = ".wh..wh."
 """What AUFS kept in a directory for itself; not files of an image."""
 _KEPT_XATTRS = "user."
-CLOSED = "files that not everybody may read, so that functions cannot, as on AWS (with writable_root those of root are theirs)"
+UNREADABLE = "files that functions cannot read, as neither USER nor everybody may"
 _OF_SYSTEM = ("etc/", "root/", "usr/", "var/cache/", "var/lib/", "var/log/", "var/spool/")
 """Where distributions have such files, which functions do not miss: /etc/shadow, logs of apt."""
 _MOST_NAMED = 3
@@ -60,6 +60,10 @@ class _Node:
     @property
     def is_directory(self) -> bool:
         return stat.S_ISDIR(self.inode.mode)
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.inode.mode)
 
 
 def apply_layers(layers: UnpackedLayers, limits: Limits) -> Merged:
@@ -108,9 +112,6 @@ class _Merging:
             prefix = f"{path}/" if path else ""
             pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
         notes = [_note(what, self._counts[what], paths) for what, paths in sorted(self._left_out.items())]
-        closed = [path for path, inode in tree.items() if is_closed(inode) and not path.startswith(_OF_SYSTEM)]
-        if closed:
-            notes.append(_note(CLOSED, len(closed), [_shown(path) for path in closed[:_MOST_NAMED]]))
         return Merged(tree, tuple(notes))
 
     def _count(self, member: Member) -> None:
@@ -164,18 +165,45 @@ class _Merging:
         directory.children[name] = node
 
     def _parent(self, layer: int, parents: list[str], member: Member) -> _Node:
-        directory = self._root
-        for part in parents:
-            child = directory.children.get(part)
+        """The directory with a member: links of its own layer are followed, and what is missing is made."""
+        way, pending, links = [self._root], parents[::-1], 0
+        while pending:
+            part = pending.pop()
+            if part == "..":
+                del way[max(1, len(way) - 1) :]  # the root is its own parent
+                continue
+            child = way[-1].children.get(part)
+            if child is not None and child.is_link and child.layer == layer:
+                links += 1
+                self._follow(child.inode.target, way, pending)
+                self._check_way(member, links, len(way) + len(pending))
+                continue
             if child is None or not child.is_directory:
                 if child is not None and child.layer == layer:
-                    is_link = stat.S_ISLNK(child.inode.mode)
-                    kind, hint = ("symbolic link", ": name it by where that leads") if is_link else ("file", "")
-                    raise BadImage(f"the member {_shown(member.name)} is below a {kind} of the same layer{hint}")
+                    raise BadImage(f"the member {_shown(member.name)} is below a file of the same layer")
                 self._count(member)
-                child = directory.children[part] = _Node(_implied_directory(), layer)
-            directory = child
-        return directory
+                child = way[-1].children[part] = _Node(_implied_directory(), layer)
+            way.append(child)
+        return way[-1]
+
+    def _follow(self, target: str, way: list[_Node], pending: list[str]) -> None:
+        """Go on where a link leads.
+
+        Args: way: the directories from the root to the link; pending: what follows, the last first. Raises: BadImage."""
+        if target.startswith("/"):
+            del way[1:]
+        parts = [part for part in target.split("/") if part not in ("", ".")]
+        if "\0" in target or any(len(os.fsencode(part)) > NAME_BYTES for part in parts):
+            raise BadImage(f"a symbolic link leads to {_shown(target)}, which no file system holds")
+        pending += reversed(parts)
+
+    def _check_way(self, member: Member, links: int, depth: int) -> None:
+        if links > MOST_LINKS:
+            raise BadImage(f"the member {_shown(member.name)} is below more than {MOST_LINKS} symbolic links")
+        if depth > self._limits.max_depth:
+            raise ImageTooLarge(
+                f"links lead {_shown(member.name)} through more than {self._limits.max_depth} directories"
+            )
 
     def _inode(self, layer: int, member: Member) -> Inode:
         inode = Inode(
@@ -199,14 +227,32 @@ class _Merging:
 
     def _linked(self, member: Member) -> Inode:
         """What a hard link is a link to, of this or of a lower layer."""
-        node: _Node | None = self._root
-        for part in path_parts(member.target, self._limits):
-            node = node.children.get(part) if node is not None else None
+        node = self._found(member)
         if node is None:
             raise BadImage(f"{_shown(member.name)} is a hard link to {_shown(member.target)}, which is not there")
         if node.is_directory:
             raise BadImage(f"{_shown(member.name)} is a hard link to the directory {_shown(member.target)}")
         return node.inode
+
+    def _found(self, member: Member) -> _Node | None:
+        """The node that a hard link names: links above it are followed, a link at its end is what it names."""
+        way, links = [self._root], 0
+        pending = path_parts(member.target, self._limits)[::-1]
+        while pending:
+            part = pending.pop()
+            if part == "..":
+                del way[max(1, len(way) - 1) :]
+                continue
+            child = way[-1].children.get(part)
+            if child is None:
+                return None
+            if child.is_link and pending:
+                links += 1
+                self._follow(child.inode.target, way, pending)
+                self._check_way(member, links, len(way) + len(pending))
+                continue
+            way.append(child)
+        return way[-1]
 
     def _mode(self, member: Member) -> int:
         unwanted = stat.S_ISUID if stat.S_ISDIR(member.mode) else stat.S_ISUID | stat.S_ISGID
@@ -239,9 +285,28 @@ class _Merging:
             paths.append(_shown(member.name))
 
 
-def is_closed(inode: Inode) -> bool:
-    """Whether it is a file that others than its owner and group may not read: a sandbox's user is neither."""
-    return stat.S_ISREG(inode.mode) and not inode.mode & stat.S_IROTH
+def unreadable_note(tree: FileTree, uid: int, gid: int) -> str:
+    """The files of an image that its user, whom functions run as, may not read; a line for people, empty if there are none."""
+    closed = [
+        path
+        for path, inode in tree.items()
+        if stat.S_ISREG(inode.mode) and not may_read(inode, uid, gid) and not path.startswith(_OF_SYSTEM)
+    ]
+    return _note(UNREADABLE, len(closed), [_shown(path) for path in closed[:_MOST_NAMED]]) if closed else ""
+
+
+def may_read(inode: Inode, uid: int, gid: int) -> bool:
+    """Whether a user without capabilities may read a file: the first that he is of owner, group and others decides."""
+    if inode.uid == uid:
+        return bool(inode.mode & stat.S_IRUSR)
+    return bool(inode.mode & (stat.S_IRGRP if inode.gid == gid else stat.S_IROTH))
+
+
+def may_enter(inode: Inode, uid: int, gid: int) -> bool:
+    """As `may_read`, of what is below a directory."""
+    if inode.uid == uid:
+        return bool(inode.mode & stat.S_IXUSR)
+    return bool(inode.mode & (stat.S_IXGRP if inode.gid == gid else stat.S_IXOTH))
 
 
 def _note(what: str, count: int, paths: list[str]) -> str:

@@ -75,6 +75,13 @@ class Reference:
             case _:
                 return f"{self.kind}:{self.path}" + (f":{self.tag}" if self.tag else "")
 
+    def at_mirror(self, mirror: str) -> Reference:
+        """The same image of a registry in its mirror. Args: mirror: HOST[:PORT][/PATH]."""
+        host, _, path = mirror.partition("/")
+        return Reference(
+            "registry", host, f"{path}/{self.repository}" if path else self.repository, self.tag, self.digest
+        )
+
     def pinned(self, digest: str) -> Reference:
         """The same image by its digest; what is not in a registry has no other name."""
         if self.kind != "registry":
@@ -132,6 +139,14 @@ def _split_host(name: str) -> tuple[str, str]:
 
 def _is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
+
+
+def canonical(text: str) -> str:
+    """A reference with docker's defaults written out, so that equal ones are equal texts; what is no reference stays as it is."""
+    try:
+        return str(Reference.parse(text))
+    except BadImage:
+        return text
 
 
 def familiar(reference: Reference) -> str:

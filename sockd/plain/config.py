@@ -403,6 +403,7 @@ LEAST_CACHE_MB = 16
 """A cache of fewer chunks is none."""
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
 _REGISTRY = re.compile(r"(?:[^\s/?#@:]+|\[?[0-9A-Fa-f:.]+\]?)(?::[0-9]{1,5})?")
+_MIRROR = re.compile(rf"(?:{_REGISTRY.pattern})(?:/[a-z0-9._-]+)*")
 
 
 class ImagesConfig(Slice, frozen=True):
@@ -421,6 +422,11 @@ class ImagesConfig(Slice, frozen=True):
     docker_config: str | None = None
     """A file with credentials for registries, as `docker login` writes it: its absolute path; None: ~/.docker/config.json of the
     worker's user, if it is there."""
+    ca_file: str | None = None
+    """A file with certificates (PEM) of authorities that registries are trusted by, besides the system's: its absolute path."""
+    mirrors: dict[str, str] = {}
+    """Registries that are asked first for others' images: with "docker.io" = "mirror.internal:5000/hub", for hub/library/python.
+    What a mirror does not have, or while it does not answer, comes from the registry that the reference names."""
     insecure_registries: tuple[str, ...] = ()
     """Registries that are reached without TLS: HOST or HOST:PORT. Those on loopback may be in any case."""
     redirect_hosts: tuple[str, ...] = ()
@@ -494,6 +500,11 @@ class ImagesConfig(Slice, frozen=True):
             raise ValueError(
                 f"images.endpoint = {self.endpoint[:200]!r}: must be http://HOST[:PORT] or https://HOST[:PORT]"
             )
+        for host, mirror in self.mirrors.items():
+            if not _REGISTRY.fullmatch(host) or not _MIRROR.fullmatch(mirror):
+                raise ValueError(
+                    f"images.mirrors: {host[:200]!r} = {mirror[:200]!r} must be a registry and its mirror, HOST[:PORT][/PATH]"
+                )
         for key in ("insecure_registries", "redirect_hosts"):
             for host in getattr(self, key):
                 if not _REGISTRY.fullmatch(host):

@@ -19,6 +19,7 @@
      │   ├─ VersionFailed 422             the new version of a deploy does not start; the one before serves on
      │   └─ ResponseTooLarge
      ├─ SandboxDied 502 ── OutOfMemory    the process is gone
+     │   └─ NotTaken                      the function's program was gone before it had the request: another may serve it
      ├─ NoCapacity 503                    nothing was run; trying again may help
      │   ├─ BeingRestored            packages or an image of the function are being fetched again
      │   ├─ BuffersFull              the front's memory for bodies and answers
@@ -350,6 +351,13 @@ class SandboxDied(SockdError):
     error_type = "Runtime.ExitError"
     has_exited = False
     """Whether it is known that it ended by itself, and not by a signal."""
+
+
+class NotTaken(SandboxDied):
+    """The function's program ended before it asked for the request."""
+
+    def __init__(self) -> None:
+        super().__init__("the function's program ended before it asked the Runtime API for the request")
 
 
 class OutOfMemory(SandboxDied):

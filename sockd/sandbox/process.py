@@ -6,6 +6,7 @@ functions, requests and the channel's protocol (`sockd.sandbox.sandbox`)."""
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -198,9 +199,11 @@ class SandboxProcess:
 
     def cause_of_death(self) -> SockdError:
         """Why it ended. Only before `close`."""
-        if self.cgroup.oom_kills() > 0:
-            return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
         status = pidfds.exit_status(self.pidfd)
+        # A process of it may have been killed for memory before it ended by a fault of its own, such as a stack overflow.
+        has_crashed = status is not None and pidfds.signal_of(status) not in (0, signal.SIGKILL)
+        if self.cgroup.oom_kills() > 0 and not has_crashed:
+            return OutOfMemory(limit_bytes=self.limits.memory_bytes, peak_bytes=self.cgroup.peak_bytes())
         died = SandboxDied(pidfds.describe_status(status))
         died.has_exited = status is not None and pidfds.has_exited(status)
         return died

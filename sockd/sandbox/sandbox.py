@@ -24,6 +24,7 @@ from sockd.plain.errors import (
     InitFailed,
     InvalidEvent,
     MethodNotAllowed,
+    NotTaken,
     ResponseTooLarge,
     SandboxDied,
     SandboxFailed,
@@ -399,6 +400,16 @@ class Sandbox:
             self._awaiting(protocol.FAILED, number)
             self._finish(read_failure(body, FunctionFailed), b"", took_ns, started, is_answer=True)
 
+    def _on_untaken(self, number: int, body: bytes) -> None:
+        """The function's program has ended: the sandbox is of no use, and a request that waits may be served by another."""
+        exchange = self._exchange
+        if self.state not in (State.BUSY, State.IDLE) or (exchange is not None and exchange.stream is not None):
+            raise protocol.ProtocolError(f"UNTAKEN while {self.state.value}")
+        if exchange is None:
+            self.destroy()
+        else:
+            self._finish(NotTaken())
+
     def _on_modules(self, number: int, body: bytes) -> None:
         if self.imports is not None:
             raise protocol.ProtocolError("MODULES again")
@@ -559,6 +570,7 @@ _TAKE: dict[int, Callable[[Sandbox, int, bytes], None]] = {
     protocol.MODULES: Sandbox._on_modules,
     protocol.HEAD: Sandbox._on_head,
     protocol.CHUNK: Sandbox._on_chunk,
+    protocol.UNTAKEN: Sandbox._on_untaken,
 }
 """What is done with each kind of frame that `protocol.sandbox_limits` lets through."""
 

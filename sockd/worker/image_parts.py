@@ -8,6 +8,7 @@ from __future__ import annotations
 import configparser
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,7 @@ class ImageParts:
         self._state = state
         self._settings = store_settings(config, state)
         self._docker_config = docker_config(config)
+        self._ca_file = ca_file(config)
         self._worker = config.worker or f"{socket.gethostname() or 'worker'}.{worker_id}"
         check_parts(config, self._worker)
         self._cgroups = cgroups
@@ -72,6 +74,8 @@ class ImageParts:
             insecure_registries=config.insecure_registries,
             redirect_hosts=config.redirect_hosts,
             docker_config=self._docker_config,
+            mirrors=config.mirrors,
+            ca_file=self._ca_file,
         )
         runs = ImportRuns(settings, self._state / "tmp", self._cgroups.take, self._cgroups.give_back)
         return ChunkedImporter(
@@ -208,6 +212,21 @@ def docker_config(config: ImagesConfig) -> Path:
         raise BadConfig(f"{what}: must be an absolute path, of a file as `docker login` writes it")
     if not path.is_file():
         raise BadConfig(f"{what}: there is no such file; `docker login` writes it")
+    return path
+
+
+def ca_file(config: ImagesConfig) -> Path | None:
+    """The file with certificates of further authorities. Raises: BadConfig."""
+    if config.ca_file is None:
+        return None
+    path = Path(config.ca_file)
+    what = f"images.ca_file = {config.ca_file!r}"
+    if not path.is_absolute():
+        raise BadConfig(f"{what}: must be an absolute path, of a file with certificates (PEM)")
+    try:
+        ssl.create_default_context(cadata=path.read_text())
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise BadConfig(f"{what}: cannot be read as certificates (PEM): {error}") from None
     return path
 
 

@@ -17,7 +17,8 @@ from sockd.chunks.directory_store import DirectoryStore
 from sockd.chunks.store import ChunkStore
 from sockd.chunks.store_settings import StoreSettings
 from sockd.erofs.mounting import mount_image
-from sockd.plain.errors import Tampered
+from sockd.kernel import mounts
+from sockd.plain.errors import StorageFull, Tampered
 from sockd.plain.file_tree import FileTree
 from sockd.s3.client import Client
 from sockd.startup_profiles.profile import Profile
@@ -166,6 +167,24 @@ async def test_without_fuse_images_are_written_whole(start: Start, store: Direct
     await agent.close("image")
     await agent.close("image")
     assert not os.path.exists(first)
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_whole_image_that_the_disk_has_no_room_for_says_so(
+    start: Start, store: DirectoryStore, tmp_path: Path
+) -> None:
+    (tmp_path / "agent").mkdir()
+    mounts.mount_tmpfs(str(tmp_path / "agent"), size_bytes=len(IMAGE) // 2)
+    try:
+        agent = await start(on_demand=False)
+        words = "disk of the state directory is full; an image of 19 MB .*images.on_demand is off.*set images.on_demand = true"
+        with pytest.raises(StorageFull, match=words):
+            await agent.open(stored(IMAGE, store))
+        assert [entry.name for entry in (tmp_path / "agent").iterdir()] == ["l1"]
+        await agent.aclose()
+    finally:
+        mounts.umount_tree(str(tmp_path / "agent"))
 
 
 @pytest.mark.root

@@ -14,13 +14,14 @@ import pytest
 from rich.console import Console
 
 import sockd
+from sockd.cli.doctor import cgroup_limits, cgroup_reader, networks, probes, report
 from sockd.cli.doctor import checks as look
-from sockd.cli.doctor import networks, probes, report
 from sockd.cli.doctor.effects import effects
 from sockd.cli.doctor.image_store import image_key, image_store
 from sockd.cli.doctor.networks import NAME, private_networks
 from sockd.cli.doctor.report import Check
 from sockd.console.client import Management
+from sockd.kernel.cgroups.hierarchies import Hierarchies
 from sockd.kernel.network import network_namespaces
 from sockd.plain.config import ImagesConfig
 from tests.support.network_lab import lab
@@ -332,3 +333,21 @@ def test_networks_that_cannot_be_read_are_not_the_kernels_fault(monkeypatch: pyt
     check = networks.private_networks()
     assert check.ok is None and "pyroute2, which is not installed" in check.found
     assert check.fix.endswith("pip install pyroute2") and "CONFIG" not in check.fix
+
+
+@needs_root
+def test_limits_that_another_reader_does_not_see_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    hierarchies = Hierarchies.detect()
+    if hierarchies.memory is None or hierarchies.memory.version != 1:
+        pytest.skip("cgroupspy reads cgroups of version 1 alone")
+    fds = os.listdir("/proc/self/fd")
+    check = cgroup_limits.cgroup_limits()
+    assert check.ok and "cgroupspy reads what was set: 64 MB, 0.5 processors" in check.found
+    assert len(os.listdir("/proc/self/fd")) == len(fds)
+    assert not glob.glob(f"/sys/fs/cgroup/*/sockd-doctor-{os.getpid()}-*")
+    monkeypatch.setattr(cgroup_reader, "read", lambda *_: cgroup_reader.Limits(1 << 20, 50_000, 100_000, ()))
+    check = cgroup_limits.cgroup_limits()
+    assert check.ok is False and "cgroupspy reads 1048576 bytes and 0.5 processors" in check.found
+    monkeypatch.setattr(cgroup_limits, "find_spec", lambda name: None)
+    check = cgroup_limits.cgroup_limits()
+    assert check.ok is None and check.fix.endswith("pip install cgroupspy")

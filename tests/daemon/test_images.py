@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -258,7 +260,7 @@ def broken(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> s
     programs |= {"app/windows": "#!/bin/sh\r\necho\r\n"}
     programs |= {"closed/script": "#!/bin/sh\n", "closed/sh": b"\1\2\3\4", "app/below": "#!/closed/sh\n"}
     files = Files(plain={"app/plain": "text"}, executable=programs, closed=["closed"])
-    config = {"Entrypoint": ["/app/missing"], "Env": ["PATH=/app:/bin"]}
+    config = {"Entrypoint": ["/app/missing"], "Env": ["PATH=/app:/bin"], "User": "1234"}
     return small(daemon, tmp_path_factory.mktemp("broken"), files, config)
 
 
@@ -307,6 +309,16 @@ def test_what_is_ignored_is_said_when_it_is_deployed(daemon: RunningDaemon, imag
     lines = daemon.manage("PUT", "/functions/said", b"PK\5\6" + bytes(18), headers).body.decode()
     assert "USER app is ignored" in lines and "3.99" in lines and "VOLUME /data is ignored" in lines
     assert "readiness_path is not used" in lines
+
+
+def test_what_images_take_is_told(daemon: RunningDaemon, image: str, broken: str) -> None:
+    found = daemon.manage("GET", "/images/du").json
+    rows = {row["digest"]: row for row in found["images"]}
+    for digest in (image, broken):
+        assert 0 < rows[digest]["own_bytes"] <= rows[digest]["stored_bytes"] <= found["stored_bytes"]
+    command = [sys.executable, "-m", "sockd", "images", "du", "--state-dir", str(daemon.state)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert image.removeprefix("sha256:")[:12] in told
 
 
 def test_a_published_version_keeps_its_image(daemon: RunningDaemon, image: str, python: bytes, tmp_path: Path) -> None:

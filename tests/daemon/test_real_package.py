@@ -54,3 +54,50 @@ def test_numpy_is_imported_once_for_functions_without_network_too(real: RunningD
     assert all(answer.json[1] is True for answer in (first, *answers))
     assert min(answer.timing["init"] for answer in answers) < first.timing["init"] / 4
     assert len({answer.json[0] for answer in (first, *answers)}) == 5
+
+
+GUNICORN = """
+import os, subprocess, sys, urllib.request
+
+SERVER = [sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", "--worker-tmp-dir", "/tmp", "--pid", "/tmp/pid", "app:app"]
+
+def f(event):
+    command = SERVER + ["--user", str(event.get("user", os.getuid())), "--group", str(event.get("group", os.getgid()))]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as server:
+        log = []
+        for line in server.stderr:
+            log.append(line)
+            if "Listening at: " in line:
+                address = line.split("Listening at: ")[1].split()[0]
+            if "Booting worker" in line or "rror" in line:
+                break
+        try:
+            if "Booting worker" in line:
+                return urllib.request.urlopen(address, timeout=5).read().decode()
+            return "".join(log + server.stderr.readlines())
+        except OSError:
+            server.terminate()
+            return "".join(log + server.stderr.readlines())
+        finally:
+            server.terminate()
+"""
+GUNICORN_APP = """
+def app(environ, start_response):
+    start_response("200 OK", [("content-length", "5")])
+    return [b"hello"]
+"""
+
+
+@pytest.mark.timeout(120)
+def test_gunicorn_serves_as_the_user_that_the_sandbox_is_and_as_no_other(real: RunningDaemon) -> None:
+    """Debian's gunicorn is this version: its workers always set their uid, also to the one that they have."""
+    files = {"f.py": GUNICORN, "app.py": GUNICORN_APP, "requirements.txt": "gunicorn==20.1.0\nsetuptools<81"}
+    try:
+        real.deploy("served", files, memory_mb=256, timeout_s=20, network="none")
+    except DeployFailed as error:
+        if error.type == "Packages.Failed":
+            pytest.skip(f"no package index can be reached: {error.message}")
+        raise
+    assert real.call("served", {}) == "hello"
+    assert "OSError" in real.call("served", {"user": 33})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,17 @@ while True:
     if what == "raise":
         error = {"errorType": "ValueError", "errorMessage": "not this", "stackTrace": ["  File x, line 1\\n"]}
         ask("POST", this + "/error", json.dumps(error), {"Lambda-Runtime-Function-Error-Type": "ValueError"})
+    elif what == "panic":
+        error = {"errorType": "runtime.Panic", "errorMessage": "oh no", "stackTrace": []}
+        ask("POST", this + "/error", json.dumps(error))
+        time.sleep(event["after"])
+        print("panicked", file=sys.stderr, flush=True)
+        os._exit(2)
+    elif what == "answer and end":
+        ask("POST", this + "/response", json.dumps("answered"))
+        time.sleep(event["after"])
+        print("ended behind its answer", file=sys.stderr, flush=True)
+        os._exit(4)
     elif what == "rubbish":
         ask("POST", this + "/error", b"\\xff no json")
     elif what == "chunks":
@@ -134,6 +146,33 @@ def test_what_a_program_reports_is_an_error_of_the_function(daemon: RunningDaemo
     assert (rubbish["errorType"], rubbish["errorMessage"]) == ("Runtime.UnknownReason", "\ufffd no json")
     assert daemon.call(program, {"what": "wrong"}) == [400, 404, 404]
     assert daemon.call(program, {"n": 1})["event"] == {"n": 1}, "and it goes on"
+
+
+@pytest.mark.parametrize("after", [0, 0.1, 1.2])
+@pytest.mark.parametrize(("what", "answer"), [("panic", "runtime.Panic"), ("answer and end", "answered")])
+def test_a_program_that_ends_behind_its_answer_fails_no_other_request(
+    daemon: RunningDaemon, program: str, what: str, answer: str, after: float
+) -> None:
+    """As Go's runtime client does after a panic: 1.2 s are longer than an error waits for the next GET."""
+    for number in range(3):
+        ended = daemon.run(program, {"what": what, "after": after})
+        assert (ended.status, ended.json if ended.status == 200 else ended.json["errorType"]) == (
+            200 if answer == "answered" else 500,
+            answer,
+        )
+        innocent = daemon.run(program, {"n": number})
+        assert (innocent.status, innocent.headers["x-sockd-cold"]) == (200, "1"), innocent
+        assert innocent.json["event"] == {"n": number}
+        if (what, after) == ("answer and end", 0.1):
+            assert "ended behind its answer" in daemon.log_of(program, innocent), (
+                "what the first sandbox printed is kept"
+            )
+
+
+def test_a_sandbox_whose_program_has_panicked_is_not_kept(daemon: RunningDaemon) -> None:
+    daemon.deploy("panics", archive(), timeout_s=10)
+    daemon.run("panics", {"what": "panic", "after": 0.1})
+    daemon.when(lambda: not any(b"panics" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in daemon.pids()))
 
 
 def test_an_answer_that_fails_in_the_middle_is_an_error_of_the_function(daemon: RunningDaemon, program: str) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.code.function_config import FunctionConfig
 from sockd.functions.images import Images
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.oci.image import ImageConfig
-from sockd.plain.errors import StoreUnavailable
+from sockd.plain.errors import StoreUnavailable, UnknownImage
 
 pytestmark = pytest.mark.anyio
 
@@ -20,6 +23,9 @@ class Registry:
 
     def images(self) -> set[str]:
         return set()
+
+    def list(self) -> list[Any]:
+        return []
 
 
 class SilentStore:
@@ -67,3 +73,71 @@ async def test_images_that_were_removed_before_a_failure_are_named(most: int, wh
 async def test_a_failure_before_any_removal_is_told_as_it_is() -> None:
     with pytest.raises(StoreUnavailable, match=r"answers 503$"):
         await Images(Store(2, 0), Registry(), SilentStore()).collect()  # type: ignore[arg-type]
+
+
+class Known(ImageStore):
+    """With these images, the latest import first."""
+
+    def __init__(self, *references: str) -> None:
+        self._records = {
+            record.digest: record
+            for number, reference in enumerate(references, 1)
+            for record in [
+                ImageRecord(
+                    digest=f"sha256:{64 * str(number)}",
+                    reference=reference,
+                    config=ImageConfig(),
+                    size_bytes=1,
+                    layers=1,
+                    imported_at=float(-number),
+                )
+            ]
+        }
+
+    def is_mounted(self, digest: str) -> bool:
+        return False
+
+
+class Deploys(Registry):
+    """A function in the first image, by a short name of it."""
+
+    def deploys_in_images(self) -> list[Any]:
+        config = FunctionConfig(image="python:3.12").to_json()
+        return [SimpleNamespace(image=f"sha256:{64 * '1'}", name="f", config=config)]
+
+
+HUB = "docker.io/library/python:3.12"
+
+
+def test_a_reference_is_listed_once_with_the_image_that_it_names_now() -> None:
+    images = Images(Known(HUB, HUB, "registry.example.com/a:1"), Deploys(), SilentStore())  # type: ignore[arg-type]
+    assert [row["references"] for row in images.all()] == [
+        [HUB],
+        [f"docker.io/library/python@sha256:{64 * '2'}"],
+        ["registry.example.com/a:1"],
+    ]
+
+
+@pytest.mark.parametrize("text", ["python:3.12", "library/python:3.12", HUB, "1111"])
+def test_an_image_is_found_by_its_short_name(text: str) -> None:
+    images = Images(Known(HUB, "registry.example.com/a:1"), Deploys(), SilentStore())  # type: ignore[arg-type]
+    assert images.show(text)["digest"] == f"sha256:{64 * '1'}"
+    with pytest.raises(UnknownImage):
+        images.show("python:3.13")
+
+
+class Chunks(SilentStore):
+    """Three chunks of the first image, one of which the second has, too."""
+
+    async def chunk_names(self, record: ImageRecord) -> frozenset[bytes]:
+        return frozenset((b"a", b"b", b"c") if record.hex.startswith("1") else (b"c",))
+
+
+async def test_what_images_share_is_counted_once() -> None:
+    images = Images(Known(HUB, "registry.example.com/a:1"), Deploys(), Chunks())  # type: ignore[arg-type]
+    found = await images.disk_use()
+    assert [(row["stored_bytes"], row["own_bytes"]) for row in found["images"]] == [
+        (3 * CHUNK_BYTES, 2 * CHUNK_BYTES),
+        (CHUNK_BYTES, 0),
+    ]
+    assert found["stored_bytes"] == 3 * CHUNK_BYTES

@@ -19,6 +19,7 @@ from sockd.plain.errors import (
     ClientGone,
     ImageUnavailable,
     NoCapacity,
+    NotTaken,
     SandboxDied,
     SandboxFailed,
     SockdError,
@@ -122,6 +123,10 @@ class FakeFunction:
             beside.give_up()
             raise
 
+    def dispose(self, leased: Leased, version: object) -> None:
+        """The sandbox of a request that goes on in another."""
+        leased.sandbox.destroy()
+
     def put_back_soon(self, leased: Leased, version: object) -> None:
         self.loop.call_soon(self.leave)
         self.loop.call_soon(self.admission.hand_over)
@@ -165,6 +170,30 @@ async def test_a_warm_request_is_answered_without_a_task(function: FakeFunction)
     (outcome,) = told
     assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]"
     assert asyncio.all_tasks() == tasks
+    assert await settled(function)
+
+
+async def test_a_request_that_the_program_did_not_take_is_started_anew_once(
+    function: FakeFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = function.sandbox, FakeSandbox()
+    second.process = SimpleNamespace(image=None)  # type: ignore[attr-defined]
+
+    async def start(*_: object, **__: object) -> Leased:
+        return Leased(second, "zygote", 1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(function, "start", start)
+    _, told = begin(function)
+    assert first.done is not None
+    first.done(Reply(error=NotTaken(), log=b"of the first, "))
+    await steps()
+    assert first.state is State.DEAD and second.done is not None and not told
+    assert (function.running, function.admission.running) == (1, 1)
+    second.done(Reply(error=NotTaken(), log=b"of the second"))
+    await steps()
+    (outcome,) = told
+    assert isinstance(outcome, Outcome) and isinstance(outcome.reply.error, NotTaken)
+    assert outcome.reply.log == b"of the first, of the second" and outcome.invocation.origin == "zygote"
     assert await settled(function)
 
 

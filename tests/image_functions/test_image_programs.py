@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sockd.code.function_config import FunctionConfig
 from sockd.image_functions import image_programs
+from sockd.image_store.image_facts import ImageFacts
+from sockd.image_store.image_record import ImageRecord
 from sockd.oci.image import ImageConfig
 
 
@@ -35,6 +39,33 @@ def test_java_with_a_heap_size_of_its_own_keeps_it(option: str) -> None:
     assert command(("java",), env=of_function) == ["java", "example.Handler::handle"]
 
 
+def node_options(
+    words: tuple[str, ...], of_image: tuple[str, ...] = (), memory_mb: int = 512, **own: str
+) -> str | None:
+    config = FunctionConfig(image="i", memory_mb=memory_mb)
+    image = ImageConfig(entrypoint=words, env=of_image)
+    return image_programs.variables(config, image, own).get("NODE_OPTIONS")
+
+
+@pytest.mark.parametrize(
+    ("words", "of_image"),
+    [(("/usr/bin/node", "app.js"), ()), (("npm", "start"), ()), (("/start",), ("NODE_VERSION=22.1",))],
+)
+def test_node_is_told_the_memory_of_its_function(words: tuple[str, ...], of_image: tuple[str, ...]) -> None:
+    sizes = {memory_mb: node_options(words, of_image, memory_mb) for memory_mb in (64, 128, 512, 1024)}
+    assert sizes == {mb: f"--max-old-space-size={heap}" for mb, heap in {64: 16, 128: 64, 512: 384, 1024: 768}.items()}
+    kept = "--enable-source-maps --max-old-space-size=384"
+    assert node_options(words, (*of_image, "NODE_OPTIONS=--enable-source-maps")) == kept
+
+
+def test_node_with_a_heap_size_of_its_own_keeps_it() -> None:
+    for option in ("--max-old-space-size=99", "--max_old_space_size=99"):
+        assert node_options(("node", option, "app.js")) is None
+        assert node_options(("node",), (f"NODE_OPTIONS={option}",)) == option
+        assert node_options(("node",), NODE_OPTIONS=option) == option
+    assert node_options(("/server", "app.js")) is None, "no program of Node"
+
+
 def test_other_programs_run_as_they_are() -> None:
     assert command(("/javac", "java")) == ["/javac", "java", "example.Handler::handle"]
 
@@ -52,3 +83,42 @@ def test_an_image_that_starts_awss_client_keeps_its_words(entrypoint: tuple[str,
     config = FunctionConfig(image="i", runtime="python", handler="app.handler")
     image = ImageConfig(entrypoint=entrypoint, cmd=("app.handler",))
     assert image_programs.command(config, image) == [*entrypoint, "app.handler"]
+
+
+def noted(facts: ImageFacts, image: ImageConfig, **settings: Any) -> list[str]:
+    record = ImageRecord(
+        digest="sha256:1", reference="r", config=image, size_bytes=1, layers=1, imported_at=0.0, facts=facts
+    )
+    return image_programs.notes(record, FunctionConfig(image="i", **settings))
+
+
+SERVER = ImageConfig(entrypoint=("/server",), working_dir="/app")
+
+
+def test_what_would_fail_at_the_first_request_is_said_with_a_remedy() -> None:
+    assert noted(ImageFacts(files=9, command="/server"), SERVER) == []
+    (missing,) = noted(ImageFacts(files=9), SERVER)
+    assert "the entry point /server is no program of the image" in missing and "entrypoint = [" in missing
+    (directory,) = noted(ImageFacts(files=9, command="/server", has_working_dir=False), SERVER)
+    assert "WORKDIR /app is no directory" in directory and 'working_directory = "/"' in directory
+    (closed,) = noted(ImageFacts(files=9, command="/private/server", closed="/private"), SERVER)
+    assert "/private is closed to the user" in closed and "USER root" in closed and "chmod o+x" in closed
+
+
+def test_a_working_directory_that_every_sandbox_has_is_not_judged() -> None:
+    facts = ImageFacts(files=9, command="/server", has_working_dir=False)
+    assert noted(facts, ImageConfig(entrypoint=("/server",), working_dir="/var/task/")) == []
+
+
+def test_settings_in_the_place_of_what_would_fail_are_not_judged() -> None:
+    assert noted(ImageFacts(files=9, closed="/x"), SERVER, entrypoint=["/other"]) == []
+    facts = ImageFacts(files=9, command="/server", has_working_dir=False, closed="/app")
+    assert noted(facts, SERVER, working_directory="/") == []
+
+
+def test_a_program_that_writes_beside_tmp_is_said() -> None:
+    nginx = ImageConfig(entrypoint=("/server",), env=("NGINX_VERSION=1.29",))
+    facts = ImageFacts(files=9, command="/server")
+    (note,) = noted(facts, nginx)
+    assert "nginx writes to /var/cache/nginx and /run" in note and "writable_root = true" in note
+    assert noted(facts, nginx, writable_root=True) == []

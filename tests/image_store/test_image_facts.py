@@ -162,3 +162,17 @@ def test_links_without_end_and_interpreters_without_end_are_bounded() -> None:
     image = Image({**files, **DOCKER_S_PYTHON})
     facts = image.facts(entrypoint=("/l0",))
     assert facts.command == "" and len(facts.pythons) == 32
+
+
+def test_working_directories_and_closed_ones_are_found() -> None:
+    image = Image({"app/server": GLIBC, "home/node/app/server": GLIBC, "link": "-> home/node", "plain": b""})
+    image.tree["home/node"].mode = stat.S_IFDIR | 0o700
+    image.tree["home/node"].uid = 1000
+    image.tree["etc/passwd"] = Inode(stat.S_IFREG | 0o644)
+    for directory, is_there in {"": True, "/app": True, "/nowhere": False, "/plain": False, "/link/app": True}.items():
+        assert image.facts(working_dir=directory, user="1000").has_working_dir is is_there
+    assert image.facts(entrypoint=("/app/server",)).closed == ""
+    for command in ("/home/node/app/server", "/link/app/server"):
+        assert image.facts(entrypoint=(command,), user="1000").closed == ""
+        assert image.facts(entrypoint=(command,)).closed == command.removesuffix("/app/server")
+    assert image.facts(working_dir="/home/node/app").closed == "/home/node"

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import struct
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -23,6 +24,7 @@ from sockd.image_store.image_facts import ImageFacts
 from sockd.image_store.image_store import Progress
 from sockd.image_store.import_runs import FILE, Compile, ImportRuns, ImportSettings
 from sockd.image_store.import_wire import Compiled, Imported, Uncompiled
+from sockd.image_store.missing_bytecode import CompiledBatch
 from sockd.image_store.waiting_process import WaitingProcess
 from sockd.kernel import syscalls
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
@@ -41,6 +43,7 @@ from sockd.plain.errors import (
     SandboxFailed,
     StorageFull,
 )
+from tests.oci.test_registry import certificate
 from tests.support.oci_images import Blobs, digest, link, member, tar
 from tests.support.scripted_registry import Script, scripted_registry
 
@@ -263,6 +266,37 @@ async def test_an_import_that_needs_too_much_memory_is_refused(imports: Imports)
         await imports.run(f"{address}/team/app:v1", memory_bytes=48 << 20)
 
 
+async def test_data_of_an_image_is_written_once_when_bytecode_is_added(imports: Imports) -> None:
+    python = "opt/python/lib/python3.12"
+    data = random.Random(2).randbytes(3 << 20)
+    members = [
+        member("opt/python/bin/python3.12", b"a program", mode=0o755),
+        *(member(f"{python}/{name}.py", b"x = 1") for name in ("os", "io", "no")),
+        member("data", data),
+    ]
+    code = [b"code of the first", b"", b"code of the third"]
+    changed = b"written by nobody else"
+
+    async def compile_sources(file: Path, uncompiled: Uncompiled, answers: int, progress: Progress) -> Compiled:
+        assert file.name == FILE, "the file itself, as its process is stopped"
+        with open(file, "r+b") as image:
+            at = image.read().index(data[:100])
+            image.seek(at)
+            image.write(changed)
+        answer = b"\xcb\r\r\n" + b"".join(struct.pack("<I", len(each)) for each in code) + b"".join(code)
+        os.pwrite(answers, answer, 0)
+        return Compiled((CompiledBatch(0, 0, 0, len(answer)),))
+
+    with scripted_registry(script([tar(members)])) as address:
+        imported = await imports.run(f"{address}/team/app:v1", compile_sources=compile_sources)
+    assert imported.notes == () and imported.size_bytes == len(imports.file)
+    found = reader(imports.file)
+    assert found.read_file("data") == changed + data[len(changed) :], "what stands in the file since before"
+    cached = found.list_directory(f"{python}/__pycache__")
+    assert [found.read_file(f"{python}/__pycache__/{name}")[16:] for name in cached] == [code[0], code[2]]
+    assert cached == ["io.cpython-312.pyc", "os.cpython-312.pyc"]
+
+
 async def test_bytecode_that_a_full_disk_prevents_is_not_left_out_of_the_image(
     tmp_path: Path, pool: CgroupPool
 ) -> None:
@@ -278,6 +312,8 @@ async def test_bytecode_that_a_full_disk_prevents_is_not_left_out_of_the_image(
 
     async def compile_sources(file: Path, uncompiled: Uncompiled, answers: int, progress: Progress) -> Compiled:
         asked.append(uncompiled.sources)
+        for at in range(0, 16 << 20, 1 << 20):
+            os.pwrite(answers, bytes(1 << 20), at)
         return Compiled(reason="it is a test")
 
     disk = tmp_path / "disk"
@@ -288,12 +324,11 @@ async def test_bytecode_that_a_full_disk_prevents_is_not_left_out_of_the_image(
         with scripted_registry(script([tar(members)])) as address:
             with pytest.raises(StorageFull):
                 await imports.run(f"{address}/team/app:v1", compile_sources=compile_sources)
-            assert asked == [], "there was no room for the copy that is compiled"
             syscalls.mount(
                 "tmpfs", str(disk), "tmpfs", MountFlag.REMOUNT | MountFlag.NOSUID | MountFlag.NODEV, "size=96m"
             )
             imported = await imports.run(f"{address}/team/app:v1", compile_sources=compile_sources)
-        assert asked == [2] and imported.notes == ("bytecode was not compiled: it is a test",)
+        assert asked == [2, 2] and imported.notes == ("bytecode was not compiled: it is a test",)
     finally:
         syscalls.umount(str(disk))
 
@@ -393,3 +428,31 @@ async def test_a_process_that_waits_is_used_once_and_replaced_if_it_has_died(
         await runs.aclose()
     assert not any(each.is_alive for each in started)
     assert [each.name for each in imports.path.iterdir()] == ["image"], "their trees are unmounted"
+
+
+async def test_authorities_of_the_worker_are_trusted_besides_the_systems(imports: Imports, tmp_path: Path) -> None:
+    (tmp_path / "image").mkdir()
+    context, authority = certificate(tmp_path / "image")
+    own = tmp_path / "config.json"
+    own.write_bytes(authority.read_bytes())
+    for path in (tmp_path / "image").iterdir():
+        path.unlink()
+    with scripted_registry(script(), tls=context) as address:
+        with pytest.raises(RegistryUnavailable, match="is not valid"):
+            await imports.run(f"{address}/team/app:v1")
+        assert (await imports.run(f"{address}/team/app:v1", ca_file=own)).layers == 2
+
+
+async def test_a_mirror_is_asked_first_and_the_registry_for_what_it_does_not_have(imports: Imports) -> None:
+    origin, mirror = script(), script()
+    with scripted_registry(origin) as address, scripted_registry(mirror) as other:
+        mirrors = {address: other}
+        assert (await imports.run(f"{address}/team/app:v1", mirrors=mirrors)).layers == 2
+        assert not origin.requests and mirror.count("/v2/team/app/manifests/v1") == 1
+        mirror.manifests.clear()
+        assert (await imports.run(f"{address}/team/app:v1", mirrors=mirrors)).layers == 2
+        assert origin.count("/v2/team/app/manifests/v1") == 1
+        assert any(f"not from the mirror {other}" in line for line in imports.progress)
+    with scripted_registry(script()) as address:
+        mirrors = {address: other}  # which has ended
+        assert (await imports.run(f"{address}/team/app:v1", mirrors=mirrors)).layers == 2

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from sockd.cli.doctor import cgroup_reader
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import Cgroup, CgroupTree, Hierarchies
 
@@ -205,4 +206,24 @@ async def test_a_tree_that_is_not_there_fails_at_start(tree: CgroupTree) -> None
     pool = CgroupPool(CgroupTree(tree.hierarchies, f"{tree.name}-not-made"), 2)
     with pytest.raises(FileNotFoundError):
         await pool.start()
+    await pool.aclose()
+
+
+@on_uvloop
+async def test_another_reader_sees_the_limits_and_the_processes_of_what_the_pool_made(tree: CgroupTree) -> None:
+    """As cgroupspy reads them, which knows version 1."""
+    memory, cpu = tree.hierarchies.memory, tree.hierarchies.cpu
+    if memory is None or cpu is None or (memory.version, cpu.version) != (1, 1):
+        pytest.skip("cgroupspy reads cgroups of version 1 alone")
+    pool = CgroupPool(tree, 1)
+    await pool.start()
+    for memory_mb, cpus in ((64, 0.5), (128, 2.0)):  # the second has the first's directory
+        cgroup = pool.take()
+        cgroup.limit(memory_mb * MB, 16, cpus)
+        child = inhabit(cgroup)
+        seen = cgroup_reader.read(*(os.path.join(base, tree.name, cgroup.name) for base in (memory.base, cpu.base)))
+        assert (seen.memory_bytes, seen.cpus, seen.pids) == (memory_mb * MB, cpus, (child.pid,))
+        pool.give_back(cgroup)
+        await until_recycled(pool)
+        child.communicate()
     await pool.aclose()

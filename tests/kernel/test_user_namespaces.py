@@ -27,7 +27,7 @@ def owners_seen(extents: list[user_namespaces.Extent], owners: list[int]) -> lis
     seen = []
     with (
         owned(syscalls.new_filesystem("tmpfs", {}, MountAttr.NONE)) as tmpfs,
-        owned(user_namespaces.new(extents)) as ids,
+        owned(user_namespaces.new(extents, extents)) as ids,
     ):
         for owner in owners:
             os.mkdir(str(owner), dir_fd=tmpfs)
@@ -51,7 +51,7 @@ def test_a_map_that_the_kernel_refuses_leaves_nothing(ledger: Ledger, extents: l
     children = Path("/proc/thread-self/children")  # those that have ended, too
     before = children.read_text()
     with pytest.raises(OSError) as caught:
-        os.close(user_namespaces.new(extents))
+        os.close(user_namespaces.new(extents, extents))
     assert caught.value.errno == errno.EINVAL
     assert children.read_text() == before
     ledger.check()
@@ -62,7 +62,7 @@ def test_a_namespace_that_cannot_be_opened_leaves_nothing(
 ) -> None:
     for _ in nth_call(os, "open", error=errno.EMFILE):
         try:
-            os.close(user_namespaces.new([(0, SOMEBODY, 1)]))
+            os.close(user_namespaces.new([(0, SOMEBODY, 1)], [(0, SOMEBODY, 1)]))
         except OSError as error:
             assert error.errno == errno.EMFILE
     ledger.check()
@@ -73,7 +73,7 @@ import os, signal
 from sockd.kernel import user_namespaces
 signal.signal(signal.SIGCHLD, lambda number, frame: print("SIGCHLD"))
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
-os.close(user_namespaces.new([(0, 300_000_000, 1)]))
+os.close(user_namespaces.new([(0, 300_000_000, 1)], [(0, 300_000_000, 1)]))
 print(signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2]) == {signal.SIGUSR2})
 """
 
@@ -89,7 +89,7 @@ def test_threads_make_them_at_once() -> None:
 
     def make() -> None:
         for _ in range(count):
-            made.append(user_namespaces.new([(0, SOMEBODY, 1)]))
+            made.append(user_namespaces.new([(0, SOMEBODY, 1)], [(0, SOMEBODY, 1)]))
 
     threads = [threading.Thread(target=make) for _ in range(4)]
     for thread in threads:

@@ -17,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sockd.oci.limits import Limits
-from sockd.oci.merge import apply_layers
+from sockd.oci.merge import apply_layers, unreadable_note
 from sockd.oci.unpacked import UnpackedLayers
 from sockd.plain.errors import BadImage, ImageTooLarge
 from sockd.plain.file_tree import FileTree
@@ -138,13 +138,16 @@ def test_what_a_sandbox_cannot_use_is_left_out_with_a_note(images: Images) -> No
     assert "'bin/su'" in result.notes[1]
 
 
-def test_files_that_not_everybody_may_read_are_counted_as_they_are_in_the_end(images: Images) -> None:
+def test_files_that_neither_user_nor_everybody_may_read_are_counted_as_they_are_in_the_end(images: Images) -> None:
     below = [member("key", b"k", mode=0o600), member("etc/shadow", b"s", mode=0o640), member("own/", None, mode=0o700)]
     above = [member("key", b"k", mode=0o644), member("new", b"n", mode=0o600), member("gone", b"n", mode=0o600)]
+    above += [member("of-app", b"a", mode=0o640, uid=7, gid=8), member("not-of-app", b"a", mode=0o044, uid=7, gid=8)]
     whiteouts = [member(".wh.gone", b"")]
-    result = images.merged([tar(below), tar(above), tar(whiteouts)])[0]
-    assert len(result.notes) == 1 and result.notes[0].startswith("files that not everybody may read")
-    assert result.notes[0].endswith(": 1 ('new')")
+    tree = images.merged([tar(below), tar(above), tar(whiteouts)])[0].tree
+    words = "files that functions cannot read, as neither USER nor everybody may: "
+    assert unreadable_note(tree, 7, 0) == f"{words}2 ('new', 'not-of-app')"
+    assert unreadable_note(tree, 0, 8) == ""
+    assert unreadable_note(tree, 0, 0) == f"{words}1 ('of-app')"
 
 
 def test_names_that_are_not_utf_8_or_very_long_survive(images: Images) -> None:
@@ -156,6 +159,38 @@ def test_names_that_are_not_utf_8_or_very_long_survive(images: Images) -> None:
 
 
 @pytest.mark.parametrize(
+    ("members", "path"),
+    [
+        ([link("lib", "usr/lib"), member("lib/x.so", b"x")], "usr/lib/x.so"),
+        ([link("lib", "/usr/lib"), member("usr/lib/", None), member("lib/x.so", b"x")], "usr/lib/x.so"),
+        ([link("l", "/etc"), member("l/passwd", b"x")], "etc/passwd"),
+        ([link("l", "../../../etc"), member("l/passwd", b"x")], "etc/passwd"),
+        ([member("a/b/", None), link("a/b/l", "../../../c"), member("a/b/l/f", b"x")], "c/f"),
+        ([link("a", "b"), link("b", "./c//d"), member("a/f", b"x")], "c/d/f"),
+        ([link("a", "."), member("a/a/f", b"x")], "f"),
+        ([link("a", "/.."), member("a/f", b"x")], "f"),
+        ([member("d/f", b"x"), link("s", "d"), link("d/h", "s/f", is_hard=True)], "d/h"),
+        ([member("d/f", b"x"), link("s", "/d"), link("s/h", "/s/../s/f", is_hard=True)], None),
+        ([link("below", "elsewhere"), member("below/f", b"x")], "elsewhere/f"),
+        ([member("below/f", b"x")], "below/f"),
+    ],
+)
+def test_a_member_below_a_link_of_its_layer_is_where_that_leads_inside_the_root(
+    images: Images, members: list[tuple[tarfile.TarInfo, bytes]], path: str | None
+) -> None:
+    """As containerd and podman extract it. A link of a lower layer, `below`, is hidden by the directory."""
+    layers = [tar([link("below", "of-a-lower-layer"), member("of-a-lower-layer/", None)]), tar(members)]
+    if path is None:
+        with pytest.raises(BadImage, match="leaves its directory"):
+            images.merged(layers)
+        return
+    merged, unpacked = images.merged(layers)
+    inode = merged.tree[path]
+    assert unpacked.read(inode.layer, inode.offset, inode.size) == b"x"
+    assert "of-a-lower-layer/f" not in merged.tree
+
+
+@pytest.mark.parametrize(
     ("members", "words"),
     [
         ([member("../x", b"")], "leaves its directory"),
@@ -163,17 +198,19 @@ def test_names_that_are_not_utf_8_or_very_long_survive(images: Images) -> None:
         ([member("a/../b", b"")], "leaves its directory"),
         ([member("..", type=tarfile.DIRTYPE)], "leaves its directory"),
         ([member("/../x", b"")], "leaves its directory"),
-        (
-            [link("l", "/etc"), member("l/passwd", b"")],
-            "below a symbolic link of the same layer: name it by where that leads",
-        ),
+        ([link("l", "l"), member("l/x", b"")], "below more than 40 symbolic links"),
+        ([link("a", "b"), link("b", "a/c"), member("a/x", b"")], "below more than 40 symbolic links"),
+        ([link("l", "f"), member("f", b""), member("l/x", b"")], "below a file of the same layer"),
+        ([link("l", "n" * 256), member("l/x", b"")], "no file system holds"),
+        ([link("l", "/".join(["n"] * 300)), member("l/x", b"")], "more than 255 directories"),
+        ([link("s", "s"), link("h", "s/f", is_hard=True)], "below more than 40 symbolic links"),
         ([member("f", b""), member("f/x", b"")], "below a file of the same layer"),
         ([link("h", "nothing", is_hard=True)], "which is not there"),
         ([link("h", "../../etc/shadow", is_hard=True)], "leaves its directory"),
         ([link("h", "h", is_hard=True)], "which is not there"),
         ([link("h", "i", is_hard=True), link("i", "h", is_hard=True)], "which is not there"),
         ([member("d/"), link("h", "d", is_hard=True)], "hard link to the directory"),
-        ([link("s", "d"), member("d/f", b""), link("h", "s/f", is_hard=True)], "which is not there"),
+        ([link("s", "d"), member("d/f", b""), link("h", "s/g", is_hard=True)], "which is not there"),
         ([member("n" * 256, b"")], "no file system holds"),
         ([member("/".join(["n"] * 300), b"")], "300 parts"),
         ([member("/".join(["n" * 200] * 30), b"")], "the limit is 4095"),
@@ -270,16 +307,24 @@ def modelled(layers: list[list[tuple[str, str]]]) -> dict[str, str] | None:
         for number, (kind, path) in enumerate(layer):
             if kind in ("whiteout", "opaque"):
                 continue
-            for depth in range(1, path.count("/") + 1):
-                parent = "/".join(path.split("/")[:depth])
+            *parents, name = path.split("/")
+            place = ""
+            for part in parents:
+                parent = place + part
+                if parent in own and files[parent].startswith("-> "):
+                    parent = place + files[parent].removeprefix("-> ")
                 if files.get(parent) != "/":
                     if parent in own:
                         return None
                     files[parent] = "/"
                     own.add(parent)
+                place = f"{parent}/"
+            path = place + name
             if kind == "hard":
                 if files.get("a", "/") == "/":
                     return None
+                if path == "a":
+                    continue
                 value = files["a"]
             else:
                 value = {"file": f"{mark}{number}", "directory": "/", "link": f"-> {mark}{number}"}[kind]

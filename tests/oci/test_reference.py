@@ -97,3 +97,13 @@ def test_any_text_is_parsed_or_refused_and_the_canonical_form_is_stable(text: st
     if reference.kind == "registry":
         assert not set(reference.repository + reference.tag + reference.host) & set(" ?#%\\\"'")
         assert ".." not in reference.repository.split("/")
+
+
+def test_an_image_has_its_path_at_a_mirror() -> None:
+    digest = f"sha256:{64 * 'a'}"
+    for mirror, wanted in {
+        "mirror.internal:5000": "mirror.internal:5000/library/python:3.12",
+        "mirror.internal/hub/proxy": "mirror.internal/hub/proxy/library/python:3.12",
+    }.items():
+        assert str(Reference.parse("python:3.12").at_mirror(mirror)) == wanted
+    assert Reference.parse(f"python@{digest}").at_mirror("m:1").digest == digest

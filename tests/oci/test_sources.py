@@ -91,6 +91,23 @@ def test_an_index_leads_to_the_image_of_the_platform(tmp_path: Path) -> None:
         resolved(f"oci:{path}", tmp_path, Platform("linux", "arm64", "v8"))
 
 
+@pytest.mark.parametrize(
+    "variants", [["v3", "", "v2"], ["v3", "v1", "v2"], ["v3", "v2"], ["v2", "v10"], [""], ["v3"], ["odd", "v2"]]
+)
+def test_of_variants_the_one_that_most_machines_run_is_taken(tmp_path: Path, variants: list[str]) -> None:
+    blobs = Blobs()
+    images = {variant: blobs.image([*LAYERS, tar([member(f"of{variant}", b"")])]) for variant in variants}
+    manifests = [
+        (data, {"os": "linux", "architecture": "amd64", **({"variant": variant} if variant else {})})
+        for variant, data in images.items()
+    ]
+    path = blobs.write_layout(tmp_path / "layout", {"v1": indexed(blobs, *manifests)})
+    lowest = next(each for each in ("", "v1", "odd", "v2", "v3") if each in images)
+    assert resolved(f"oci:{path}", tmp_path).digest == digest(images[lowest])
+    if "v3" in images:
+        assert resolved(f"oci:{path}", tmp_path, Platform(variant="v3")).digest == digest(images["v3"])
+
+
 def test_indexes_of_indexes_end(tmp_path: Path) -> None:
     blobs = Blobs()
     data = blobs.image(LAYERS)

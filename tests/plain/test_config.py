@@ -58,6 +58,15 @@ def test_a_registry_that_is_no_host_and_port_is_refused(tmp_path: Path, registry
         loaded(tmp_path / "sockd.toml", f"[images]\n{key} = {json.dumps([registry])}\n")
 
 
+@pytest.mark.parametrize("mirror", ["http://x", "", "x/UPPER", "x y", "x/../y z"])
+def test_a_mirror_that_is_no_host_and_path_is_refused(tmp_path: Path, mirror: str) -> None:
+    good = {"docker.io": "mirror.internal:5000/hub/proxy", "ghcr.io": "192.0.2.1:5000"}
+    text = "".join(f'"{host}" = "{where}"\n' for host, where in good.items())
+    assert loaded(tmp_path / "sockd.toml", f"[images.mirrors]\n{text}").images.mirrors == good
+    with pytest.raises(BadConfig, match=r"images\.mirrors: .*must be a registry and its mirror, HOST\[:PORT\]"):
+        loaded(tmp_path / "sockd.toml", f'[images.mirrors]\n"docker.io" = "{mirror}"\n')
+
+
 def test_a_worker_may_have_no_cache_of_chunks_or_a_small_one(tmp_path: Path) -> None:
     for megabytes in (0, 16):
         config = loaded(tmp_path / "sockd.toml", f"[images]\ncache_mb = {megabytes}\n")

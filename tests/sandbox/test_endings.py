@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sockd.plain.errors import FunctionFailed, InitFailed, InvalidEvent, SandboxDied, SockdError
+from sockd.plain.errors import FunctionFailed, InitFailed, InvalidEvent, OutOfMemory, SandboxDied, SockdError
 from sockd.sandbox.lifecycle import State
 from sockd_zygote import protocol
 from tests.support.house import House, tells_exit_status, uids_in_use
@@ -52,6 +52,10 @@ ENDINGS = {
         "aborted"
     ),
     "import ctypes; ctypes.CDLL(None).abort()": SIGNAL.format("aborted"),
+    "import os; os.kill(os.getpid(), 15)": SIGNAL.format("terminated"),
+    "import os; os.kill(1, 10)": SIGNAL.format("user defined signal 1"),
+    "import signal; signal.raise_signal(1)": SIGNAL.format("hangup"),
+    "import signal; signal.setitimer(signal.ITIMER_REAL, 0.01); signal.sigwait([2])": SIGNAL.format("alarm clock"),
 }
 
 
@@ -238,6 +242,58 @@ def test_one_that_is_killed_from_outside_says_by_which_signal(house: House) -> N
     house.loop.call_later(0.05, lambda: os.kill(running.pid, signal.SIGKILL))
     error = running.request().error
     assert error is not None and error.message == told(SIGNAL.format("killed"))
+
+
+def test_signals_end_processes_as_on_plain_linux(house: House) -> None:
+    def handler(event: Any) -> Any:
+        import multiprocessing
+        import os
+        import signal
+        import subprocess
+        import threading
+
+        found: list[Any] = [signal.getsignal(signal.SIGTERM) is signal.SIG_DFL]
+        came: list[int] = []
+        previous = signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        found.append(came == [signal.SIGUSR1] and previous is signal.SIG_DFL)
+        child = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
+        child.start()
+        child.terminate()
+        child.join()
+        found.append(child.exitcode)
+        with subprocess.Popen(["/bin/sh", "-c", "kill -TERM $$; exit 3"]) as shell:
+            found.append(shell.wait())
+        return found
+
+    assert house.answer(handler) == [True, True, -15, -15]
+
+
+def test_a_crash_after_a_process_was_killed_for_memory_is_a_crash(house: House) -> None:
+    """As a stack overflow, in C or in a program."""
+
+    def handler(event: Any) -> Any:
+        import os
+
+        pid = os.fork()  # noqa: TID251
+        if pid == 0:
+            bytearray(1 << 30)
+        assert os.waitpid(pid, 0)[1] == 9
+        if event == "overflow":
+
+            class Deep:
+                def __repr__(self) -> str:
+                    return repr(self)
+
+            import sys
+
+            sys.setrecursionlimit(10**9)
+            repr(Deep())
+        os._exit(137)
+
+    crashed, killed = (house.reply(handler, event).error for event in ("overflow", "killed"))
+    assert type(crashed) is SandboxDied and crashed.message == told(SIGNAL.format("segmentation fault"))
+    assert type(killed) is OutOfMemory
 
 
 def test_no_core_file_is_left(house: House) -> None:

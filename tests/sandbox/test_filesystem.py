@@ -235,6 +235,36 @@ def test_it_cannot_leave_its_root(house: House) -> None:
     assert "var" in names and "home" not in names
 
 
+def test_it_may_set_the_ids_that_it_has_and_no_others(house: House) -> None:
+    def try_all(event: Any) -> Any:
+        import ctypes
+        import os
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        names = {1: ("setuid", "setgid"), 2: ("setreuid", "setregid"), 3: ("setresuid", "setresgid")}
+
+        def answers(number: int) -> list[list[int]]:
+            results = []
+            for count, calls in names.items():
+                for name in calls:
+                    ctypes.set_errno(0)
+                    results.append([getattr(libc, name)(*[number] * count), ctypes.get_errno()])
+            return results
+
+        own = os.getuid()
+        fs_ids = [call(number) for call in (libc.setfsuid, libc.setfsgid) for number in (-1, own)]
+        ctypes.set_errno(0)
+        groups = libc.setgroups(0, None), ctypes.get_errno()
+        others = [answers(number) for number in (0, 1, own + 1)]
+        return answers(own), others, fs_ids, groups, [*os.getresuid(), *os.getresgid()]
+
+    own, others, fs_ids, groups, ids = house.answer(try_all)
+    assert own == [[0, 0]] * 6
+    assert others == [[[-1, errno.EPERM]] * 6] * 3
+    assert fs_ids == [1000] * 4 and ids == [1000] * 6
+    assert groups == [-1, errno.EPERM], "as for each process without CAP_SETGID"
+
+
 def test_a_setuid_program_gives_it_nothing(house: House) -> None:
     candidates = [path for path in Path("/usr/bin").iterdir() if path.is_file() and path.stat().st_mode & stat.S_ISUID]
 

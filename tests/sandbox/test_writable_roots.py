@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -17,8 +16,9 @@ from sockd.erofs.mount_points import add_mount_points
 from sockd.images import image_base, writable_root
 from sockd.images.assembly import why_not_late
 from sockd.images.image_base import ImageBase
+from sockd.images.owner_maps import OwnerMaps
 from sockd.images.root import Root
-from sockd.images.writable_root import OwnerMaps, WritableRoot
+from sockd.images.writable_root import WritableRoot
 from sockd.kernel import mounts, syscalls, user_namespaces
 from tests.support.house import House
 from tests.support.image_files import Layers, directory, written
@@ -111,27 +111,6 @@ def test_what_stands_over_the_image_stands_over_the_overlay(house: House, image:
             there, here = os.stat(path, dir_fd=usual), os.stat(path, dir_fd=root.fd)
             assert (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino), path
         assert stat.S_ISCHR(os.stat("dev/null", dir_fd=root.fd).st_mode)
-
-
-def test_a_user_namespace_is_kept_for_each_of_the_last_uids() -> None:
-    maps = OwnerMaps()
-    ledger = Ledger()
-    first = maps.of(UID)
-    assert maps.of(UID) == first
-    for number in range(2 * writable_root.MOST_MAPS):
-        maps.of(UID + number)
-    assert len(ledger.survivors()) == writable_root.MOST_MAPS
-    maps.close()
-    maps.close()
-    ledger.check()
-
-
-def test_every_other_id_is_mapped_to_itself_once() -> None:
-    extents = writable_root.root_is(UID)
-    assert [inside == outside for inside, outside, _ in extents] == [False, True, True]
-    outside = sorted((first, first + count) for _, first, count in extents)
-    assert outside[0][0] == 1 and outside[-1][1] == 0xFFFFFFFF
-    assert all(before[1] == after[0] for before, after in itertools.pairwise(outside))
 
 
 def test_a_kernel_without_overlays_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

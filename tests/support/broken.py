@@ -104,7 +104,7 @@ def patch_native(file: str, old: str, new: str) -> None:
 def no_seccomp() -> None:
     """Every call of a handler reaches the kernel."""
     everything = compile_filter(list(NUMBERS), checks={})
-    seccomp.root_filter = seccomp.sandbox_filter = seccomp.zygote_filter = lambda: everything  # type: ignore[assignment]
+    seccomp.root_filter = seccomp.sandbox_filter = seccomp.zygote_filter = lambda *_: everything  # type: ignore[assignment]
 
 
 @breaks("shared-stdin")

@@ -65,6 +65,8 @@ class Handler:
 
     kind = b""
     """What READY says of it."""
+    has_ended = False
+    """Whether it cannot answer a further request: the function's program has ended."""
 
     def __init__(self, function: dict, target: Any) -> None:
         self._callable = target

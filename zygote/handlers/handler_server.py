@@ -29,6 +29,7 @@ from sockd_zygote.protocol import (
     NO_DETAILS,
     READY,
     RESULT,
+    UNTAKEN,
 )
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -197,6 +198,10 @@ def answer_requests(
             _native.reply(channel, kind, number, started, ended, result, stop_timing(timer))
         else:
             _native.reply(channel, kind, number, started, ended, result)
+        if handler.has_ended:
+            if kind != UNTAKEN:
+                _native.reply(channel, UNTAKEN, number, ended, ended, b"")
+            return
         if link is not None:
             initscript_link.withdraw(link)
             link = None
@@ -205,7 +210,7 @@ def answer_requests(
 def answer(
     handler: Handler, channel: int, number: int, body: bytes, started: int, max_bytes: int
 ) -> tuple[int, bytes, int]:
-    """One request: call the handler, flush what it printed; RESULT or FAILED, its body, and when it ended.
+    """One request: call the handler, flush what it printed; RESULT, FAILED or UNTAKEN, its body, and when it ended.
 
     An answer that comes piece by piece has gone out by then."""
     kind = RESULT
@@ -222,6 +227,8 @@ def answer(
             kind, result = FAILED, too_large(max_bytes)
     except SystemExit:
         raise
+    except errors.NotTaken:
+        kind, result = UNTAKEN, b""
     except BaseException as error:  # asyncio.CancelledError, too: only exiting is no failure
         end_if_forked(error)
         kind, result = FAILED, errors.describe(error)

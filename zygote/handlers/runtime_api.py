@@ -6,6 +6,9 @@
       │ POST /2018-06-01/runtime/invocation/<id>/error     → FAILED
       │ POST /2018-06-01/runtime/init/error                → FAILED instead of READY
 
+A program may end behind its answer, as Go's runtime client does after a panic. So the answer of an error waits a little for the
+next GET or the program's end; and a request that no GET took is told as UNTAKEN, for another sandbox to serve.
+
 Owns the program, the port on loopback and the threads that serve it. The network is the host's, so anybody can reach the
 port: whose connection it is, the kernel's table of sockets tells, and only those of this sandbox's uid, which no other
 sandbox has, are answered. Imported for functions with `runtime = "provided"` alone, and by the Zygotes of images' programs: in an
@@ -51,6 +54,8 @@ ERROR_TYPE, ERROR_BODY = "lambda-runtime-function-error-type", "lambda-runtime-f
 TRAILER_BYTES = 64 << 10
 TRAILERS = 100
 READY, ANSWER, ERROR, EXIT = range(4)
+SETTLE_S = 1.0
+"""How long an error that a program has posted waits for the program's next GET or its end."""
 SLOW_START_S = 2.0
 """Of a program that asks for nothing: then the log may say why."""
 
@@ -71,6 +76,10 @@ class Program(Handler):
         self._events: SimpleQueue[tuple[dict[str, str], bytes]] = SimpleQueue()
         self._current = ""
         self._asked = False
+        self._taken = False
+        """Whether the program has the current event."""
+        self._settled = threading.Event()
+        """Set while it waits for an event, and when it has ended."""
         listener = socket.create_server((LOOPBACK, 0), backlog=16)
         self.port: int = listener.getsockname()[1]
         link, fds = initscript_link.inherited()
@@ -82,7 +91,9 @@ class Program(Handler):
         self._await_ready(is_image="image" in function)
 
     def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> bytes:
-        """One event; as of a handler. Raises: errors.ReportedError, which the program reports; SystemExit when it has ended."""
+        """One event; as of a handler.
+
+        Raises: errors.ReportedError, which the program reports; errors.NotTaken, SystemExit when it has ended."""
         context = Context(self._shared, request, deadline_ns)
         self._current = context.aws_request_id
         until_ms = int(time.time() * 1000) + context.get_remaining_time_in_millis()
@@ -98,8 +109,17 @@ class Program(Handler):
         trace = os.environ.get("_X_AMZN_TRACE_ID")
         if trace:
             headers["Lambda-Runtime-Trace-Id"] = trace
+        self._taken = False
         self._events.put((headers, event))
-        return self._outcome()
+        try:
+            return self._outcome()
+        except errors.ReportedError:
+            self._settled.wait(min(SETTLE_S, context.get_remaining_time_in_millis() / 2000))
+            raise
+        except SystemExit:
+            if not self._taken:
+                raise errors.NotTaken from None
+            raise
 
     def _await_ready(self, *, is_image: bool) -> None:
         """Until the program asks for an event. The log says it of an image whose program is a web server instead: the deadline
@@ -133,7 +153,9 @@ class Program(Handler):
 
     def _wait_for(self, program: subprocess.Popen[bytes]) -> None:
         status = program.wait()
+        self.has_ended = True
         self._outcomes.put((EXIT, 128 - status if status < 0 else status))
+        self._settled.set()
 
     # -- what the program asks for, each in a thread of the server's
 
@@ -145,10 +167,13 @@ class Program(Handler):
         if not self._asked:
             self._asked = True
             self._outcomes.put((READY, b""))
+        self._settled.set()
         event = self._events.get()
         if is_gone(peer):
             self._events.put(event)
             return None
+        self._taken = True
+        self._settled.clear()
         return event
 
     def take(self, path: str, body: bytes, trailers: dict[str, str]) -> int:

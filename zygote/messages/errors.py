@@ -58,6 +58,10 @@ class ReportedError(Exception):
         self.stack = stack
 
 
+class NotTaken(Exception):
+    """The program behind the Runtime API has ended before it asked for the request."""
+
+
 ERROR_TYPES: dict[type[BaseException], str] = {
     HandlerNotFound: "Runtime.HandlerNotFound",
     MarshalError: "Runtime.MarshalError",

@@ -25,7 +25,7 @@ struct timed_header {
 };
 
 #define MODULES 7                     /* protocol.MODULES */
-#define LAST_KIND 11                  /* protocol.FRAME_NAMES */
+#define LAST_KIND 12                  /* protocol.FRAME_NAMES */
 #define SOON_NS 300000                /* the daemon's part of a spare's start takes 150 us */
 #define FRAME_MAX_BYTES (1U << 30)    /* the daemon limits payloads; this only stops a corrupted header */
 

@@ -21,7 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ABORTED 134 /* 128 + SIGABRT, as shells tell it; sockd/kernel/pidfds.py reads it */
+#define SIGNALLED 128 /* and the signal, as shells tell it; sockd/kernel/pidfds.py reads it */
 #define MESSAGE_MAX_BYTES (128 * 1024) /* protocol.CONTROL_MAX_BYTES */
 #define FORK_OP 'F'                    /* the first byte of a protocol.FORK; JSON begins with another */
 #define ANSWER_BYTES 300
@@ -269,12 +269,18 @@ static int serve(int control)
     }
 }
 
-/* SIGABRT in a child. A handler is pid 1 of its namespace, which no signal ends that has no handler (pid_namespaces(7)): without
- * this one abort(3) would go on to an instruction that faults, and its end would be taken for a segmentation fault. */
-static void end_by_abort(int number)
+/* Signals that by default end a process, but for those of faults, which end pid 1, too; SIGINT, SIGPIPE and SIGXFSZ are Python's. */
+static const int ending[] = {
+    SIGABRT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR, SIGXCPU,
+};
+
+/* Such a signal in a child. A handler is pid 1 of its namespace, which no signal ends that has no handler (pid_namespaces(7)):
+ * os.kill(os.getpid(), SIGTERM) would do nothing, and abort(3) would go on to an instruction that faults, whose end would be taken
+ * for a segmentation fault. Python finds the default, as it looks for it when it starts, and execve(2) restores it. */
+static void end_as_by_default(int number)
 {
     if (getpid() == 1)
-        _exit(ABORTED);
+        _exit(SIGNALLED + number);
     raise(number); /* SA_RESETHAND: by default it ends any other process */
 }
 
@@ -307,14 +313,17 @@ static pid_t *find_own_tid(void)
 PyObject *native_prepare(PyObject *module, PyObject *args)
 {
     const struct sigaction ignored = {.sa_handler = SIG_IGN};
-    const struct sigaction aborting = {.sa_handler = end_by_abort, .sa_flags = SA_RESETHAND | SA_NODEFER};
+    const struct sigaction by_default = {.sa_handler = end_as_by_default, .sa_flags = SA_RESETHAND | SA_NODEFER};
 
     (void)module;
     (void)args;
     /* The kernel reaps; the daemon reads exit statuses from its pidfds. Not signal.signal(): a sandbox is to find the default,
      * which it has again, where Python looks for it, too. */
-    if (sigaction(SIGCHLD, &ignored, NULL) < 0 || sigaction(SIGABRT, &aborting, NULL) < 0)
+    if (sigaction(SIGCHLD, &ignored, NULL) < 0)
         return os_error("sigaction");
+    for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
+        if (sigaction(ending[i], &by_default, NULL) < 0)
+            return os_error("sigaction");
     if (prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) < 0)
         return os_error("prctl(PR_GET_TID_ADDRESS)");
     own_tid = find_own_tid();

@@ -452,7 +452,7 @@ class ZygoteTree:
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
         """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
         parts = self._parts_of(zygote)
-        root = parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd)
+        root = parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd, uid=zygote.uids.absolute)
         try:
             return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)
         finally:

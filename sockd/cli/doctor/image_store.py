@@ -15,7 +15,7 @@ from sockd.cli.doctor.checks import GB, Check
 from sockd.plain.config import ImagesConfig
 from sockd.plain.errors import BadConfig, ChunkStoreFailed
 from sockd.plain.key_file import read_key
-from sockd.worker.image_parts import check_parts, docker_config, store_settings
+from sockd.worker.image_parts import ca_file, check_parts, docker_config, store_settings
 
 STORE, KEY = "image store", "image key"
 CONFIG_FIX = "correct [images] in the worker's configuration file"
@@ -28,6 +28,7 @@ def image_store(state_dir: Path, config: ImagesConfig | None = None) -> Check:
     try:
         settings = store_settings(config, state_dir.absolute())
         docker_config(config)
+        ca_file(config)
         check_parts(config, config.worker or "worker")
         return _directory(Path(settings.url)) if settings.is_directory else _bucket(settings)
     except BadConfig as error:

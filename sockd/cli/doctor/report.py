@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sockd.cli.doctor import checks as look
+from sockd.cli.doctor.cgroup_limits import cgroup_limits
 from sockd.cli.doctor.checks import Check
 from sockd.cli.doctor.effects import effects
 from sockd.cli.doctor.image_store import image_key, image_store
@@ -63,6 +64,7 @@ FOR_ROOT: list[Look] = [
     look.namespaces,
     look.cgroups,
     look.cgroup_moves,
+    cgroup_limits,
     look.socket_guards,
     look.packet_guard,
     private_networks,

@@ -18,6 +18,7 @@ LIBRARIES = (
         "blockbuster",
         "boto3",
         "botocore",
+        "cgroupspy",
         "cronsim",
         "grpc",
         "hypothesis",

@@ -17,7 +17,7 @@ from sockd.plain.spelling import counted, size
 
 @click.group()
 def images() -> None:
-    """List, add, inspect and remove the container images that functions run in."""
+    """List, add, inspect, measure and remove the container images that functions run in."""
 
 
 @images.command()
@@ -68,7 +68,8 @@ def add(reference: str, state_dir: Path, as_json: bool) -> None:
 @state_dir_option
 @json_option
 def inspect(image: str, state_dir: Path, as_json: bool) -> None:
-    """Show one image: by its digest or the beginning of it, a reference, or a function that runs in it."""
+    """Show one image: by its digest or the beginning of it, a reference (also a short one, as python:3.12), or a function
+    that runs in it."""
     row = Management(state_dir).get("images", image)
     if as_json:
         print_json(row)
@@ -92,6 +93,27 @@ def inspect(image: str, state_dir: Path, as_json: bool) -> None:
         echo(f"{'env':{width}}  {variable}")
     for note in row["notes"]:
         echo(f"{'note':{width}}  {note}")
+
+
+@images.command()
+@state_dir_option
+@json_option
+def du(state_dir: Path, as_json: bool) -> None:
+    """Show what the images take in the chunk store, and how much of it goes with each."""
+    found = Management(state_dir).get("images", "du")
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            _short(row["digest"]),
+            ", ".join(row["references"]),
+            *(size(row[name]) for name in ("stored_bytes", "own_bytes")),
+        )
+        for row in found["images"]
+    ]
+    print_table(("image", "references", "in the store", "of it alone"), rows)
+    say(f"{counted(len(rows), 'image')}, {size(found['stored_bytes'])}: what several share is there once")
 
 
 @images.command()

@@ -5,6 +5,7 @@
     POST   /images                   {"reference": "registry.example.com/app:1"}, with content-type application/json
     GET    /images/{image}           one of them; a digest, the beginning of one, or a reference
     DELETE /images/{image}
+    GET    /images/du                what they take in the chunk store
     POST   /images/gc                ?clear_alarms=true, ?restore=true: after an alarm of the chunk store; ?forget_worker=NAME
 
 A POST of an image streams lines of JSON, as a deploy does. Owns the temporary file of an upload.
@@ -41,6 +42,7 @@ class ImagesApi(Protocol):
     def receiving(self) -> contextlib.AbstractAsyncContextManager[None]: ...
     async def add_archive(self, path: Path, reference: str, progress: Progress) -> dict[str, Any]: ...
     async def remove(self, text: str) -> dict[str, Any]: ...
+    async def disk_use(self) -> dict[str, Any]: ...
     async def collect(self, *, clear_alarms: bool, restore: bool, forget_worker: str) -> dict[str, Any]: ...
 
 
@@ -74,6 +76,9 @@ def routes(images: ImagesApi, max_archive_bytes: int, tmp: Path) -> list[Route]:
     async def remove(request: Request) -> Response:
         return respond(json_answer(await images.remove(request.path_params["image"])))
 
+    async def disk_use(request: Request) -> Response:
+        return respond(json_answer(await images.disk_use()))
+
     async def collect(request: Request) -> Response:
         wanted = {name: request.query_params.get(name) == "true" for name in ("clear_alarms", "restore")}
         forgotten = request.query_params.get("forget_worker", "")
@@ -84,6 +89,7 @@ def routes(images: ImagesApi, max_archive_bytes: int, tmp: Path) -> list[Route]:
             ("GET", "/images", list_all),
             ("POST", "/images", add),
             ("POST", "/images/gc", collect),
+            ("GET", "/images/du", disk_use),
             ("GET", "/images/{image:path}", show),
             ("DELETE", "/images/{image:path}", remove),
         ]

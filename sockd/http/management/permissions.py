@@ -113,6 +113,7 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     ("GET", "/images"): _READ_ALL,
     ("POST", "/images"): _DEPLOY_ALL,
     ("POST", "/images/gc"): _DEPLOY_ALL,
+    ("GET", "/images/du"): _READ_ALL,
     ("GET", "/images/{image:path}"): _READ_ALL,
     ("DELETE", "/images/{image:path}"): _DEPLOY_ALL,
     ("GET", "/key"): Permission(Scope.ANY_KEY),

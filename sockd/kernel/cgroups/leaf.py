@@ -211,6 +211,12 @@ class Cgroup:
         """Stop everyone in it; they stop some microseconds later, and use no CPU until `thaw_nowait`."""
         self._population.freeze()
 
+    async def wait_frozen(self, deadline_s: float) -> None:
+        """Wait until everyone in it has stopped, after `freeze_nowait`. Raises: TimeoutError, also where nothing freezes."""
+        async with asyncio.timeout(deadline_s):
+            while not self._population.is_frozen():
+                await _next_change(self._population)
+
     def thaw_nowait(self) -> None:
         """Let everyone go on."""
         self._population.thaw()

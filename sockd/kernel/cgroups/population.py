@@ -58,6 +58,9 @@ class Population(Protocol):
     def freeze(self) -> None:
         """Stop everyone soon; asynchronous."""
 
+    def is_frozen(self) -> bool:
+        """Whether everyone has stopped; False where that cannot be told."""
+
     def thaw(self) -> None:
         """Let everyone go on."""
 
@@ -83,6 +86,9 @@ class PopulationV2:
 
     def freeze(self) -> None:
         self._files.write("cgroup.freeze", "1")
+
+    def is_frozen(self) -> bool:
+        return self._files.read_field("cgroup.events", "frozen") != 0
 
     def thaw(self) -> None:
         self._files.write("cgroup.freeze", "0")
@@ -111,6 +117,9 @@ class PopulationV1:
 
     def freeze(self) -> None:
         self._set_freezer("FROZEN")
+
+    def is_frozen(self) -> bool:
+        return bool(self._freezers) and all(files.read("freezer.state").strip() == "FROZEN" for files in self._freezers)
 
     def thaw(self) -> None:
         self._set_freezer("THAWED")

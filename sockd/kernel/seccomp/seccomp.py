@@ -187,6 +187,8 @@ _ZYGOTE_CALLS = frozenset(
     chroot sethostname setns setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capset
     """.split()
 )
+_UNCHANGED = 0xFFFFFFFF
+"""The argument -1, by which setresuid(2) and its like leave an id as it is."""
 
 # A Zygote's forks, no more: a package that is being imported, too, might clone. It would have every capability over a network
 # namespace of its own, and with them the code of netfilter, traffic control and raw sockets. So no Zygote makes one: those of
@@ -234,10 +236,30 @@ def zygote_filter() -> bytes:
 
 
 @functools.cache
-def sandbox_filter() -> bytes:
-    """What a handler sandbox loses: whatever makes a namespace or changes who it is."""
+def sandbox_filter(own_id: int) -> bytes:
+    """What a handler sandbox loses: whatever makes a namespace or changes who it is.
+
+    Args:
+        own_id: the uid and gid of the sandbox in its user namespace."""
     _require_x86_64(platform.machine())
-    return compile_restriction(_ZYGOTE_CALLS, checks={"clone": _HANDLER_CHECKS["clone"]})
+    checks = {"clone": _HANDLER_CHECKS["clone"], **_id_checks(own_id)}
+    return compile_restriction(_ZYGOTE_CALLS - checks.keys(), checks=checks)
+
+
+def _id_checks(own_id: int) -> dict[str, Switch]:
+    """The checks by which calls that change ids are allowed if they leave all ids as they are.
+
+    Programs that drop privileges at their start, such as gunicorn, set the ids that they have, which plain Linux allows without
+    a capability; it refuses setgroups(2) without CAP_SETGID. The checks are nested from the last argument to the first, so that
+    all eight calls share three of them."""
+    first = only(0, own_id, _UNCHANGED)
+    second = only(1, own_id, _UNCHANGED, then=first)
+    third = only(2, own_id, _UNCHANGED, then=second)
+    return {
+        **dict.fromkeys(("setuid", "setgid", "setfsuid", "setfsgid"), first),
+        **dict.fromkeys(("setreuid", "setregid"), second),
+        **dict.fromkeys(("setresuid", "setresgid"), third),
+    }
 
 
 @functools.cache
