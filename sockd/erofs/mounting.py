@@ -48,6 +48,8 @@ def why_no_images(directory: Path) -> str:
             image.write(layout.metadata)
             image.flush()
             os.close(mount_image(f"/proc/self/fd/{image.fileno()}"))
-    except (SandboxFailed, OSError) as error:
-        return str(error)
+    except SandboxFailed as error:
+        return error.message
+    except OSError as error:
+        return error.strerror or str(error)
     return ""

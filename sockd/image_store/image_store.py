@@ -262,10 +262,19 @@ class ImageStore:
                 raise await in_thread(self._importer.storage_full) from error
             raise
 
-    async def _check_host(self) -> None:
-        """Raises: ImagesUnavailable."""
+    @property
+    def why_not(self) -> str:
+        """Why this worker runs no functions in images; empty if it does, or if nobody has tried (`try_host`)."""
+        return self._why_not or ""
+
+    async def try_host(self) -> None:
+        """Find out whether the kernel mounts images, once."""
         if self._why_not is None:
             self._why_not = await in_thread(why_no_images, self._tmp)
+
+    async def _check_host(self) -> None:
+        """Raises: ImagesUnavailable."""
+        await self.try_host()
         if self._why_not:
             raise ImagesUnavailable(f"this worker runs no functions in container images: {self._why_not}")
 

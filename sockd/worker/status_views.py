@@ -43,6 +43,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "policy": worker.config.zygote.policy,
         "initscripts": engine_state(worker),
         "networks": worker.networks.view(),
+        "images": {"stored": len(worker.images.store.all()), "why_not": worker.images.store.why_not},
         "roots": {"made": worker.assembly.kind, "spares": worker.tree.most_spares},
     }
 

@@ -210,6 +210,7 @@ class Worker:
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
         images, garbage, importer = _images(config, state, base, assembly, cgroups, stack)
+        await images.try_host()
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
         starts = Starts(handlers, tree, programs)

@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.worker import worker
 from demo.checks import FUNCTIONS, WrongAnswer, check_noop, check_page, jpeg_size
 from demo.failure import EXPECTED, check_log
+from demo.images import why_no_images
 
 PICTURE = Path(FUNCTIONS).with_name("picture.jpg")
+
+
+@pytest.mark.root
+def test_a_worker_without_images_says_why_and_the_demo_leaves_them_out() -> None:
+    with worker({"sandbox": {"roots": "early"}}) as house:
+        assert why_no_images(house).startswith("its roots are made early")
+        assert house.json("status")["images"]["stored"] == 0
 
 
 def test_the_size_of_a_jpeg_is_read_from_its_header() -> None:
