@@ -15,7 +15,7 @@ from rich.console import Console
 
 import sockd
 from sockd.cli.doctor import checks as look
-from sockd.cli.doctor import networks, probes, report
+from sockd.cli.doctor import images, networks, probes, report
 from sockd.cli.doctor.effects import effects
 from sockd.cli.doctor.image_store import image_key, image_store
 from sockd.cli.doctor.networks import NAME, private_networks
@@ -29,17 +29,27 @@ from tests.support.nobody import NOBODY, needs_nobody
 ROOT = Path(sockd.__file__).parents[1]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-WITHOUT_PIVOT_ROOT = """
+FILTERED = """
 import ctypes, os, struct, sys
 
-steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 155), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+steps = STEPS
 program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
 filter = struct.pack("H6xQ", len(steps), ctypes.addressof(program))
 if ctypes.CDLL(None).prctl(22, 2, filter, 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
     sys.exit("no filter")
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Runs a program under a filter that is Docker's default one in what matters here: pivot_root (155) is refused."""
+"""Runs a program under a filter of these steps."""
+WITHOUT_PIVOT_ROOT = FILTERED.replace(
+    "STEPS", "[(0x20, 0, 0, 0), (0x15, 0, 1, 155), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]"
+)
+"""Docker's default filter in what matters here: pivot_root (155) is refused."""
+WITHOUT_TID_ADDRESS = FILTERED.replace(
+    "STEPS",
+    "[(0x20, 0, 0, 0), (0x15, 0, 3, 157), (0x20, 0, 0, 16), (0x15, 0, 1, 40), "
+    "(0x06, 0, 0, 0x00050016), (0x06, 0, 0, 0x7FFF0000)]",
+)
+"""A kernel without CONFIG_CHECKPOINT_RESTORE: prctl (157) knows no PR_GET_TID_ADDRESS (40)."""
 
 DROPPING = """
 table ip filter {
@@ -121,6 +131,44 @@ def test_a_host_without_fuse_is_told_that_images_are_written_whole() -> None:
     assert check.ok is None
     assert check.found.startswith("images are written to the disk as a whole: ")
     assert "/dev/fuse" in check.fix
+
+
+@needs_root
+def test_a_kernel_that_does_not_send_requests_again_is_not_told_to_load_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = f"{probes.NO_RESEND}: FUSE_HAS_RESEND"
+    monkeypatch.setattr(images, "probed", lambda name, probe, fix: Check(name, False, found, fix))
+    check = images.images_on_demand()
+    assert check.ok is None and check.found.endswith(found)
+    assert check.fix == "use Linux 6.9 or newer"
+
+
+@needs_root
+def test_a_kernel_that_makes_roots_early_is_told_that_it_has_no_images(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(images, "why_not_late", lambda: "Invalid argument")
+    check = images.container_images(tmp_path)
+    assert check.ok is None and check.found == "not for functions: roots are made early: Invalid argument"
+    assert check.fix.startswith("use Linux 6.18")
+
+
+@needs_root
+def test_an_error_of_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
+    nft = tmp_path / "nft"
+    nft.write_text("#!/bin/sh\necho 'Error: Could not process rule: Not supported' >&2\necho '^^^^' >&2\nexit 1\n")
+    nft.chmod(0o755)
+    with_this = ("unshare", "--mount", "sh", "-c", f'mount --bind {nft} "$(command -v nft)" && exec "$@"', "sh")
+    check = run('checks.probed("nft", "private_network", "")', prefix=with_this)
+    assert check.ok is False
+    assert "Could not process rule: Not supported" in check.found and "^^^^" not in check.found
+
+
+@needs_root
+def test_a_kernel_that_does_not_tell_where_thread_ids_are_is_told_its_option() -> None:
+    assert look.forks().ok
+    check = run("checks.forks()", prefix=(sys.executable, "-c", WITHOUT_TID_ADDRESS))
+    assert check.ok is False and "Invalid argument" in check.found
+    assert check.fix == "use a kernel with CONFIG_CHECKPOINT_RESTORE=y"
 
 
 @needs_root

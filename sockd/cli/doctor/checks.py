@@ -123,6 +123,11 @@ def namespaces() -> Check:
     return probed("namespaces", "sandbox_namespaces", apparmor().fix or fix)
 
 
+def forks() -> Check:
+    """Whether a Zygote can fork: it asks the kernel where its thread's id is kept, which few kernels leave out."""
+    return probed("forks", "thread_id_address", "use a kernel with CONFIG_CHECKPOINT_RESTORE=y")
+
+
 def user_namespaces() -> Check:
     """The limit of user namespaces: each sandbox and Zygote needs one."""
     most = _read_int("/proc/sys/user/max_user_namespaces")

@@ -9,6 +9,7 @@ entered. Exit status 0 means yes; otherwise the last line of stderr is the kerne
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import socket
 import sys
@@ -31,6 +32,7 @@ from sockd_zygote import linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
 NOBODY = 65534
+NO_RESEND = "the kernel does not send requests again"
 _SANDBOX_NAMESPACES = _CLONE_NEWUSER | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
 
@@ -126,9 +128,15 @@ def fuse_mount() -> None:
     mount = FuseMount.open(threads=2)
     try:
         if not mount.can_resend:
-            raise OSError("the kernel does not send requests again (FUSE_HAS_RESEND, Linux 6.9)")
+            raise OSError(f"{NO_RESEND}: FUSE_HAS_RESEND")
     finally:
         mount.close()
+
+
+def thread_id_address() -> None:
+    """Ask where the kernel clears this thread's id: each fork of a Zygote keeps that place (zygote/native/fork.c)."""
+    address = ctypes.c_void_p()
+    syscalls.prctl(syscalls.PR_GET_TID_ADDRESS, ctypes.addressof(address))
 
 
 PROBES: dict[str, Callable[[], None]] = {
@@ -137,6 +145,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "fuse_mount": fuse_mount,
     "host_files": host_files,
     "sandbox_namespaces": sandbox_namespaces,
+    "thread_id_address": thread_id_address,
     "private_network": private_network,
 }
 
@@ -151,4 +160,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except OSError as error:
-        sys.exit(str(error))
+        sys.exit(str(error).partition("\n")[0])  # nft(8) quotes its input on further lines

@@ -61,6 +61,7 @@ FOR_ROOT: list[Look] = [
     look.roots,
     look.host_files,
     look.namespaces,
+    look.forks,
     look.cgroups,
     look.cgroup_moves,
     look.socket_guards,
