@@ -72,7 +72,7 @@ class ForeignFarm:
             cgroup = own.cgroups.take()
             stack.callback(own.cgroups.give_back, cgroup)
             try:
-                farm = await Farm.start(tree, cgroup, lambda: None)
+                farm = await Farm.start(tree, cgroup, lambda: None, own.ways)
             except (SandboxFailed, OSError) as error:
                 await raise_if_lost(image, error)
                 raise

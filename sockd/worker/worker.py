@@ -66,6 +66,7 @@ from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.network.resolv_conf import nameservers
+from sockd.kernel.ways import Ways
 from sockd.latency import favordynmods
 from sockd.latency.latency import Latency
 from sockd.networks import resolver
@@ -170,7 +171,8 @@ class Worker:
         maker = NamespaceMaker()
         stack.push_async_callback(maker.aclose)
         networks = await _networks(config, state, cgroups, budget, stack)
-        farm = await Farm.start(base, cgroups.take(), on_end)
+        ways = Ways.find(config.sandbox.kernel_release)
+        farm = await Farm.start(base, cgroups.take(), on_end, ways)
         stack.push_async_callback(farm.close)
         usual = spare_limits(config)
         assembly = open_assembly(config.sandbox.roots, base, farm.procfs, state.path / "roots", usual)
@@ -183,7 +185,7 @@ class Worker:
         answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
         pools = assembly, cgroups, budget, farm.release
         ceiling = config.sandbox.init_ceiling
-        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, init_ceiling=ceiling)
+        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, init_ceiling=ceiling, ways=ways)
         zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         walls = {network: Wall(network, networks, maker) for network in WALLED}
         uids = UidBlock.of_host(config.sandbox.base_uid + ROOT_UIDS, ROOT_UIDS)

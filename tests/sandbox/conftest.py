@@ -8,19 +8,23 @@ from collections.abc import Iterator
 import pytest
 
 from sockd.images.assembly import why_not_late
+from sockd.kernel.ways import Ways
 from tests.support.house import House, house_fixture
 from tests.support.ledger import Ledger
 
 
 @pytest.fixture(scope="session")
 def whole_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """With the roots that the kernel can do best, or with those that a test asks for."""
+    """With the roots that the kernel can do best, or with those that a test asks for; or as on an older kernel."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     roots = getattr(request, "param", "auto")
     if roots == "late" and (reason := why_not_late()):
         pytest.skip(f"roots cannot be made late here: {reason}")
-    yield from house_fixture(tmp_path_factory.mktemp("house"), roots)
+    if isinstance(roots, tuple):
+        yield from house_fixture(tmp_path_factory.mktemp("house"), ways=Ways.find(roots))
+    else:
+        yield from house_fixture(tmp_path_factory.mktemp("house"), roots)
 
 
 @pytest.fixture

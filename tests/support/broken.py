@@ -206,7 +206,7 @@ def cgroup_files() -> None:
     """A Zygote with packages is given the files with which a process is put into a cgroup."""
     original = zygote.Zygote._make_child
 
-    async def make_child(self: zygote.Zygote, *given: Any, **fields: Any) -> int:
+    async def make_child(self: zygote.Zygote, *given: Any, **fields: Any) -> zygote.Child:
         is_root, self._is_root = self._is_root, True
         try:
             return await original(self, *given, **fields)
