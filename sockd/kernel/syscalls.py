@@ -35,6 +35,7 @@ _MOVE_MOUNT_T_EMPTY_PATH = 0x40
 _FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
 _FSCONFIG_SET_STRING, _FSCONFIG_SET_FD, _FSCONFIG_CMD_CREATE = 1, 5, 6
 
+CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -201,6 +202,11 @@ def new_filesystem(fstype: str, options: dict[str, str | int], attributes: Mount
     Args:
         options: a string is set as a string, an integer as a file descriptor."""
     context = _call(_FSOPEN, "fsopen", fstype, fstype.encode(), _FSOPEN_CLOEXEC)
+    return finish_filesystem(context, fstype, options, attributes)
+
+
+def finish_filesystem(context: int, fstype: str, options: dict[str, str | int], attributes: MountAttr) -> int:
+    """As `new_filesystem`, from a context that was opened (fsopen(2)), which is closed, whatever happens."""
     try:
         for key, value in options.items():
             if isinstance(value, int):
