@@ -52,8 +52,6 @@ class Farm:
         cgroup: Cgroup,
         ways: Ways,
     ) -> None:
-        self.procfs = -1
-        """Its /proc, a detached mount; the farm's own."""
         self._launcher = launcher
         self._wire = wire
         self._releases = releases
@@ -88,8 +86,7 @@ class Farm:
             their_releases.close()
         farm = cls(launcher, ControlWire(ours, on_end), releases, cgroup, ways)
         try:
-            ready = await farm._wire.request("ready", (), deadline_s=START_DEADLINE_S, reaps=farm.reaps)
-            (farm.procfs,) = ready.fds
+            await farm._wire.request("ready", (), deadline_s=START_DEADLINE_S, reaps=farm.reaps)
         except SandboxFailed as error:
             await farm.close()
             raise SandboxFailed("the farm did not start; run `sockd doctor`") from error
@@ -183,9 +180,6 @@ class Farm:
             self._launcher.kill()  # farm init follows by PR_SET_PDEATHSIG, and the pid namespace with it
         await self._launcher.wait()
         self._cgroup.kill_nowait()
-        procfs, self.procfs = self.procfs, -1
-        if procfs >= 0:
-            os.close(procfs)
 
 
 def farm_path(state_dir: Path) -> Path:

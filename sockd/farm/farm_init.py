@@ -86,7 +86,6 @@ def serve(control: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     flags = MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC
     syscalls.mount("proc", "/proc", "proc", flags, "hidepid=invisible")
-    procfs = syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)  # for roots that are made early
     null = os.open("/dev/null", os.O_RDWR)
     linux.drop_bounding_set(KEPT_CAPABILITIES)
     linux.keep_capabilities(KEPT_CAPABILITIES)
@@ -96,7 +95,7 @@ def serve(control: socket.socket) -> None:
         if not data:
             return
         message = protocol.decode_control(data)
-        given: tuple[int, ...] = (procfs,) if message["op"] == "ready" else ()
+        given: tuple[int, ...] = ()
         answer = {"op": "done", "id": message["id"]}
         if message["op"] == "ready" and message["reaps"]:
             orphans.watch()

@@ -6,14 +6,19 @@ Each way is tried, best first; no version of a kernel is read for it. A worker t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sockd.kernel import pidfds
+from sockd.kernel import mounts, pidfds, procfs, syscalls
+from sockd.kernel.syscalls import MountAttr
+from sockd.plain.errors import BadConfig
 
 Release = tuple[int, int]
 """(6, 18) for Linux 6.18."""
+DETACHED, ATTACHED = "detached", "attached"
+NAMESPACE, CHILD = "namespace", "child"
 PIDFD, PARENT = "pidfd", "parent"
 
 
@@ -35,16 +40,36 @@ def _always() -> str:
     return ""
 
 
+def _why_not_detached() -> str:
+    """The kernel's words if nothing can be mounted into a tree that is attached nowhere. Nothing stays behind."""
+    try:
+        with mounts.owned(syscalls.new_filesystem("tmpfs", {}, MountAttr.NONE)) as tree:
+            for name in ("source", "copy"):
+                os.mkdir(name, dir_fd=tree)
+            mounts.attach_copy(tree, tree, "copy")
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
 def _no_status() -> str:
     return "" if pidfds.tells_exit_status() else "no exit status by PIDFD_GET_INFO"
 
 
-FIRST: Release = (5, 14)
+OLDEST: Release = (5, 14)
 """The oldest kernel that sockd runs on."""
 TABLE: dict[str, tuple[Way, ...]] = {
+    "roots": (
+        Way(DETACHED, (6, 15), "detached trees", "", _why_not_detached),
+        Way(ATTACHED, OLDEST, "a mount namespace for each sandbox", "0.1 ms at each start, a descriptor", _always),
+    ),
+    "proc": (
+        Way(NAMESPACE, (6, 18), "procfs of a pid namespace", "", procfs.why_not_by_namespace),
+        Way(CHILD, OLDEST, "procfs by a child in the namespace", "0.2 ms at each start", _always),
+    ),
     "exits": (
         Way(PIDFD, (6, 15), "exit statuses by pidfds", "", _no_status),
-        Way(PARENT, FIRST, "exit statuses from the parent process", "0.1 ms at the end of a sandbox", _always),
+        Way(PARENT, OLDEST, "exit statuses from the parent process", "0.1 ms at the end of a sandbox", _always),
     ),
 }
 """Features and their ways, best first; the last of each is had everywhere."""
@@ -68,20 +93,40 @@ class Found:
 class Ways:
     """The ways of one worker."""
 
+    roots: Found
+    proc: Found
     exits: Found
 
+    def procfs(self) -> procfs.Procfs:
+        """What makes a procfs for each sandbox; the caller closes it."""
+        return procfs.ByNamespace() if self.proc.name == NAMESPACE else procfs.ByChild()
+
     @classmethod
-    def find(cls, kernel: Release | None = None) -> Ways:
-        """Try each way. Args: kernel: take none that is newer than this one; None: any."""
-        return cls(**{feature: _best(ways, kernel) for feature, ways in TABLE.items()})
+    def find(cls, kernel: Release | None = None, roots: str = "auto") -> Ways:
+        """Try each way.
+
+        Args:
+            kernel: take none that is newer than this one; None: any.
+            roots: the way of the roots (`sandbox.roots`); auto: the best.
+        Raises: BadConfig: that way cannot be had."""
+        return cls(
+            _best("roots", kernel, "" if roots == "auto" else roots), _best("proc", kernel), _best("exits", kernel)
+        )
 
 
-def _best(ways: tuple[Way, ...], kernel: Release | None) -> Found:
+def _best(feature: str, kernel: Release | None, asked: str = "") -> Found:
+    """Raises: BadConfig: the way that was asked for cannot be had."""
     reason = ""
-    for way in ways:
-        if kernel is not None and way.since > kernel:
+    for way in TABLE[feature]:
+        if asked not in ("", way.name):
+            why = f"sandbox.{feature}"
+        elif kernel is not None and way.since > kernel:
             why = "sandbox.kernel"
-        elif not (why := way.why_not()):
+        else:
+            why = way.why_not()
+        if not why:
             return Found(way, reason)
+        if way.name == asked:
+            raise BadConfig(f'sandbox.{feature} = "{asked}" is not to be had: {why}')
         reason = reason or why
     raise AssertionError("the last way is had everywhere")

@@ -144,8 +144,8 @@ class SandboxConfig(Slice, frozen=True):
     """IP sockets that all sandboxes have open together; None is half as many as the host has ephemeral ports."""
     function_sockets: int | None = None
     """Of those, what all sandboxes of one function may have; None is half of them."""
-    roots: Literal["auto", "late", "early"] = "auto"
-    """When a sandbox's root is put together; late gives spares and a /proc of one's own (`images/assembly.py`)."""
+    roots: Literal["auto", "detached", "attached"] = "auto"
+    """How a sandbox's root is made: in no mount table (Linux 6.15), or in a mount namespace of its own (any kernel)."""
     kernel: str | None = None
     """Use nothing that a newer Linux than this one has brought ("6.1"), as if the host had that one; None: all that it has. For
     tests, and to leave out what a kernel has but does wrong."""

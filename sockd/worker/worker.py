@@ -66,7 +66,7 @@ from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.network.resolv_conf import nameservers
-from sockd.kernel.ways import Ways
+from sockd.kernel.ways import DETACHED, Found, Ways
 from sockd.latency import favordynmods
 from sockd.latency.latency import Latency
 from sockd.networks import resolver
@@ -99,8 +99,8 @@ CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 PRESSURE = 0.05
 """Below this free share of the memory budget no spares are kept."""
 
-FDS_OF_SANDBOX = 8
-"""What an idle sandbox holds of the daemon's (measured, on cgroup v1 and v2 together)."""
+FDS_OF_SANDBOX = 9
+"""What an idle sandbox holds of the daemon's (measured, on cgroups v1 and v2 together): 8, and one more for an attached root."""
 FDS_OF_THE_REST = 256
 FDS_AT_ONCE = 1 << 14
 """As many as a thousand idle sandboxes and all of `http.max_connections` hold: 128 KB of the kernel's memory."""
@@ -171,14 +171,12 @@ class Worker:
         maker = NamespaceMaker()
         stack.push_async_callback(maker.aclose)
         networks = await _networks(config, state, cgroups, budget, stack)
-        ways = Ways.find(config.sandbox.kernel_release)
+        ways = Ways.find(config.sandbox.kernel_release, config.sandbox.roots)
         farm = await Farm.start(base, cgroups.take(), on_end, ways)
         stack.push_async_callback(farm.close)
         usual = spare_limits(config)
-        assembly = open_assembly(config.sandbox.roots, base, farm.procfs, state.path / "roots", usual)
+        assembly = open_assembly(ways, base, usual)
         stack.callback(assembly.close)
-        if assembly.reason:
-            _log.warning("roots are made early, so there are no spares (see `sockd doctor`): %s", assembly.reason)
         http, spawn_deadline_s = config.http, config.sandbox.spawn_deadline_s
         ends = Premade(SandboxPipes.open, SandboxPipes.close)
         stack.callback(ends.close)
@@ -186,13 +184,14 @@ class Worker:
         pools = assembly, cgroups, budget, farm.release
         ceiling = config.sandbox.init_ceiling
         parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, init_ceiling=ceiling, ways=ways)
-        zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
         walls = {network: Wall(network, networks, maker) for network in WALLED}
         uids = UidBlock.of_host(config.sandbox.base_uid + ROOT_UIDS, ROOT_UIDS)
-        foreign = ForeignFarms(parts, uids, state.path / "pythons" / "roots", usual)
+        foreign = ForeignFarms(parts, uids, usual)
         foreign.add(SCHEME, pythons)
         stack.push_async_callback(foreign.aclose)
-        tree = ZygoteTree(zygotes, parts, farm, walls, foreign, base_uid=config.sandbox.base_uid, spare_limits=usual)
+        tree = ZygoteTree(
+            config.zygote, parts, farm, walls, foreign, base_uid=config.sandbox.base_uid, spare_limits=usual
+        )
         stack.callback(tree.close)
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()
@@ -200,18 +199,20 @@ class Worker:
         packages.builds = Builder(
             config.builds, tree, state.path / "build" / "tools", max_package_mb=config.packages.max_package_mb
         )
-        learner = ImportLearner(zygotes, tree, state.path, packages.provided, open_files=config.function.open_files)
+        learner = ImportLearner(
+            config.zygote, tree, state.path, packages.provided, open_files=config.function.open_files
+        )
         stack.push_async_callback(learner.aclose)
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
         budget.make_room = partial(make_room, budget, tree, handlers)
-        verifier = _verifier(zygotes, tree, learner, handlers)
+        verifier = _verifier(config.zygote, tree, learner, handlers)
         stack.push_async_callback(verifier.aclose)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
-        images, garbage, importer = _images(config, state, base, assembly, cgroups, stack)
+        images, garbage, importer = _images(config, state, base, ways.roots, cgroups, stack)
         await images.try_host()
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
@@ -366,12 +367,12 @@ def _functions(
 
 
 def _images(
-    config: Config, state: StateDir, base: Base, assembly: Assembly, cgroups: CgroupPool, stack: AsyncExitStack
+    config: Config, state: StateDir, base: Base, roots: Found, cgroups: CgroupPool, stack: AsyncExitStack
 ) -> tuple[ImageStore, ImageGarbage, ChunkedImporter]:
     """The images of an earlier daemon, too. Nothing is started."""
     why_not = ""
-    if assembly.kind != "late":
-        why_not = f"its roots are made early, and images take Linux 6.18 ({assembly.reason or 'sandbox.roots'})"
+    if roots.name != DETACHED:
+        why_not = f"its roots are attached, and images take Linux 6.15 ({roots.reason})"
     parts = ImageParts(config.images, state.path, state.id, cgroups, config.sandbox.base_uid)
     stack.callback(parts.close)
     importer = parts.importer()

@@ -16,8 +16,8 @@ PICTURE = Path(FUNCTIONS).with_name("picture.jpg")
 
 @pytest.mark.root
 def test_a_worker_without_images_says_why_and_the_demo_leaves_them_out() -> None:
-    with worker({"sandbox": {"roots": "early"}}) as house:
-        assert why_no_images(house).startswith("its roots are made early")
+    with worker({"sandbox": {"roots": "attached"}}) as house:
+        assert why_no_images(house).startswith("its roots are attached")
         assert house.json("status")["images"]["stored"] == 0
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sockd.images.assembly import why_not_late
 from sockd.kernel import syscalls
 from sockd.kernel.mounts import owned
 from sockd.kernel.syscalls import AT_FDCWD, MountAttr, MountFlag
+from sockd.kernel.ways import Ways
 
 pytestmark = pytest.mark.root
 
@@ -33,8 +33,8 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def late() -> None:
-    """Detached trees can be mounted into and copied (Linux 6.15), and a procfs made for any namespace (6.18)."""
-    if reason := why_not_late():
+    """Detached trees can be mounted into and copied (Linux 6.15)."""
+    if reason := Ways.find().roots.reason:
         pytest.skip(f"this kernel cannot: {reason}")
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from sockd.images.assembly import why_not_late
 from sockd.kernel.ways import Ways
+from sockd.plain.errors import BadConfig
 from tests.support.house import House, house_fixture
 from tests.support.ledger import Ledger
+from tests.support.older_kernel import release
 
 
 @pytest.fixture(scope="session")
@@ -19,12 +20,13 @@ def whole_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     if os.geteuid() != 0:
         pytest.skip("needs root")
     roots = getattr(request, "param", "auto")
-    if roots == "late" and (reason := why_not_late()):
-        pytest.skip(f"roots cannot be made late here: {reason}")
-    if isinstance(roots, tuple):
-        yield from house_fixture(tmp_path_factory.mktemp("house"), ways=Ways.find(roots))
-    else:
-        yield from house_fixture(tmp_path_factory.mktemp("house"), roots)
+    try:
+        ways = (
+            Ways.find(roots) if isinstance(roots, tuple) else Ways.find(release() if roots == "auto" else None, roots)
+        )
+    except BadConfig as error:
+        pytest.skip(error.message)
+    yield from house_fixture(tmp_path_factory.mktemp("house"), ways=ways)
 
 
 @pytest.fixture

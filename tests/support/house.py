@@ -19,8 +19,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
-
 from sockd.farm.farm import Farm
 from sockd.farm.imported import Imported, ImportRequest
 from sockd.farm.namespace_maker import NamespaceMaker
@@ -44,6 +42,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox import Sandbox
 from sockd_zygote import protocol
+from tests.support import older_kernel
 
 LONGEST_S = 100.0
 """Less than a test may take."""
@@ -69,8 +68,7 @@ class House:
     def __init__(self, directory: Path, *, cgroup_pool: int = 0, roots: str = "auto", ways: Ways | None = None) -> None:
         """A pool of 0 keeps no cgroup between tests, so that a ledger sees the same before and after."""
         self.directory = directory
-        self._roots = roots
-        self.ways = ways or Ways.find()
+        self.ways = ways or Ways.find(older_kernel.release(), roots)
         self.packages = directory / "packages"
         self.packages.mkdir(parents=True)
         self.loop = EventLoop()
@@ -94,7 +92,7 @@ class House:
         """What ended by itself: "farm", or a Zygote's name."""
         self.farm = await Farm.start(self.base, self.tree.cgroup("farm"), lambda: self.ended.append("farm"), self.ways)
         self.budget = MemoryBudget(4096 * MB)
-        self.assembly = open_assembly(self._roots, self.base, self.farm.procfs, self.directory / "roots")
+        self.assembly = open_assembly(self.ways, self.base)
         pools = self.assembly, self.pool, self.budget, self.farm.release
         self.parts = Parts(*pools, MAX_ANSWER_BYTES, spawn_deadline_s=DEADLINE_S, ways=self.ways)
         self.networks = Networks(NetworkConfig(least_pool=0, pool=0), "", self.budget.reserve_nowait)
@@ -242,8 +240,6 @@ class House:
         self, source: Source | Program, *, zygote: Zygote | None = None, spare: bool = False, **options: Any
     ) -> Running:
         """A sandbox that becomes a function with its first request; there until the end of the test."""
-        if spare and not self.assembly.spares:
-            pytest.skip("without late assembly there are no spares")
         program = source if isinstance(source, Program) else self.program(source, **options)
         forking = self.fork(program.limits, zygote=zygote, program=None if spare else program)
         running = Running(self, self.run(forking), program)

@@ -22,6 +22,7 @@ import uv
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.tree import Hierarchies
+from sockd.kernel.ways import Ways
 from sockd.latency import favordynmods
 from sockd.latency.hrtick import PERIOD_NS, tick_s
 from sockd.plain.errors import SandboxFailed
@@ -54,7 +55,6 @@ UNGUARDED = "functions on the host's network can bind the worker's ports, and al
 GUARDS_FIX = (
     "use Linux 5.14 or newer with CONFIG_CGROUP_BPF=y and cgroup v2; docker run --cap-add BPF ...  # " + CONTAINERS
 )
-EARLY_FIX = "use Linux 6.18 or newer; until then there are no spares: a cold start after a pause takes 5 ms, not 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,13 @@ def kernel() -> Check:
 
 
 def roots() -> Check:
-    """Whether a sandbox's root can be completed after the fork of its process, or only before (`sandbox.roots`)."""
-    late = probed("roots", "late_root", "")
-    if late.ok:
-        return Check("roots", True, "late: with spares, and a /proc for each sandbox")
-    early = probed("roots", "early_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
-    if not early.ok:
-        return early
-    return Check("roots", None, f"early: without spares, with one /proc for all sandboxes: {late.found}", EARLY_FIX)
+    """How a sandbox's root is made (`sandbox.roots`); what any kernel has is tried, too."""
+    attached = probed("roots", "attached_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
+    if not attached.ok:
+        return attached
+    found = Ways.find().roots
+    cost = f"; {found.way.cost}: {found.reason}" if found.reason else ""
+    return Check("roots", True, f"{found.way.words}{cost}")
 
 
 def host_files() -> Check:

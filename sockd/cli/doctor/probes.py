@@ -24,6 +24,7 @@ from sockd.images import base as bases
 from sockd.images.program import Limits
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.network import network_namespaces
+from sockd.kernel.ways import OLDEST, Ways
 from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import NetworkUnavailable
@@ -36,21 +37,22 @@ NO_RESEND = "the kernel does not send requests again"
 _SANDBOX_NAMESPACES = _CLONE_NEWUSER | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
 
-def late_root() -> None:
-    """Complete a detached root that is in use (Linux 6.18)."""
-    assembly.try_late()
-
-
-def early_root() -> None:
-    """Assemble a root on a staging directory and clone it detached (Linux 5.12)."""
+def attached_root() -> None:
+    """Make a root in a mount namespace of its own, and complete it there (Linux 5.14), with a procfs of a pid namespace."""
     place = Path("/tmp")  # in a mount namespace of our own, under a tmpfs of our own
     mounts.mount_tmpfs(str(place), size_bytes=1 << 20)
     for name in (bases.CODE, bases.TMP, bases.PROC):
         (place / "base" / name).mkdir(parents=True)
+    mounts.bind_tree(str(place / "base"), str(place / "base"))
+    asyncio.run(_complete_root(place / "base"))
+
+
+async def _complete_root(path: Path) -> None:
     limits = Limits(memory_bytes=0, pids=0, cpus=0, tmp_bytes=1 << 20, tmp_inodes=16)
-    with mounts.owned(syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)) as procfs:
-        early = assembly.Early.open(bases.Base(place / "base"), procfs, place / "roots")
-    early.create(limits, None).close()
+    attached = assembly.Attached(bases.Base(path), Ways.find(OLDEST), None)
+    with mounts.owned(os.pidfd_open(os.getpid())) as pidfd:
+        attached.create_for_imports(limits, pidfd).close()
+    attached.close()
 
 
 def host_files() -> None:
@@ -140,8 +142,7 @@ def thread_id_address() -> None:
 
 
 PROBES: dict[str, Callable[[], None]] = {
-    "late_root": late_root,
-    "early_root": early_root,
+    "attached_root": attached_root,
     "fuse_mount": fuse_mount,
     "host_files": host_files,
     "sandbox_namespaces": sandbox_namespaces,
