@@ -5,7 +5,7 @@
     /etc/resolv.conf  the host's; /etc/hosts: the host's, with the sandbox's name
     /etc/passwd       the image's, with the sandbox's user; /etc/group likewise
 
-No other file of the host has a path in it. It is a detached tree: it is in no mount table, and a sandbox's root is a copy of it. The
+No other file of the host has a path in it. It is a detached tree, in no mount table, and a sandbox's root is a copy of it. The
 image's links never lead a mount elsewhere: each mount point is opened without following any.
 
 Owns the descriptors of the tree. Whoever uses it holds it, and the last one to let go closes it: a version of a function, and

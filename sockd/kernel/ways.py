@@ -56,23 +56,38 @@ def _no_status() -> str:
     return "" if pidfds.tells_exit_status() else "no exit status by PIDFD_GET_INFO"
 
 
+class Feature(NamedTuple):
+    """Something that is had in one of several ways, best first; the last is had everywhere."""
+
+    title: str
+    ways: tuple[Way, ...]
+
+
 OLDEST: Release = (5, 14)
 """The oldest kernel that sockd runs on."""
-TABLE: dict[str, tuple[Way, ...]] = {
-    "roots": (
-        Way(DETACHED, (6, 15), "detached trees", "", _why_not_detached),
-        Way(ATTACHED, OLDEST, "a mount namespace for each sandbox", "0.1 ms at each start, a descriptor", _always),
+TABLE: dict[str, Feature] = {
+    "roots": Feature(
+        "roots of sandboxes",
+        (
+            Way(DETACHED, (6, 15), "detached trees", "", _why_not_detached),
+            Way(ATTACHED, OLDEST, "a mount namespace for each sandbox", "0.1 ms at each start", _always),
+        ),
     ),
-    "proc": (
-        Way(NAMESPACE, (6, 18), "procfs of a pid namespace", "", procfs.why_not_by_namespace),
-        Way(CHILD, OLDEST, "procfs by a child in the namespace", "0.2 ms at each start", _always),
+    "proc": Feature(
+        "/proc of a sandbox",
+        (
+            Way(NAMESPACE, (6, 18), "made for its pid namespace", "", procfs.why_not_by_namespace),
+            Way(CHILD, OLDEST, "opened by a child in its pid namespace", "less than 0.1 ms at each start", _always),
+        ),
     ),
-    "exits": (
-        Way(PIDFD, (6, 15), "exit statuses by pidfds", "", _no_status),
-        Way(PARENT, OLDEST, "exit statuses from the parent process", "0.1 ms at the end of a sandbox", _always),
+    "exits": Feature(
+        "exit statuses",
+        (
+            Way(PIDFD, (6, 15), "read from pidfds", "", _no_status),
+            Way(PARENT, OLDEST, "told by the parent process", "0.1 ms when a sandbox ends by itself", _always),
+        ),
     ),
 }
-"""Features and their ways, best first; the last of each is had everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,11 @@ class Found:
         """The way's name."""
         return self.way.name
 
+    @property
+    def words(self) -> str:
+        """The way, and if it is not the best one why and what that costs, for people."""
+        return f"{self.way.words}; {self.way.cost} ({self.reason})" if self.reason else self.way.words
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:
@@ -100,6 +120,10 @@ class Ways:
     def procfs(self) -> procfs.Procfs:
         """What makes a procfs for each sandbox; the caller closes it."""
         return procfs.ByNamespace() if self.proc.name == NAMESPACE else procfs.ByChild()
+
+    def words(self) -> dict[str, str]:
+        """Each feature's way, for people."""
+        return {feature: getattr(self, feature).words for feature in TABLE}
 
     @classmethod
     def find(cls, kernel: Release | None = None, roots: str = "auto") -> Ways:
@@ -117,7 +141,7 @@ class Ways:
 def _best(feature: str, kernel: Release | None, asked: str = "") -> Found:
     """Raises: BadConfig: the way that was asked for cannot be had."""
     reason = ""
-    for way in TABLE[feature]:
+    for way in TABLE[feature].ways:
         if asked not in ("", way.name):
             why = f"sandbox.{feature}"
         elif kernel is not None and way.since > kernel:

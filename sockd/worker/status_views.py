@@ -44,7 +44,8 @@ def status(worker: Worker) -> dict[str, Any]:
         "initscripts": engine_state(worker),
         "networks": worker.networks.view(),
         "images": {"stored": len(worker.images.store.all()), "why_not": worker.images.store.why_not},
-        "roots": {"made": worker.assembly.kind, "spares": worker.tree.most_spares},
+        "spares": worker.tree.most_spares,
+        "kernel": worker.ways.words(),
     }
 
 

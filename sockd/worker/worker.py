@@ -52,7 +52,7 @@ from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.chunked_importer import ChunkedImporter
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_store import ImageStore
-from sockd.images.assembly import Assembly, open_assembly
+from sockd.images.assembly import open_assembly
 from sockd.images.base import Base, plan
 from sockd.images.ground import built, ground_on
 from sockd.images.host_pythons import SCHEME, HostPythons
@@ -122,7 +122,7 @@ class Worker:
     hierarchies: Hierarchies
     cgroups: CgroupPool
     budget: MemoryBudget
-    assembly: Assembly
+    ways: Ways
     packages: InstallCache
     tree: ZygoteTree
     learner: ImportLearner
@@ -172,6 +172,9 @@ class Worker:
         stack.push_async_callback(maker.aclose)
         networks = await _networks(config, state, cgroups, budget, stack)
         ways = Ways.find(config.sandbox.kernel_release, config.sandbox.roots)
+        for found in (ways.roots, ways.proc, ways.exits):
+            if found.reason:
+                _log.info("as this kernel is older: %s", found.words)
         farm = await Farm.start(base, cgroups.take(), on_end, ways)
         stack.push_async_callback(farm.close)
         usual = spare_limits(config)
@@ -242,7 +245,7 @@ class Worker:
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
-            *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, learner, verifier, handlers),
+            *(config, state, hierarchies, cgroups, budget, ways, packages, tree, learner, verifier, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
             *(SpaceReserve(state.path / "reserve"), networks, Images(images, functions.registry, garbage)),
         )

@@ -195,11 +195,12 @@ def test_every_probe_works_here() -> None:
 
 
 @needs_root
-def test_a_host_whose_roots_are_attached_is_told_what_that_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_kernel_is_told_its_ways_and_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look, "Ways", OlderWays)
-    check = look.roots()
-    assert check.ok
-    assert check.found == "a mount namespace for each sandbox; 0.1 ms at each start, a descriptor: sandbox.kernel"
+    for check in (look.roots(), look.proc(), look.exits()):
+        assert check.ok is None and check.found.endswith("(sandbox.kernel)"), check
+        assert check.fix.startswith("use Linux 6.1")
+    assert look.roots().found.startswith("a mount namespace for each sandbox; 0.1 ms at each start")
 
 
 def test_every_effect_on_the_host_is_listed_with_its_end_and_its_switch() -> None:

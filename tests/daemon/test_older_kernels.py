@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sockd.kernel.ways import Ways
 from tests.daemon.running import RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import at_once
@@ -24,7 +25,10 @@ def packages(index: PackageIndex) -> None:
 
 
 def test_it_says_so(daemon: RunningDaemon) -> None:
-    assert daemon.status()["roots"] == {"made": "attached", "spares": 8}
+    status = daemon.status()
+    assert status["spares"] == 8
+    assert status["kernel"] == Ways.find((6, 1)).words()
+    assert all(words.endswith("(sandbox.kernel)") for words in status["kernel"].values())
 
 
 def test_a_function_starts_from_a_spare(daemon: RunningDaemon) -> None:

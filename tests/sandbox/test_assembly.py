@@ -183,6 +183,6 @@ def test_a_way_that_cannot_be_had_is_refused_and_the_other_is_taken(monkeypatch:
 
     monkeypatch.setattr(syscalls, "move_mount", refuse)
     found = Ways.find().roots
-    assert (found.name, found.reason) == ("attached", "Invalid argument")
+    assert found.name == "attached" and found.reason.endswith("Invalid argument")
     with pytest.raises(BadConfig, match=r'sandbox.roots = "detached" .* Invalid argument'):
         Ways.find(roots="detached")

@@ -22,7 +22,7 @@ import uv
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.tree import Hierarchies
-from sockd.kernel.ways import Ways
+from sockd.kernel.ways import TABLE, Found, Ways
 from sockd.latency import favordynmods
 from sockd.latency.hrtick import PERIOD_NS, tick_s
 from sockd.plain.errors import SandboxFailed
@@ -103,12 +103,27 @@ def kernel() -> Check:
 
 def roots() -> Check:
     """How a sandbox's root is made (`sandbox.roots`); what any kernel has is tried, too."""
-    attached = probed("roots", "attached_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
+    attached = probed(TABLE["roots"].title, "attached_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
     if not attached.ok:
         return attached
-    found = Ways.find().roots
-    cost = f"; {found.way.cost}: {found.reason}" if found.reason else ""
-    return Check("roots", True, f"{found.way.words}{cost}")
+    return _way("roots")
+
+
+def proc() -> Check:
+    """How a sandbox has a /proc of its own."""
+    return _way("proc")
+
+
+def exits() -> Check:
+    """How it is known how a function ended."""
+    return _way("exits")
+
+
+def _way(feature: str) -> Check:
+    found: Found = getattr(Ways.find(), feature)
+    newer = TABLE[feature].ways[0].since
+    fix = f"use Linux {newer[0]}.{newer[1]} or newer" if found.reason else ""
+    return Check(TABLE[feature].title, None if found.reason else True, found.words, fix)
 
 
 def host_files() -> Check:
