@@ -37,7 +37,7 @@ class ByNamespace:
     def new(self, pidfd: int, *, only_own: bool = False) -> int:
         namespace = pidfds.pid_namespace(pidfd)
         try:
-            options: dict[str, str | int] = {"pidns": namespace, **(ONLY_OWN if only_own else {})}
+            options: syscalls.FileSystemOptions = {"pidns": namespace, **(ONLY_OWN if only_own else {})}
             return syscalls.new_filesystem("proc", options, ATTRIBUTES)
         finally:
             os.close(namespace)
@@ -61,7 +61,7 @@ class ByChild:
             self._drain()
             raise OSError(error.errno, f"fsopen in a pid namespace: {error.strerror}", "proc") from None
         _, (context,) = descriptor_passing.receive(self._ours, 1, 1)
-        return syscalls.finish_filesystem(context, "proc", dict(ONLY_OWN) if only_own else {}, ATTRIBUTES)
+        return syscalls.finish_filesystem(context, "proc", ONLY_OWN if only_own else {}, ATTRIBUTES)
 
     def close(self) -> None:
         """Safe to call twice."""

@@ -185,7 +185,7 @@ def test_a_context_that_cannot_be_made_leaves_no_descriptor() -> None:
     """The fd of fsopen is closed whichever of the calls after it fails; the ledger looks."""
     for options in ({"size": "nonsense"}, {"nonsense": "1"}, {"size": 5}):
         with pytest.raises(OSError):
-            syscalls.new_filesystem("tmpfs", options, MountAttr.NONE)  # type: ignore[arg-type]
+            syscalls.new_filesystem("tmpfs", options, MountAttr.NONE)
 
 
 def test_a_short_time_slice_is_the_callers_own() -> None:
