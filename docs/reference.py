@@ -22,6 +22,7 @@ import sockd
 from sockd.cli.main import COMMANDS
 from sockd.code.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
 from sockd.console.output import EXIT_CODES
+from sockd.erofs.mounting import IMAGES
 from sockd.http.aws.routes import TABLE
 from sockd.http.wire import refusals
 from sockd.images.python_variables import VARIABLES, Handling, PythonVariable
@@ -213,7 +214,7 @@ def kernels() -> str:
     """What older kernels have instead of what they lack."""
     text = f"# Ways of older kernels\n\n{inspect.cleandoc(ABOUT_KERNELS)}\n\n"
     text += "| feature | way | from Linux | cost |\n|---|---|---|---|\n"
-    for title, ways in FEATURES.values():
+    for title, ways in (*FEATURES.values(), IMAGES):
         for way in ways:
             text += f"| {title} | {way.words} | {way.since[0]}.{way.since[1]} | {way.cost or '–'} |\n"
     return text

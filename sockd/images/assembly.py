@@ -102,9 +102,11 @@ class Attached:
         self._premade = Premade(self._make_usual, AttachedRoot.close)
 
     def create(self, limits: Limits, program: Program | None, *, uid: int = 0) -> Root:
+        if program is not None and program.base is not None:
+            return self._make(limits, program.base.namespace, program.base.private_resolv_conf)
         if self._usual is not None and limits.same_tmp(self._usual):
             return self._premade.take()
-        return self._make(limits)
+        return self._make_of_base(limits)
 
     def create_for_imports(self, limits: Limits, pidfd: int) -> Root:
         return with_proc(self.create(limits, None), pidfd)
@@ -118,12 +120,15 @@ class Attached:
 
     def _make_usual(self) -> AttachedRoot:
         assert self._usual is not None
-        return self._make(self._usual)
+        return self._make_of_base(self._usual)
 
-    def _make(self, limits: Limits) -> AttachedRoot:
+    def _make_of_base(self, limits: Limits) -> AttachedRoot:
+        return self._make(limits, self._template, self._base.private_resolv_conf)
+
+    def _make(self, limits: Limits, template: int, resolv_conf: str) -> AttachedRoot:
         tmp = mounts.new_tmp(size_bytes=limits.tmp_bytes, inodes=limits.tmp_inodes)
-        namespace, fd = self._namespaces.copy(self._template, tmp)
-        return AttachedRoot(fd, namespace, self._base, self._namespaces, self._procfs)
+        namespace, fd = self._namespaces.copy(template, tmp)
+        return AttachedRoot(fd, namespace, resolv_conf, self._namespaces, self._procfs)
 
 
 def with_proc(root: Root, pidfd: int) -> Root:

@@ -109,11 +109,11 @@ class DetachedRoot(Root):
 class AttachedRoot(Root):
     """One in a mount namespace of its own, which is there as long as this."""
 
-    def __init__(self, fd: int, namespace: int, tree: base.Tree, namespaces: MountNamespaces, procfs: Procfs) -> None:
-        """Args: fd, namespace: owned from now on; tree: what it is a copy of."""
+    def __init__(self, fd: int, namespace: int, resolv_conf: str, namespaces: MountNamespaces, procfs: Procfs) -> None:
+        """Args: fd, namespace: owned from now on; resolv_conf: what is mounted for a private network."""
         super().__init__(fd)
         self._namespace = namespace
-        self._tree = tree
+        self._resolv_conf = resolv_conf
         self._namespaces = namespaces
         self._procfs = procfs
 
@@ -121,7 +121,7 @@ class AttachedRoot(Root):
         self._attach(self._procfs.new(pidfd, only_own=only_own), base.PROC)
 
     def mount_resolv_conf(self) -> None:
-        self._attach(mounts.sealed_copy(self._tree.private_resolv_conf), base.RESOLV_CONF)
+        self._attach(mounts.sealed_copy(self._resolv_conf), base.RESOLV_CONF)
 
     def replace_tmp(self, limits: Limits) -> None:
         self._attach(mounts.new_tmp(size_bytes=limits.tmp_bytes, inodes=limits.tmp_inodes), base.TMP)

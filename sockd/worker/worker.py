@@ -56,6 +56,7 @@ from sockd.images.assembly import open_assembly
 from sockd.images.base import Base, plan
 from sockd.images.ground import built, ground_on
 from sockd.images.host_pythons import SCHEME, HostPythons
+from sockd.images.image_mounting import ImageMounting
 from sockd.images.image_python import SCHEME as IMAGE_SCHEME
 from sockd.images.premade import Premade
 from sockd.images.program import Limits, Network
@@ -66,7 +67,7 @@ from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.network.resolv_conf import nameservers
-from sockd.kernel.ways import DETACHED, Found, Ways
+from sockd.kernel.ways import Ways
 from sockd.latency import favordynmods
 from sockd.latency.latency import Latency
 from sockd.networks import resolver
@@ -215,13 +216,15 @@ class Worker:
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
-        images, garbage, importer = _images(config, state, base, ways.roots, cgroups, stack)
+        images, garbage, importer = _images(config, state, base, ways, cgroups, stack)
         await images.try_host()
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
         starts = Starts(handlers, tree, programs)
         if config.images.compile_timeout_s > 0:
-            importer.compile_with(ImageCompiler(starts, budget, base, config.images.compile_timeout_s).compile)
+            importer.compile_with(
+                ImageCompiler(starts, budget, base, config.images.compile_timeout_s, images.mounting).compile
+            )
         image_pythons = ImagePythons(images, starts, tree, budget, base, state.path / "pythons" / "images")
         foreign.add(IMAGE_SCHEME, image_pythons)
         caches = Caches(
@@ -370,17 +373,16 @@ def _functions(
 
 
 def _images(
-    config: Config, state: StateDir, base: Base, roots: Found, cgroups: CgroupPool, stack: AsyncExitStack
+    config: Config, state: StateDir, base: Base, ways: Ways, cgroups: CgroupPool, stack: AsyncExitStack
 ) -> tuple[ImageStore, ImageGarbage, ChunkedImporter]:
     """The images of an earlier daemon, too. Nothing is started."""
-    why_not = ""
-    if roots.name != DETACHED:
-        why_not = f"its roots are attached, and images take Linux 6.15 ({roots.reason})"
+    mounting = ImageMounting.open(ways, state.path / "mounted", config.sandbox.kernel_release)
+    stack.callback(mounting.close)
     parts = ImageParts(config.images, state.path, state.id, cgroups, config.sandbox.base_uid)
     stack.callback(parts.close)
     importer = parts.importer()
     store = ImageStore(
-        state.path / "images", state.path / "tmp", base, importer, why_not, most_cold=config.images.cold_starts
+        state.path / "images", state.path / "tmp", base, importer, mounting, most_cold=config.images.cold_starts
     )
     importer.records = store.all
     importer.on_lost = store.lose_mount

@@ -15,10 +15,12 @@ PICTURE = Path(FUNCTIONS).with_name("picture.jpg")
 
 
 @pytest.mark.root
-def test_a_worker_without_images_says_why_and_the_demo_leaves_them_out() -> None:
-    with worker({"sandbox": {"roots": "attached"}}) as house:
-        assert why_no_images(house).startswith("its roots are attached")
-        assert house.json("status")["images"]["stored"] == 0
+def test_a_worker_on_an_older_kernel_says_that_it_has_images() -> None:
+    with worker({"sandbox": {"kernel": "6.1"}}) as house:
+        assert why_no_images(house) == ""
+        status = house.json("status")
+        assert status["images"]["stored"] == 0
+        assert status["kernel"]["images"].startswith("EROFS through loop devices")
 
 
 def test_the_size_of_a_jpeg_is_read_from_its_header() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
@@ -21,9 +22,11 @@ from sockd.cli.doctor.image_store import image_key, image_store
 from sockd.cli.doctor.networks import NAME, private_networks
 from sockd.cli.doctor.report import Check
 from sockd.console.client import Management
+from sockd.erofs import mounting
 from sockd.kernel.network import network_namespaces
 from sockd.kernel.ways import Release, Ways
 from sockd.plain.config import ImagesConfig
+from sockd.plain.errors import SandboxFailed
 from tests.support.network_lab import lab
 from tests.support.nobody import NOBODY, needs_nobody
 
@@ -152,13 +155,14 @@ def test_a_kernel_that_does_not_send_requests_again_is_not_told_to_load_fuse(mon
 
 
 @needs_root
-def test_a_kernel_that_attaches_roots_is_told_that_it_has_no_images(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(images, "Ways", OlderWays)
+def test_a_kernel_without_erofs_is_told_that_it_has_no_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(path: str, *, by_loop: bool) -> int:
+        raise SandboxFailed(mounting._REASONS[errno.ENODEV])
+
+    monkeypatch.setattr(mounting, "mount_image", refuse)
     check = images.container_images(tmp_path)
-    assert check.ok is None and check.found == "not for functions: roots are attached: sandbox.kernel"
-    assert check.fix.startswith("use Linux 6.15")
+    assert check.ok is None and check.found == "not for functions: this kernel has no EROFS (CONFIG_EROFS_FS)"
+    assert "CONFIG_BLK_DEV_LOOP" in check.fix
 
 
 @needs_root
@@ -181,10 +185,9 @@ def test_a_kernel_that_does_not_tell_where_thread_ids_are_is_told_its_option() -
 
 
 @needs_root
-def test_a_state_directory_on_a_tmpfs_cannot_hold_images() -> None:
+def test_a_state_directory_on_a_tmpfs_has_its_images_on_loop_devices() -> None:
     check = run('images.container_images(Path("/dev/shm/none"))')
-    assert check.ok is None
-    assert "tmpfs" in check.found and "on a disk" in check.fix
+    assert check.ok and check.found.startswith("EROFS through loop devices; ") and "no tmpfs" in check.found
 
 
 @needs_root
