@@ -59,6 +59,10 @@ class Root(ABC):
     def mount_code(self, program: Program) -> None:
         """See that the function's code is at /var/task, if it has any of its own."""
 
+    def forked(self) -> None:
+        """The process has it: let go of what only the fork needed."""
+        return
+
     def give_up(self) -> int:
         """The tree's fd, the caller's from now on."""
         fd, self.fd = self.fd, -1
@@ -129,6 +133,9 @@ class AttachedRoot(Root):
     def mount_code(self, program: Program) -> None:
         if program.code is not None:
             self._attach(mounts.sealed_copy(str(program.code)), base.CODE)
+
+    def forked(self) -> None:
+        mounts.close_all([super().give_up()])
 
     def give_up(self) -> int:
         """The namespace's descriptor, the caller's from now on: with its last one the mounts come apart."""

@@ -97,6 +97,7 @@ class SandboxProcess:
                 )
                 process.pidfd = process._child.pidfd
             undo.pop_all()
+        root.forked()
         while root.spent:
             parts.release(root.spent.pop())
         return process

@@ -100,8 +100,8 @@ CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 PRESSURE = 0.05
 """Below this free share of the memory budget no spares are kept."""
 
-FDS_OF_SANDBOX = 9
-"""What an idle sandbox holds of the daemon's (measured, on cgroups v1 and v2 together): 8, and one more for an attached root."""
+FDS_OF_SANDBOX = 8
+"""What an idle sandbox holds of the daemon's (measured, on cgroup v1 and v2 together)."""
 FDS_OF_THE_REST = 256
 FDS_AT_ONCE = 1 << 14
 """As many as a thousand idle sandboxes and all of `http.max_connections` hold: 128 KB of the kernel's memory."""
