@@ -20,6 +20,11 @@ ANSWER = """{"greeting": f"{os.environ['GREETING']}, {event['name']}!", "python"
 EXPECTED = {"greeting": "Hello, world!", "python": f"/{python_image.PYTHON}"}
 
 
+def why_no_images(house: Worker) -> str:
+    """The reason for which this worker runs no functions in images; empty if it does. Raises: WorkerFailed."""
+    return str(house.json("status")["images"]["why_not"])
+
+
 def start_image(house: Worker, scratch: Path) -> str:
     """Make the image, deploy its function, and start it for the first time; how long that took, in ms. Raises: WrongAnswer;
     WorkerFailed."""

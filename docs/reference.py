@@ -22,9 +22,11 @@ import sockd
 from sockd.cli.main import COMMANDS
 from sockd.code.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
 from sockd.console.output import EXIT_CODES
+from sockd.erofs.mounting import IMAGES
 from sockd.http.aws.routes import TABLE
 from sockd.http.wire import refusals
 from sockd.images.python_variables import VARIABLES, Handling, PythonVariable
+from sockd.kernel.ways import TABLE as FEATURES
 from sockd.plain.config import Config
 from sockd.plain.errors import FunctionFailed, InvalidEvent, SockdError
 from sockd_zygote.handlers.apps import NotHttp
@@ -43,7 +45,7 @@ _MADE = "<!-- Made by `make docs` from the code. -->\n"
 def pages() -> dict[str, str]:
     """Each page's file name and text."""
     made = {"cli.md": cli(), "configuration.md": configuration(), "function.md": function(), "errors.md": errors()}
-    made["python-variables.md"] = python_variables()
+    made |= {"python-variables.md": python_variables(), "kernels.md": kernels()}
     return {name: _MADE + text for name, text in {**made, "lambda-api.md": lambda_api()}.items()}
 
 
@@ -201,6 +203,21 @@ def _variable_row(each: PythonVariable) -> str:
     images = "; handlers in images are refused another value than their image's" if each.is_refused_in_images else ""
     instead = f". Instead: {each.instead}" if each.instead else ""
     return f"| `{each.name}` | {each.effect}{since}{images}{instead} |\n"
+
+
+ABOUT_KERNELS = """
+    What a worker has in one way on newer kernels and in another on older ones. It tries each way at its start and takes the
+    first that works; `sockd doctor` and `sockd status` show which. `sandbox.kernel` takes the ways of an older kernel."""
+
+
+def kernels() -> str:
+    """What older kernels have instead of what they lack."""
+    text = f"# Ways of older kernels\n\n{inspect.cleandoc(ABOUT_KERNELS)}\n\n"
+    text += "| feature | way | from Linux | cost |\n|---|---|---|---|\n"
+    for title, ways in (*FEATURES.values(), IMAGES):
+        for way in ways:
+            text += f"| {title} | {way.words} | {way.since[0]}.{way.since[1]} | {way.cost or '–'} |\n"
+    return text
 
 
 def lambda_api() -> str:

@@ -1,7 +1,7 @@
 """The root Zygote: exec'd once by farm init, bare interpreter and standard library; every other interpreter is its child.
 
     python -s -S /opt/sockd/sockd_zygote <control fd> <cgroup procs fds, comma-separated> <kept capabilities as hex>
-        <filters as hex, comma-separated> [image]
+        <filters as hex, comma-separated> <"image" or nothing> <"reaps" or nothing>
 
 The one of the worker's own interpreter keeps two capabilities, CAP_SETUID and CAP_SETGID, to write its children's id maps, and
 runs no code but ours and the standard library's. That of another interpreter was confined before this file is read, and is a
@@ -27,7 +27,7 @@ BOOTSTRAP = "/var/runtime/bootstrap.py"
 """The program of every function on AWS Lambda."""
 
 
-def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place: str = "") -> None:
+def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place: str = "", reaps: str = "") -> None:
     _native.gather_arenas()
     is_own = bool(procs_fds)
     for fd in procs_fds.split(",") if is_own else ():
@@ -49,7 +49,7 @@ def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place
     hygiene.settle()
     *own, of_sandboxes, of_zygotes = (bytes.fromhex(text) for text in filters.split(","))
     _native.keep_filters(of_sandboxes, of_zygotes)
-    _native.prepare()
+    _native.prepare(bool(reaps))
     _native.set_title("sockd: root Zygote", "sockd-zygote")
     _native.fill_gaps()
     for program in own:

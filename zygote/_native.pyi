@@ -37,8 +37,10 @@ def observe(observer: Callable[[str, tuple[Any, ...]], object], /) -> None:
 def stop_observing() -> tuple[bytes, bool, bytes, bool]:
     """Observe no more; (the variables, each with a zero behind it; whether there was room for all; the files, likewise)."""
 
-def prepare() -> None:
-    """Get ready to fork: before the first `serve`. From now on the kernel reaps children. Raises: OSError."""
+def prepare(reaps: bool, /) -> None:
+    """Get ready to fork, before the first `serve`. Args: reaps: wait for children and note their statuses; else the kernel reaps.
+
+    Raises: OSError."""
 
 def await_children() -> None:
     """Have children that end wait until they are asked for, as by default. Raises: OSError."""

@@ -19,6 +19,9 @@ Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a 
       ├───────────────────────────────────────►│ import, collect, freeze
       │◄──────────────── imported {id, bytes}     (the memory file: {seconds, threads, failed, seen, left})
       │◄──────────────── refused {id, error}      (the answer to any of the five that could not be done)
+      │ status  {id, pid}                         (of a child that has ended, where no pidfd tells: before Linux 6.15)
+      ├───────────────────────────────────────►│ look at those that it has waited for
+      │◄──────────────── status {id, status}      (a wait status; -1: unknown)
 
 Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header and a body that this file does not interpret.
 
@@ -85,6 +88,8 @@ ENVIRONMENT = {
 FORK = Struct("<cBBBIIIQ")
 """`fork` and `spawn`, which C reads: b"F", kind, with a network namespace, warm, first uid, how many, waits, id.
 One that waits is given a pipe instead of its cgroups' files: it goes on when the daemon has moved it (sandbox/adoption.py)."""
+STATUS = Struct("<c3xIQ")
+"""`status`, which C reads, too: b"W", the number of a child that has ended, id."""
 FORK_SANDBOX, FORK_ZYGOTE, FORK_WALLED_ZYGOTE = range(3)
 HEADER = Struct("<IBBHQ")
 """Frame header: body length in bytes, type, flags, zero, request number."""
@@ -148,6 +153,8 @@ def encode_control(message: dict) -> bytes:
         uids = message["first_uid"], message["uid_count"]
         kind = FORK_WALLED_ZYGOTE if message["walled"] else FORK_ZYGOTE
         data = FORK.pack(b"F", kind, False, False, *uids, message["waits"], message["id"])
+    elif op == "status":
+        data = STATUS.pack(b"W", message["pid"], message["id"])
     else:
         data = json.dumps(message, separators=(",", ":")).encode()
     if len(data) > CONTROL_MAX_BYTES:

@@ -1,6 +1,7 @@
-"""Mounting an EROFS image from a plain file, without a loop device and without a path in a mount table.
+"""Mounting an EROFS image from a plain file, without a path in a mount table.
 
-Owns nothing; callers own the descriptors. It needs Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE.
+Owns nothing; callers own the descriptors. From the file itself it needs Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE; through a
+loop device any kernel does it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,20 @@ import tempfile
 from pathlib import Path
 
 from sockd.erofs.layout import Layout
-from sockd.kernel import mounts, syscalls
+from sockd.kernel import loop_device, mounts, syscalls
+from sockd.kernel.ways import OLDEST, Feature, Found, Release, Way
 from sockd.plain.errors import DamagedImage, SandboxFailed
 from sockd.plain.file_tree import Inode
 
+FILE, LOOP = "file", "loop"
+IMAGES = Feature(
+    "container images",
+    (
+        Way(FILE, (6, 12), "EROFS mounted from files", "", str),
+        Way(LOOP, OLDEST, "EROFS through loop devices", "2 to 3 times as long to a first answer", str),
+    ),
+)
+"""How images are mounted, as in `sockd.kernel.ways`; what is tried depends on the directory (`find_way`)."""
 _REASONS = {
     errno.ENODEV: "this kernel has no EROFS (CONFIG_EROFS_FS)",
     errno.ENOTBLK: "EROFS is not mounted from a file: that needs Linux 6.12, CONFIG_EROFS_FS_BACKED_BY_FILE, and no tmpfs",
@@ -24,14 +35,16 @@ _REASONS = {
 """By what fsopen(2) and fsconfig(2) fail with."""
 
 
-def mount_image(path: str) -> int:
+def mount_image(path: str, *, by_loop: bool = False) -> int:
     """A detached mount of the image, read-only, nosuid and nodev; an fd, close-on-exec. It may block while the file does.
 
-    Args: path: of a regular file, also as /proc/self/fd/N; not on a tmpfs, which has no read_folio. The mount holds the file
-        open.
+    Args:
+        path: of a regular file, also as /proc/self/fd/N; without a loop device not on a tmpfs, which has no read_folio. The mount
+            holds the file open.
+        by_loop: through a loop device.
     Raises: SandboxFailed, if this kernel cannot; DamagedImage, if the kernel refuses the image; other OSErrors."""
     try:
-        return syscalls.new_filesystem("erofs", {"source": path}, mounts.SEALED)
+        return _mount_by_loop(path) if by_loop else syscalls.new_filesystem("erofs", {"source": path}, mounts.SEALED)
     except OSError as error:
         if error.errno in _REASONS:
             raise SandboxFailed(_REASONS[error.errno]) from error
@@ -40,14 +53,39 @@ def mount_image(path: str) -> int:
         raise
 
 
-def why_no_images(directory: Path) -> str:
+def _mount_by_loop(path: str) -> int:
+    with (
+        mounts.owned(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file,
+        mounts.owned(loop_device.attach(file)) as device,
+    ):
+        return syscalls.new_filesystem("erofs", {"source": f"/proc/self/fd/{device}", "ro": None}, mounts.SEALED)
+
+
+def find_way(directory: Path, kernel: Release | None = None) -> tuple[Found | None, str]:
+    """Try how images in a directory can be mounted.
+
+    Args: kernel: take no way that is newer than this one; None: any.
+    Returns: the way, or None; and why there is none."""
+    reason = ""
+    for way in IMAGES.ways:
+        why = "sandbox.kernel" if kernel is not None and way.since > kernel else ""
+        why = why or why_no_images(directory, by_loop=way.name == LOOP)
+        if not why:
+            return Found(way, reason), ""
+        reason = f"{reason}; by a loop device: {why}" if reason and why != reason else why
+    return None, reason
+
+
+def why_no_images(directory: Path, *, by_loop: bool = False) -> str:
     """The reason for which images in this directory cannot be mounted; empty if they can. Mounts one with nothing in it."""
     layout = Layout.plan({"": Inode(mode=stat.S_IFDIR | 0o755)})
     try:
         with tempfile.TemporaryFile(dir=directory) as image:
             image.write(layout.metadata)
             image.flush()
-            os.close(mount_image(f"/proc/self/fd/{image.fileno()}"))
-    except (SandboxFailed, OSError) as error:
-        return str(error)
+            os.close(mount_image(f"/proc/self/fd/{image.fileno()}", by_loop=by_loop))
+    except SandboxFailed as error:
+        return error.message
+    except OSError as error:
+        return error.strerror or str(error)
     return ""

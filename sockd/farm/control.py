@@ -26,6 +26,10 @@ MOST_STRAYS = 64
 more sends them for the daemon's time."""
 
 
+MOST_STATUS = 0xFFFF
+"""A wait status: an exit code in the upper byte, a signal and a flag in the lower."""
+
+
 class ZygoteGone(SandboxFailed):
     """The Zygote died, or broke the protocol and was given up, before it answered."""
 
@@ -214,6 +218,12 @@ def close_all(fds: Sequence[int]) -> None:
     """Close descriptors that nobody took."""
     for fd in fds:
         os.close(fd)
+
+
+def read_status(message: dict[str, Any]) -> int | None:
+    """The wait status in an answer; None: the process's parent does not know it, or answers nonsense."""
+    status = message.get("status")
+    return status if isinstance(status, int) and 0 <= status <= MOST_STATUS else None
 
 
 def take_pidfd(fds: list[int]) -> int:

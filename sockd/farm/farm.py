@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.farm.control import ControlWire, close_all, take_pidfd
+from sockd.farm.control import ControlWire, close_all, read_status, take_pidfd
 from sockd.farm.farm_init import RELEASE
 from sockd.farm.uids import SANDBOX_UID, UidBlock
 from sockd.images import base as bases
@@ -25,6 +25,7 @@ from sockd.kernel import mounts, oom_score, pidfds, syscalls
 from sockd.kernel.cgroups.leaf import Cgroup
 from sockd.kernel.own_module import start_module
 from sockd.kernel.seccomp import seccomp
+from sockd.kernel.ways import PARENT, Ways
 from sockd.plain.errors import SandboxFailed
 
 START_DEADLINE_S = 10.0
@@ -49,16 +50,17 @@ class Farm:
         wire: ControlWire,
         releases: socket.socket,
         cgroup: Cgroup,
+        ways: Ways,
     ) -> None:
-        self.procfs = -1
-        """Its /proc, a detached mount; the farm's own."""
         self._launcher = launcher
         self._wire = wire
         self._releases = releases
         self._cgroup = cgroup
+        self.reaps = ways.exits.name == PARENT
+        """Whether its processes wait for their children and tell how they ended (`exit_status`)."""
 
     @classmethod
-    async def start(cls, base: bases.Tree, cgroup: Cgroup, on_end: Callable[[], None]) -> Farm:
+    async def start(cls, base: bases.Tree, cgroup: Cgroup, on_end: Callable[[], None], ways: Ways) -> Farm:
         """Exec the launcher and wait until farm init serves.
 
         Args:
@@ -82,9 +84,9 @@ class Farm:
             os.close(scratch)
             theirs.close()
             their_releases.close()
-        farm = cls(launcher, ControlWire(ours, on_end), releases, cgroup)
+        farm = cls(launcher, ControlWire(ours, on_end), releases, cgroup, ways)
         try:
-            (farm.procfs,) = (await farm._wire.request("ready", (), deadline_s=START_DEADLINE_S)).fds
+            await farm._wire.request("ready", (), deadline_s=START_DEADLINE_S, reaps=farm.reaps)
         except SandboxFailed as error:
             await farm.close()
             raise SandboxFailed("the farm did not start; run `sockd doctor`") from error
@@ -98,7 +100,12 @@ class Farm:
         variables = environment.OF_EXEC | environment.OF_LOADING
         fds = (control.fileno(), *procs_fds)
         answer = await self._wire.request(
-            "exec", fds, deadline_s=START_DEADLINE_S, command=command, filters=filters, env=variables
+            *("exec", fds),
+            deadline_s=START_DEADLINE_S,
+            command=command,
+            filters=filters,
+            env=variables,
+            reaps=self.reaps,
         )
         for pidfd in answer.fds:
             oom_score.expose(pidfds.pid(pidfd))  # before it has forked: its Zygotes and sandboxes have it from there
@@ -125,10 +132,20 @@ class Farm:
             uids=[uids.first, uids.count],
             walled=is_walled,
             place="image" if interpreter.imports is not None else "",
+            reaps=self.reaps,
         )
         for pidfd in answer.fds:
             oom_score.expose(pidfds.pid(pidfd))
         return take_pidfd(answer.fds)
+
+    async def exit_status(self, number: int, *, deadline_s: float) -> int | None:
+        """How a process ended whose Zygote ended before it; None: unknown. Args: number: in the farm."""
+        try:
+            answer = await self._wire.request("status_of", (), deadline_s=deadline_s, number=number)
+        except SandboxFailed:  # the farm is gone
+            return None
+        close_all(answer.fds)
+        return read_status(answer.message)
 
     def release(self, tree: int) -> None:
         """Have the launcher close the last fd of a detached tree, which is the caller's no more.
@@ -164,9 +181,6 @@ class Farm:
             self._launcher.kill()  # farm init follows by PR_SET_PDEATHSIG, and the pid namespace with it
         await self._launcher.wait()
         self._cgroup.kill_nowait()
-        procfs, self.procfs = self.procfs, -1
-        if procfs >= 0:
-            os.close(procfs)
 
 
 def farm_path(state_dir: Path) -> Path:

@@ -2,9 +2,9 @@
 
     python -m sockd.farm.farm_init <base> <control fd> <releases fd> <scratch fd> <cgroup procs fd>...
 
-The launcher creates the namespaces, pivot_roots onto the base and forks init; both die with the daemon. Init ignores SIGCHLD,
-so the kernel reaps orphans of the farm. The launcher then closes the last descriptors of mount trees (`Farm.release`). Neither
-runs user code."""
+The launcher creates the namespaces, pivot_roots onto the base and forks init; both die with the daemon. Orphans of the farm are
+reaped by the kernel, as init ignores SIGCHLD; where no pidfd tells exit statuses, init waits for them and tells (`Orphans`). The
+launcher then closes the last descriptors of mount trees (`Farm.release`). Neither runs user code."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ NAMESPACES = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEW
 """Of a foreign interpreter, which shares nothing with those of its farm that are behind other walls but the files."""
 TRIES = 3
 """How often a root Zygote is spawned that is killed before it has a pidfd."""
+MOST_STATUSES = 1024
+"""How many of its last children's init remembers: the daemon asks within a moment of the end."""
 RELEASE = b"release"
 """Said when whoever has sent trees has closed its own fds of them: the next close is the last."""
 
@@ -78,12 +80,12 @@ def release(releases: socket.socket, init: int) -> None:
 
 
 def serve(control: socket.socket) -> None:
-    """Init's loop: answer `ready`, `exec` and `exec_foreign` until the daemon is gone."""
+    """Init's loop: answer `ready`, `exec`, `exec_foreign` and `status_of` until the daemon is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    orphans = Orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     flags = MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC
     syscalls.mount("proc", "/proc", "proc", flags, "hidepid=invisible")
-    procfs = syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)  # for roots that are made early
     null = os.open("/dev/null", os.O_RDWR)
     linux.drop_bounding_set(KEPT_CAPABILITIES)
     linux.keep_capabilities(KEPT_CAPABILITIES)
@@ -93,9 +95,13 @@ def serve(control: socket.socket) -> None:
         if not data:
             return
         message = protocol.decode_control(data)
-        given: tuple[int, ...] = (procfs,) if message["op"] == "ready" else ()
+        given: tuple[int, ...] = ()
         answer = {"op": "done", "id": message["id"]}
-        if message["op"] == "exec":
+        if message["op"] == "ready" and message["reaps"]:
+            orphans.watch()
+        elif message["op"] == "status_of":
+            answer["status"] = orphans.status(message["number"])
+        elif message["op"] == "exec":
             given = (exec_zygote(message, fds, null),)
             fds.extend(given)
         elif message["op"] == "exec_foreign":
@@ -109,13 +115,38 @@ def serve(control: socket.socket) -> None:
             os.close(fd)
 
 
+class Orphans:
+    """How the last children of init ended: root Zygotes, and processes whose Zygote ended before them."""
+
+    def __init__(self) -> None:
+        self._statuses: dict[int, int] = {}
+
+    def watch(self) -> None:
+        """Wait for children from now on."""
+        signal.signal(signal.SIGCHLD, lambda *_: self._reap())
+
+    def status(self, number: int) -> int:
+        """The wait status of a child that has ended; -1: unknown."""
+        self._reap()  # its signal may be about to come
+        return self._statuses.get(number, -1)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._statuses.pop(ended[0], None)
+                self._statuses[ended[0]] = ended[1]
+                if len(self._statuses) > MOST_STATUSES:
+                    self._statuses.pop(next(iter(self._statuses)))
+
+
 def exec_zygote(message: dict[str, Any], fds: list[int], null: int) -> int:
     """Spawn a root Zygote with its control socket and cgroups; it closes all else itself. Returns its pidfd."""
     for fd in fds:
         os.set_inheritable(fd, True)
     control, *procs = fds
     procs_words = ",".join(map(str, procs))
-    arguments = [*message["command"], str(control), procs_words, OWN_CAPABILITIES, ",".join(message["filters"])]
+    arguments = [*message["command"], str(control), procs_words, OWN_CAPABILITIES, ",".join(message["filters"]), ""]
+    arguments.append("reaps" if message["reaps"] else "")
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
     for _ in range(TRIES):
         pid = os.posix_spawn(arguments[0], arguments, message["env"], file_actions=actions)
@@ -182,6 +213,7 @@ def become_foreign(message: dict[str, Any], fds: list[int], null: int, unshared:
     syscalls.keep_across_exec(kept)
     linux.set_no_new_privs()
     arguments = [*message["command"], str(control), "", f"{kept:x}", ",".join(message["filters"]), message["place"]]
+    arguments.append("reaps" if message["reaps"] else "")
     for program in message["own_filters"]:
         linux.install_filter(bytes.fromhex(program))
     os.execve(arguments[0], arguments, message["env"])

@@ -11,9 +11,10 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from sockd.farm.adoption import Adoption
-from sockd.farm.control import Answer, ControlWire, ZygoteGone, close_all, take_pidfd
+from sockd.farm.control import Answer, ControlWire, ZygoteGone, close_all, read_status, take_pidfd
 from sockd.farm.farm import Farm, ForeignWire
 from sockd.farm.imported import Imported, ImportFile, ImportRequest
 from sockd.farm.uids import UidBlock
@@ -33,7 +34,18 @@ MOST_WORDS_BYTES = 2000
 MAX_TASKS = 128
 """Most processes and threads of a Zygote with packages: its forks leave for cgroups of their own at once."""
 
+MOST_PROCESSES = 1 << 22
+"""The kernel has no higher number of a process (PID_MAX_LIMIT)."""
+
 _numbers = itertools.count()
+
+
+class Child(NamedTuple):
+    """What a Zygote has forked."""
+
+    pidfd: int
+    number: object
+    """In the farm, as the Zygote says."""
 
 
 class NeverServed(ZygoteGone):
@@ -151,7 +163,7 @@ class Zygote:
         self._users += 1
         with child._opening(limit_bytes, MAX_TASKS) as control:
             uids = child.uids
-            child.pidfd = await self._make_child(
+            made = await self._make_child(
                 "spawn",
                 (control.fileno(),),
                 child._procs(),
@@ -160,6 +172,7 @@ class Zygote:
                 uid_count=uids.count,
                 walled=child._wall is not None,
             )
+            child.pidfd = made.pidfd
             if child._wall is not None:
                 await child._settle(child._wall, deadline_s)
         return child
@@ -182,8 +195,8 @@ class Zygote:
         procs: Sequence[int],
         *,
         deadline_s: float,
-    ) -> int:
-        """A confined child; returns its pidfd, which the caller owns.
+    ) -> Child:
+        """A confined child; the caller owns its pidfd.
 
         Args: endpoint: from `endpoint`; fds: root, channel, output; procs: cgroup.procs files of its cgroups.
         Raises: ZygoteGone, ZygoteRefused, NotItsChild, OSError."""
@@ -191,6 +204,20 @@ class Zygote:
         return await self._make_child(
             "fork", fds, procs, namespace, deadline_s=deadline_s, uid=uid, network=bool(namespace), warm=warm
         )
+
+    async def exit_status(self, child: Child, *, deadline_s: float) -> int | None:
+        """How a child ended, as its parent says: this Zygote, or farm init once the Zygote has ended; None: unknown.
+
+        For kernels that do not tell it by a pidfd. What a Zygote says is for the words of an error alone."""
+        number = child.number
+        if self.farm is None or type(number) is not int or not 0 < number < MOST_PROCESSES:
+            return None
+        with suppress(SandboxFailed):
+            answer = await self._request("status", (), deadline_s=deadline_s, pid=number)
+            close_all(answer.fds)
+            if (status := read_status(answer.message)) is not None:
+                return status
+        return await self.farm.exit_status(number, deadline_s=deadline_s)
 
     @property
     def network(self) -> Network:
@@ -214,12 +241,12 @@ class Zygote:
         *,
         deadline_s: float,
         **fields: object,
-    ) -> int:
+    ) -> Child:
         """Fork into these cgroups. A root Zygote runs no code but ours: its children join by themselves."""
         if self._is_root:
             given = (*fds, *procs, *last)
             answer = await self._request(op, given, deadline_s=deadline_s, waits=False, **fields)
-            return take_pidfd(answer.fds)
+            return Child(take_pidfd(answer.fds), answer.message.get("pid"))
         adoption = Adoption()
         try:
             given = (*fds, adoption.waiting, *last)
@@ -230,7 +257,7 @@ class Zygote:
             except BaseException:
                 os.close(pidfd)
                 raise
-            return pidfd
+            return Child(pidfd, answer.message.get("pid"))
         finally:
             adoption.close()
 

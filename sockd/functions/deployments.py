@@ -25,10 +25,10 @@ from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.image_record import ImageRecord
 from sockd.image_store.image_store import ImageStore
 from sockd.images import interpreter_settings
+from sockd.images.image_mounting import ImageMounting
 from sockd.images.image_python import ImagePython
 from sockd.images.interpreter import Interpreter
 from sockd.images.interpreter_settings import Started
-from sockd.images.writable_root import why_no_writable_roots
 from sockd.plain import toml
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import FunctionDefaults
@@ -159,7 +159,7 @@ class Deployments:
             )
         if config.python is not None:
             progress(Note(f'python = "{config.python}" is not used: the function runs with the image\'s own'))
-        await check_writable_root(config)
+        await check_writable_root(config, self._images)
         record = await self._images.resolve(text, progress)
         for note in image_programs.notes(record, config):
             progress(Note(note))
@@ -263,9 +263,10 @@ class Deployments:
             self._packages.check_built(closure)
 
 
-async def check_writable_root(config: FunctionConfig) -> None:
+async def check_writable_root(config: FunctionConfig, images: ImageStore | None) -> None:
     """Raises: ImagesUnavailable, where sandboxes cannot change their image's files and the function's are to."""
-    if config.writable_root and (reason := await in_thread(why_no_writable_roots)):
+    mounting = ImageMounting() if images is None else images.mounting
+    if config.writable_root and (reason := await in_thread(mounting.why_no_writable_roots)):
         raise ImagesUnavailable(f"writable_root: this worker's kernel has no overlays for it: {reason}")
 
 

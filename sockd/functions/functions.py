@@ -302,7 +302,7 @@ class Functions:
             current = self.current(name)
             config = kept_settings.marked(current.config, current.config.changed(changes), changes)
             self._check_variables(current, config)
-            await check_writable_root(config)
+            await check_writable_root(config, self._images)
             if "egress" in changes and not self.has_private(name):
                 config.check_egress()
             self._check_reserve(name, config)
@@ -437,7 +437,7 @@ class Functions:
             contextlib.AsyncExitStack() as held,
         ):
             now, planned = time.time(), self._with_kept(name, config, named)[0]
-            await check_writable_root(planned)
+            await check_writable_root(planned, self._images)
             record = FunctionRecord(
                 name=name,
                 version=self._registry.of(name).next_version,

@@ -23,6 +23,7 @@ from sockd.image_store.missing_bytecode import MOST_BYTECODE_BYTES, CompiledBatc
 from sockd.images import base as bases
 from sockd.images import compile_probe
 from sockd.images.image_base import ImageBase
+from sockd.images.image_mounting import ImageMounting
 from sockd.images.program import Limits
 from sockd.plain.blocking import in_thread
 from sockd.plain.config import MB
@@ -40,9 +41,10 @@ REPORT_SOURCES = 200
 class _OnePath:
     """The file of an image that is not in the store yet (`sockd.images.program.ImageInUse`)."""
 
-    def __init__(self, path: Path, host: bases.Base) -> None:
+    def __init__(self, path: Path, host: bases.Base, mounting: ImageMounting) -> None:
         self._path = path
         self._host = host
+        self._mounting = mounting
         self._base: ImageBase | None = None
 
     async def mounted(self, within_s: float) -> ImageBase:
@@ -53,7 +55,7 @@ class _OnePath:
 
     def _mount(self) -> None:
         # Kept by the thread: of a cancelled `mounted` nobody gets the result, and `close` must find it.
-        self._base = ImageBase.mount(str(self._path), self._host)
+        self._base = self._mounting.mount(str(self._path), self._host)
         self._base.hold()
 
     def used(self) -> None:
@@ -77,6 +79,7 @@ class ImageCompiler:
     host: bases.Base
     """Has what is the host's of an image's root."""
     timeout_s: float
+    mounting: ImageMounting
 
     async def compile(self, file: Path, uncompiled: Uncompiled, answers: int, progress: Progress) -> Compiled:
         """Write the answers to a file. What is missing has a reason, that of the image or of a limit.
@@ -112,7 +115,7 @@ class ImageCompiler:
         source = await in_thread(Path(str(compile_probe.__file__)).read_text)
         command = [job.python, *OPTIONS, "-c", source]
         async with probing(
-            *(self.starts, self.budget, _OnePath(file, self.host), command, "/", variables(env), LIMITS),
+            *(self.starts, self.budget, _OnePath(file, self.host, self.mounting), command, "/", variables(env), LIMITS),
             timeout_s=self.timeout_s,
             answer_bytes=ANSWER_BYTES,
         ) as ask:

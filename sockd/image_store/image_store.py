@@ -26,11 +26,11 @@ from typing import Protocol
 
 import msgspec
 
-from sockd.erofs.mounting import why_no_images
 from sockd.image_store.full_disk import is_full
 from sockd.image_store.image_record import DIGEST, ImageRecord
 from sockd.images.base import Base
 from sockd.images.image_base import ImageBase
+from sockd.images.image_mounting import ImageMounting
 from sockd.images.owner_maps import Owner
 from sockd.oci.reference import Reference, canonical
 from sockd.plain.blocking import in_thread
@@ -112,14 +112,22 @@ class ImageStore:
     """`recover` first; `aclose` last."""
 
     def __init__(
-        self, root: Path, tmp: Path, base: Base, importer: Importer, why_not: str = "", *, most_cold: int = 8
+        self,
+        root: Path,
+        tmp: Path,
+        base: Base,
+        importer: Importer,
+        mounting: ImageMounting | None = None,
+        *,
+        most_cold: int = 8,
     ) -> None:
         """Args:
         root, tmp: directories on one file system.
         base: the host's part of a sandbox's root.
         most_cold: images that are mounted for their first start at once.
-        why_not: this worker cannot run functions in images; empty: it can."""
-        self._why_not: str | None = why_not or None
+        mounting: how images are mounted on this kernel; None: as on the newest."""
+        self.mounting = mounting or ImageMounting()
+        self._why_not: str | None = None
         """None: nobody has tried yet."""
         self._most_cold = most_cold
         self._root = root
@@ -266,10 +274,19 @@ class ImageStore:
                 raise await in_thread(self._importer.storage_full) from error
             raise
 
+    @property
+    def why_not(self) -> str:
+        """Why this worker runs no functions in images; empty if it does, or if nobody has tried (`try_host`)."""
+        return self._why_not or ""
+
+    async def try_host(self) -> None:
+        """Find out whether the kernel mounts images, once."""
+        if self._why_not is None:
+            self._why_not = await in_thread(self.mounting.try_in, self._tmp)
+
     async def _check_host(self) -> None:
         """Raises: ImagesUnavailable."""
-        if self._why_not is None:
-            self._why_not = await in_thread(why_no_images, self._tmp)
+        await self.try_host()
         if self._why_not:
             raise ImagesUnavailable(f"this worker runs no functions in container images: {self._why_not}")
 
@@ -366,7 +383,7 @@ class ImageStore:
         source = await self._importer.open(record, self._directory(record))
         self._importer.used()
         try:
-            mounted = await in_thread(ImageBase.mount, source, self._base, Owner(*record.facts.owner))
+            mounted = await in_thread(self.mounting.mount, source, self._base, Owner(*record.facts.owner))
         except BaseException as error:
             await self._importer.close(record)
             if isinstance(error, OSError | DamagedImage) and (why := self._why_failed(record, begun_ns)) is not None:

@@ -5,11 +5,14 @@
     /etc/resolv.conf  the host's; /etc/hosts: the host's, with the sandbox's name
     /etc/passwd       the image's, with the sandbox's user; /etc/group likewise
 
-No other file of the host has a path in it. It is a detached tree: it is in no mount table, and a late root is a copy of it. The
+No other file of the host has a path in it. It is a detached tree, in no mount table, and a sandbox's root is a copy of it. The
 image's links never lead a mount elsewhere: each mount point is opened without following any.
 
-Owns the descriptors of the tree. Whoever uses it holds it, and the last one to let go closes it: a version of a function, and
-each sandbox until its last process has ended, as what serves the file system's blocks may end with its last user.
+Where roots are attached (`sockd.images.assembly`), the tree is attached as well: in a directory of the worker's private mount
+namespace, and in a namespace of its own that roots are copies of.
+
+Owns the descriptors of the tree and that directory. Whoever uses it holds it, and the last one to let go closes it: a version of
+a function, and each sandbox until its last process has ended, as what serves the file system's blocks may end with its last user.
 
 It is lost when what serves its blocks has ended: whatever is not in the page cache is EIO, or SIGBUS, for ever. Its watchers are
 told at once: sandboxes that wait for requests, and the farm with its Zygotes, end then.
@@ -19,13 +22,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
 
 from sockd.erofs.mounting import mount_image
 from sockd.images import base as bases
-from sockd.images.owner_maps import ROOT, Owner
+from sockd.images import owner_maps
+from sockd.images.owner_maps import Owner
 from sockd.kernel import mounts, syscalls
+from sockd.kernel.mount_namespaces import MountNamespaces
 from sockd.kernel.syscalls import MountAttr
 from sockd.plain.errors import BadImage, ImageUnavailable
 
@@ -36,21 +44,38 @@ PLACES = (bases.CODE,)
 FILES = (bases.RESOLV_CONF, "etc/hosts", "etc/passwd", "etc/group")
 FURNITURE = ("dev", *FILES)
 """Where a mount stands over the image."""
+ROOT, NAMES = "root", "names"
+"""Of a directory in which an image is attached: its mount, and what is copied into it."""
 USER = "sandbox"
 MOST_NAMES_BYTES = 1 << 20
 """Of an image's /etc/passwd and /etc/group; longer ones are replaced."""
 
 
+class Attaching(NamedTuple):
+    """How images are mounted where roots are attached."""
+
+    stage: Path
+    """A directory for their mounts."""
+    namespaces: MountNamespaces
+
+
 class ImageBase:
     """`mount`, `hold`, `let_go`. It is a `sockd.images.root.Template`."""
 
-    def __init__(self, tree: int, resolv_conf: int, owner: Owner = ROOT) -> None:
-        """Args: tree: its mount, detached; resolv_conf: that of private networks; both are owned from now on. owner: whose files
-        are a sandbox's own."""
+    def __init__(
+        self, tree: int, resolv_conf: int, owner: Owner = owner_maps.ROOT, private_resolv_conf: str = ""
+    ) -> None:
+        """Args:
+        tree: its mount; resolv_conf: that of private networks, a mount; both are owned from now on.
+        owner: whose files are a sandbox's own; private_resolv_conf: the file of that mount."""
         self.at = tree, ""
         self.owner = owner
         self.furniture = FURNITURE
         self.resolv_conf_fd = resolv_conf
+        self.private_resolv_conf = private_resolv_conf
+        self.namespace = -1
+        """Where it is attached: a mount namespace that has it as its root."""
+        self._place: Path | None = None
         self.holders = 0
         self.on_unused: Callable[[ImageBase], None] = ImageBase.close
         """Called when the last holder has let go."""
@@ -62,21 +87,53 @@ class ImageBase:
         """Waits until it is known whether it is lost: what served its blocks may have ended a moment ago."""
 
     @classmethod
-    def mount(cls, source: str, base: bases.Base, owner: Owner = ROOT) -> ImageBase:
+    def mount(
+        cls,
+        source: str,
+        base: bases.Base,
+        owner: Owner = owner_maps.ROOT,
+        attaching: Attaching | None = None,
+        *,
+        by_loop: bool = False,
+    ) -> ImageBase:
         """Blocks, as it reads the image.
 
-        Args: source: a path of the EROFS image; base: has what is the host's; owner: whose files are a sandbox's own.
+        Args:
+            source: a path of the EROFS image; base: has what is the host's; owner: whose files are a sandbox's own.
+            attaching: roots are attached; by_loop: as of `mount_image`.
 
+        Args:
+            source: a path of the EROFS image; base: has what is the host's.
+            attaching: roots are attached; by_loop: as of `mount_image`.
         Raises: DamagedImage, SandboxFailed: the kernel refuses it; BadImage: it lacks a mount point; OSError naming the call."""
-        tree = mount_image(source)
+        tree = mount_image(source, by_loop=by_loop)
         try:
-            return cls._furnished(tree, base, owner)
+            if attaching is None:
+                return cls._furnished(tree, base, owner)
+            return cls._attached(tree, base, owner, attaching)
         except BaseException:
             os.close(tree)
             raise
 
     @classmethod
-    def _furnished(cls, tree: int, base: bases.Base, owner: Owner) -> ImageBase:
+    def _attached(cls, tree: int, base: bases.Base, owner: Owner, attaching: Attaching) -> ImageBase:
+        place = Path(tempfile.mkdtemp(dir=attaching.stage))
+        with ExitStack() as undo:
+            undo.callback(_remove, place)
+            for name in (ROOT, NAMES):
+                (place / name).mkdir()
+            syscalls.move_mount(tree, syscalls.AT_FDCWD, str(place / ROOT))
+            undo.callback(mounts.umount_tree, str(place / ROOT))
+            image = cls._furnished(tree, base, owner, place / NAMES)
+            undo.callback(os.close, image.resolv_conf_fd)
+            image.namespace = attaching.namespaces.of_tree(str(place / ROOT))
+            undo.pop_all()
+        image._place = place
+        return image
+
+    @classmethod
+    def _furnished(cls, tree: int, base: bases.Base, owner: Owner, stage: Path | None = None) -> ImageBase:
+        """Args: stage: a directory for a mount that parts of which are copied: of a detached one they are from Linux 6.15 on."""
         for path in DIRECTORIES:
             os.close(open_point(tree, path, stat.S_ISDIR))
         _attach_copy_of(f"{base.path}/dev", tree, "dev", stat.S_ISDIR)
@@ -87,11 +144,12 @@ class ImageBase:
             for name, lines in (("passwd", bases.PASSWD), ("group", bases.GROUP)):
                 _write(names, name, with_user(_read(tree, f"etc/{name}"), lines))
             syscalls.mount_setattr(names, mounts.SEALED, recursive=False)
-            for name in ("passwd", "group"):
-                copy = syscalls.open_tree(names, name, recursive=False)
-                with mounts.owned(copy):
-                    _attach(copy, tree, f"etc/{name}", stat.S_ISREG)
-        return cls(tree, mounts.sealed_copy(base.private_resolv_conf), owner)
+            with _staged(names, stage):
+                for name in ("passwd", "group"):
+                    copy = syscalls.open_tree(names, name, recursive=False)
+                    with mounts.owned(copy):
+                        _attach(copy, tree, f"etc/{name}", stat.S_ISREG)
+        return cls(tree, mounts.sealed_copy(base.private_resolv_conf), owner, base.private_resolv_conf)
 
     def hold(self) -> None:
         """Keep it until `let_go`."""
@@ -122,11 +180,33 @@ class ImageBase:
 
     def close(self) -> None:
         """Close the descriptors; roots that are copies of it live on. Safe to call twice."""
-        (tree, _), resolv_conf = self.at, self.resolv_conf_fd
-        self.at, self.resolv_conf_fd = (-1, ""), -1
-        for fd in (tree, resolv_conf):
-            if fd >= 0:
-                os.close(fd)
+        (tree, _), resolv_conf, namespace = self.at, self.resolv_conf_fd, self.namespace
+        self.at, self.resolv_conf_fd, self.namespace = (-1, ""), -1, -1
+        mounts.close_all((tree, resolv_conf, namespace))
+        place, self._place = self._place, None
+        if place is not None:
+            mounts.umount_tree(str(place / ROOT))
+            _remove(place)
+
+
+@contextmanager
+def _staged(mount: int, stage: Path | None) -> Iterator[None]:
+    """Have a mount attached in a directory for a block, if there is one."""
+    if stage is None:
+        yield
+        return
+    syscalls.move_mount(mount, syscalls.AT_FDCWD, str(stage))
+    try:
+        yield
+    finally:
+        mounts.umount_tree(str(stage))
+
+
+def _remove(place: Path) -> None:
+    """Remove a directory in which an image was attached; what is still mounted there makes this fail."""
+    for directory in (place / ROOT, place / NAMES, place):
+        with suppress(FileNotFoundError):
+            directory.rmdir()
 
 
 async def _settled() -> None:

@@ -19,20 +19,21 @@ from sockd.images import base as bases
 from sockd.images.image_base import ImageBase
 from sockd.images.owner_maps import ROOT, OwnerMaps
 from sockd.images.program import Limits
-from sockd.images.root import LateRoot
+from sockd.images.root import DetachedRoot
 from sockd.kernel import mounts, syscalls
+from sockd.kernel.procfs import Procfs
 
 UPPER, WORK = "upper", "work"
 
 
-class WritableRoot(LateRoot):
+class WritableRoot(DetachedRoot):
     """Made for one function: `replace_tmp` would lose its changes."""
 
     @classmethod
-    def over(cls, image: ImageBase, limits: Limits, uid: int, maps: OwnerMaps) -> WritableRoot:
+    def over(cls, image: ImageBase, limits: Limits, uid: int, maps: OwnerMaps, procfs: Procfs) -> WritableRoot:
         """Args: uid: on the host, of its process. Raises: OSError naming the call; then nothing stays behind."""
         tree, _ = image.at
-        root = cls(-1, image)
+        root = cls(-1, image, procfs)
         try:
             options: dict[str, str | int] = {"size": str(limits.tmp_bytes), "nr_inodes": str(limits.tmp_inodes)}
             changes = syscalls.new_filesystem("tmpfs", options, mounts.PRIVATE_TMP)

@@ -7,7 +7,7 @@ source mount, so every source of a bind here is a mount without children; a deta
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from sockd.kernel import syscalls
@@ -32,12 +32,12 @@ def mount_tmpfs(target: str, *, size_bytes: int, flags: MountFlag = MountFlag.NO
 
 def bind_sealed(source: str, target: str) -> None:
     """Bind a directory read-only, nosuid, nodev at `target`, without the mounts below it."""
-    _move(sealed_copy(source), syscalls.AT_FDCWD, target)
+    attach(sealed_copy(source), syscalls.AT_FDCWD, target)
 
 
 def bind_tree(source: str, target: str) -> None:
     """Bind a mount with all that is mounted below it at `target`, as it is."""
-    _move(syscalls.open_tree(syscalls.AT_FDCWD, source, recursive=True), syscalls.AT_FDCWD, target)
+    attach(syscalls.open_tree(syscalls.AT_FDCWD, source, recursive=True), syscalls.AT_FDCWD, target)
 
 
 def sealed_copy(source: str) -> int:
@@ -72,28 +72,22 @@ def attach_copy(mount_fd: int, root_fd: int, path: str, *, source: str = "") -> 
     """Attach a copy of a detached mount at `path` in a detached tree; the original stays for the next (Linux 6.15).
 
     Args: source: a directory or a mount below it; empty: itself."""
-    _move(syscalls.open_tree(mount_fd, source, recursive=False), root_fd, path)
+    attach(syscalls.open_tree(mount_fd, source, recursive=False), root_fd, path)
 
 
 def attach_tmpfs(root_fd: int, path: str, *, size_bytes: int, inodes: int) -> None:
     """A new tmpfs at `path` of a detached tree, open to every uid (mode 1777), limited in bytes and inodes (tmpfs(5))."""
+    attach(new_tmp(size_bytes=size_bytes, inodes=inodes), root_fd, path)
+
+
+def new_tmp(*, size_bytes: int, inodes: int) -> int:
+    """A detached tmpfs as `attach_tmpfs` attaches one; an fd."""
     options: dict[str, str | int] = {"size": str(size_bytes), "nr_inodes": str(inodes), "mode": "1777"}
-    _move(syscalls.new_filesystem("tmpfs", options, PRIVATE_TMP), root_fd, path)
+    return syscalls.new_filesystem("tmpfs", options, PRIVATE_TMP)
 
 
-def attach_procfs(root_fd: int, path: str, pid_namespace_fd: int, *, only_own: bool = False) -> None:
-    """The procfs of a pid namespace, made from outside of it, at `path` of a detached tree (`pidns=`: Linux 6.18).
-
-    Args: only_own: each process sees only those that it may trace (hidepid, proc(5))."""
-    attributes = MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEXEC
-    options: dict[str, str | int] = {"pidns": pid_namespace_fd}
-    if only_own:
-        options["hidepid"] = "invisible"
-    _move(syscalls.new_filesystem("proc", options, attributes), root_fd, path)
-
-
-def _move(mount: int, directory_fd: int, path: str) -> None:
-    """move_mount(2) of a detached mount, which is closed, whatever happens."""
+def attach(mount: int, directory_fd: int, path: str) -> None:
+    """Attach a detached mount (move_mount(2)), and close its descriptor, whatever happens. Into a detached tree: Linux 6.15."""
     try:
         syscalls.move_mount(mount, directory_fd, path)
     finally:
@@ -133,6 +127,13 @@ def new_overlay(lower: int, upper: int, work: int) -> int:
         "uuid": "null",
     }
     return syscalls.new_filesystem("overlay", options, PRIVATE_TMP)
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors; -1 is none."""
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import os
 import select
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.kernel.kernel_release import kernel_release
+from sockd.kernel import ended_child
 from sockd.kernel.readiness import readable
 
 _PIDFD_GET_PID_NAMESPACE = 0xFF06
@@ -24,7 +25,6 @@ _PIDFD_GET_PID_NAMESPACE = 0xFF06
 _INFO = struct.Struct("<QQ11Ii")
 _PIDFD_INFO_PID = 1 << 0
 _PIDFD_INFO_EXIT = 1 << 3
-_TELLS_STATUS = (6, 15)
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 """_IOWR(0xFF, 11, struct pidfd_info) (since Linux 6.13; exit status since 6.15)."""
 _SIGNALLED = 128
@@ -45,6 +45,20 @@ def exit_status(pidfd: int) -> int | None:
     except OSError:
         return None
     return status if mask & _PIDFD_INFO_EXIT else None
+
+
+@functools.cache
+def tells_exit_status() -> bool:
+    """Whether the kernel tells by a pidfd how a process ended that somebody else has reaped (Linux 6.15). Tried once."""
+    number = ended_child.make()
+    try:
+        pidfd = os.pidfd_open(number)
+    finally:
+        ended_child.reap(number)
+    try:
+        return exit_status(pidfd) is not None
+    finally:
+        os.close(pidfd)
 
 
 def _info(pidfd: int, mask: int) -> tuple[int, ...]:
@@ -148,7 +162,7 @@ async def wait_status(pidfd: int, deadline_s: float) -> None:
 
     That is after somebody has reaped it, which a pidfd shows as POLLHUP. Where the kernel does not tell the status, its exit
     is enough."""
-    if kernel_release() < _TELLS_STATUS:
+    if not tells_exit_status():
         await wait_exited(pidfd, deadline_s)
         return
     with duplicate(pidfd) as own, contextlib.suppress(OSError, TimeoutError), select.epoll(1) as reaped:

@@ -11,6 +11,7 @@ import enum
 import errno
 import os
 import struct
+from collections.abc import Mapping
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -33,8 +34,11 @@ _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOVE_MOUNT_T_EMPTY_PATH = 0x40
 _FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
-_FSCONFIG_SET_STRING, _FSCONFIG_SET_FD, _FSCONFIG_CMD_CREATE = 1, 5, 6
+_FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_SET_FD, _FSCONFIG_CMD_CREATE = 0, 1, 5, 6
+FileSystemOptions = Mapping[str, str | int | None]
+"""A string is set as a string, an integer as a file descriptor, None as a flag (fsconfig(2))."""
 
+CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -43,6 +47,7 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 PR_SET_PDEATHSIG = 1
+PR_GET_TID_ADDRESS = 40
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
 _CAPSET = 126
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -194,15 +199,19 @@ def mount_setattr(mount_fd: int, attributes: MountAttr, *, recursive: bool, user
     _call(_MOUNT_SETATTR, "mount_setattr", mount_fd, mount_fd, b"", flags, ctypes.byref(attr), size)
 
 
-def new_filesystem(fstype: str, options: dict[str, str | int], attributes: MountAttr) -> int:
-    """A new file system as a detached mount (fsopen(2), fsconfig(2), fsmount(2)); an fd, close-on-exec.
-
-    Args:
-        options: a string is set as a string, an integer as a file descriptor."""
+def new_filesystem(fstype: str, options: FileSystemOptions, attributes: MountAttr) -> int:
+    """A new file system as a detached mount (fsopen(2), fsconfig(2), fsmount(2)); an fd, close-on-exec."""
     context = _call(_FSOPEN, "fsopen", fstype, fstype.encode(), _FSOPEN_CLOEXEC)
+    return finish_filesystem(context, fstype, options, attributes)
+
+
+def finish_filesystem(context: int, fstype: str, options: FileSystemOptions, attributes: MountAttr) -> int:
+    """As `new_filesystem`, from a context that was opened (fsopen(2)), which is closed, whatever happens."""
     try:
         for key, value in options.items():
-            if isinstance(value, int):
+            if value is None:
+                _call(_FSCONFIG, "fsconfig", key, context, _FSCONFIG_SET_FLAG, key.encode(), 0, 0)
+            elif isinstance(value, int):
                 _call(_FSCONFIG, "fsconfig", key, context, _FSCONFIG_SET_FD, key.encode(), 0, value)
             else:
                 _call(_FSCONFIG, "fsconfig", key, context, _FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)

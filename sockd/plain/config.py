@@ -24,6 +24,8 @@ REMOVED = (("sandbox", "idle_poll"),)
 """Settings of before that do nothing now."""
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.(\w+)`)?", re.DOTALL)
 """How msgspec says that there is no such key, in a section or outside."""
+_RELEASE = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
+"""A version of Linux."""
 _log = logging.getLogger(__name__)
 BUILD_BOUNDS: dict[str, tuple[float, float]] = {
     "parallel": (1, 64),
@@ -148,8 +150,11 @@ class SandboxConfig(Slice, frozen=True):
     function_pids: int | None = None
     """Of those, what all sandboxes of one function may have; None is half of them. The more sandboxes of a function there are,
     the fewer each may have, and at least 64."""
-    roots: Literal["auto", "late", "early"] = "auto"
-    """When a sandbox's root is put together; late gives spares and a /proc of one's own (`images/assembly.py`)."""
+    roots: Literal["auto", "detached", "attached"] = "auto"
+    """How a sandbox's root is made: in no mount table (Linux 6.15), or in a mount namespace of its own (any kernel)."""
+    kernel: str | None = None
+    """Use nothing that a newer Linux than this one has brought ("6.1"), as if the host had that one; None: all that it has. For
+    tests, and to leave out what a kernel has but does wrong."""
     pause_after_s: float = 0.05
     """An idle sandbox is frozen after this."""
     idle_limit: int = 2000
@@ -173,6 +178,16 @@ class SandboxConfig(Slice, frozen=True):
             raise ValueError(f"sandbox.start_wait_s = {self.start_wait_s:g}: must not be negative")
         if not self.init_ceiling >= 1:
             raise ValueError(f"sandbox.init_ceiling = {self.init_ceiling:g}: must be at least 1")
+        if self.kernel is not None and not _RELEASE.fullmatch(self.kernel):
+            raise ValueError(f'sandbox.kernel = "{self.kernel}": must be two numbers, such as "6.1"')
+
+    @property
+    def kernel_release(self) -> tuple[int, int] | None:
+        """`kernel` as numbers."""
+        if self.kernel is None:
+            return None
+        major, minor = self.kernel.split(".")
+        return int(major), int(minor)
 
 
 class NetworkConfig(Slice, frozen=True):

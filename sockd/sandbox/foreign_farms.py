@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 from sockd.farm.control import ZygoteGone
@@ -63,23 +62,24 @@ class ForeignFarm:
         self._stack = stack
 
     @classmethod
-    async def start(cls, interpreter: Interpreter, tree: Tree, own: Parts, spot: Path, usual: Limits) -> ForeignFarm:
-        """Args: tree: owned from now on; own: those of the worker's own interpreter; spot: where early roots may be made;
-        usual: the limits of most sandboxes. Raises: SandboxFailed, OSError; ImageUnavailable: the image is lost."""
+    async def start(cls, interpreter: Interpreter, tree: Tree, own: Parts, usual: Limits) -> ForeignFarm:
+        """Args: tree: owned from now on; own: those of the worker's own interpreter; usual: the limits of most sandboxes.
+
+        Raises: SandboxFailed, OSError; ImageUnavailable: the image is lost."""
         image = tree.image if isinstance(tree, ImageTree) else None
         async with AsyncExitStack() as stack:
             stack.callback(tree.close)
             cgroup = own.cgroups.take()
             stack.callback(own.cgroups.give_back, cgroup)
             try:
-                farm = await Farm.start(tree, cgroup, lambda: None)
+                farm = await Farm.start(tree, cgroup, lambda: None, own.ways)
             except (SandboxFailed, OSError) as error:
                 await raise_if_lost(image, error)
                 raise
             stack.push_async_callback(farm.close)
             if image is not None:
                 image.check()
-            assembly = open_assembly(own.assembly.kind, tree, farm.procfs, spot, usual)
+            assembly = open_assembly(own.ways, tree, usual)
             stack.callback(assembly.close)
             parts = replace(own, assembly=assembly, release=farm.release, image=image)
             return cls(interpreter, farm, parts, stack.pop_all())
@@ -97,11 +97,10 @@ class ForeignFarm:
 class ForeignFarms:
     """Those of one worker. `exec_root` for each root Zygote, `aclose` last."""
 
-    def __init__(self, parts: Parts, uids: UidBlock, path: Path, usual: Limits) -> None:
-        """Args: uids: from which each root Zygote gets a block; path: a directory for early roots."""
+    def __init__(self, parts: Parts, uids: UidBlock, usual: Limits) -> None:
+        """Args: uids: from which each root Zygote gets a block."""
         self._parts = parts
         self._uids = uids
-        self._path = path
         self._usual = usual
         self._grounds: dict[str, Grounds] = {}
         self._farms: dict[str, ForeignFarm] = {}
@@ -189,8 +188,7 @@ class ForeignFarms:
         if grounds is None:
             raise NoInterpreter(f"this worker has no interpreter {interpreter!r}")
         found, tree = await grounds.open(interpreter)
-        spot = self._path / interpreter.replace(":", "-")
-        farm = self._farms[interpreter] = await ForeignFarm.start(found, tree, self._parts, spot, self._usual)
+        farm = self._farms[interpreter] = await ForeignFarm.start(found, tree, self._parts, self._usual)
         self._by_farm[farm.farm] = farm
         if (image := farm.parts.image) is not None:
             farm.on_lost = partial(self._retire, farm)

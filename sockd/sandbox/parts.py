@@ -9,6 +9,7 @@ from sockd.images.assembly import Assembly
 from sockd.images.image_base import ImageBase
 from sockd.images.program import Program
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
+from sockd.kernel.ways import Ways
 from sockd.sandbox.live_output import LiveOutput
 from sockd.sandbox.memory_budget import MemoryBudget
 from sockd.sandbox.read_turns import ReadTurns
@@ -34,6 +35,7 @@ class Parts:
     live: LiveOutput = field(default_factory=LiveOutput)
     init_ceiling: float = 6.0
     """Most wall-clock time of an init, as a multiple of its time limit, with what it waits for processors."""
+    ways: Ways = field(default_factory=Ways.find)
     image: ImageBase | None = None
     """That their farm stands on."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from sockd.farm.zygote import Zygote
+from sockd.farm.zygote import Child, Zygote
 from sockd.images.image_base import ImageBase
 from sockd.images.program import Limits, Program
 from sockd.images.root import Root
@@ -52,6 +52,9 @@ class SandboxProcess:
     pidfd: int = -1
     network_ns: tuple[int, int] = (0, 0)
     """When its network was asked for, and when it had it (CLOCK_MONOTONIC)."""
+    _child: Child | None = None
+    _status: int | None = None
+    """How it ended (a wait status), once that is known."""
     image: ImageBase | None = None
     """In which it has its root: held until its last process has ended."""
     grant: TaskGrant | None = None
@@ -97,10 +100,12 @@ class SandboxProcess:
                 process.image = image
                 process.grant = grant
                 fds = (root.fd, ends.channel_fd, ends.output_fd)
-                process.pidfd = await zygote.fork(
+                process._child = await zygote.fork(
                     uid, endpoint, program is None, fds, cgroup.procs_fds, deadline_s=parts.spawn_deadline_s
                 )
+                process.pidfd = process._child.pidfd
             undo.pop_all()
+        root.forked()
         while root.spent:
             parts.release(root.spent.pop())
         return process
@@ -188,7 +193,17 @@ class SandboxProcess:
 
     async def wait_status(self) -> None:
         """Wait a little until it is known how it exited, after its end of the channel was closed."""
-        await pidfds.wait_status(self.pidfd, EXIT_GRACE_S)
+        if not self._parent_tells:
+            await pidfds.wait_status(self.pidfd, EXIT_GRACE_S)
+            self._status = pidfds.exit_status(self.pidfd)
+            return
+        await pidfds.wait_exited(self.pidfd, EXIT_GRACE_S)
+        assert self._child is not None
+        self._status = await self.zygote.exit_status(self._child, deadline_s=self.parts.spawn_deadline_s)
+
+    @property
+    def _parent_tells(self) -> bool:
+        return self.zygote.farm is not None and self.zygote.farm.reaps
 
     def peak_bytes(self) -> int:
         """The most memory that it has used; 0: that cannot be read. Only before `close`."""
@@ -198,8 +213,8 @@ class SandboxProcess:
             return 0
 
     def cause_of_death(self) -> SockdError:
-        """Why it ended. Only before `close`."""
-        status = pidfds.exit_status(self.pidfd)
+        """Why it ended. Only after `wait_status`, and before `close`."""
+        status = self._status
         # A process of it may have been killed for memory before it ended by a fault of its own, such as a stack overflow.
         has_crashed = status is not None and pidfds.signal_of(status) not in (0, signal.SIGKILL)
         if self.cgroup.oom_kills() > 0 and not has_crashed:

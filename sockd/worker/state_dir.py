@@ -25,7 +25,7 @@ from pathlib import Path
 from sockd.plain.errors import BadConfig
 
 RUN_SOCKET, SOCKET = "run.sock", "sockd.sock"
-DIRECTORIES = ("tmp", "code", "store", "base", "roots", "engine", "initscripts", "logs", "resolver", "pythons")
+DIRECTORIES = ("tmp", "code", "store", "base", "engine", "initscripts", "logs", "resolver", "pythons")
 """Made at each start, closed, so that no later step makes one that is open."""
 
 

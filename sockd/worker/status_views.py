@@ -44,8 +44,17 @@ def status(worker: Worker) -> dict[str, Any]:
         "policy": worker.config.zygote.policy,
         "initscripts": engine_state(worker),
         "networks": worker.networks.view(),
-        "roots": {"made": worker.assembly.kind, "spares": worker.tree.most_spares},
+        "images": {"stored": len(worker.images.store.all()), "why_not": worker.images.store.why_not},
+        "spares": worker.tree.most_spares,
+        "kernel": kernel_ways(worker),
     }
+
+
+def kernel_ways(worker: Worker) -> dict[str, str]:
+    """How the features are had that older kernels have in another way."""
+    store = worker.images.store
+    images = store.mounting.way
+    return {**worker.ways.words(), "images": images.words if images is not None else f"none: {store.why_not}"}
 
 
 def cache_counts(worker: Worker) -> dict[str, dict[str, int]]:

@@ -52,10 +52,11 @@ from sockd.image_functions.image_pythons import ImagePythons
 from sockd.image_store.chunked_importer import ChunkedImporter
 from sockd.image_store.image_garbage import ImageGarbage
 from sockd.image_store.image_store import ImageStore
-from sockd.images.assembly import Assembly, open_assembly
+from sockd.images.assembly import open_assembly
 from sockd.images.base import Base, plan
 from sockd.images.ground import built, ground_on
 from sockd.images.host_pythons import SCHEME, HostPythons
+from sockd.images.image_mounting import ImageMounting
 from sockd.images.image_python import SCHEME as IMAGE_SCHEME
 from sockd.images.premade import Premade
 from sockd.images.program import Limits, Network
@@ -66,6 +67,7 @@ from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.network.resolv_conf import nameservers
+from sockd.kernel.ways import Ways
 from sockd.latency import favordynmods
 from sockd.latency.latency import Latency
 from sockd.networks import resolver
@@ -122,7 +124,7 @@ class Worker:
     hierarchies: Hierarchies
     cgroups: CgroupPool
     budget: MemoryBudget
-    assembly: Assembly
+    ways: Ways
     packages: InstallCache
     tree: ZygoteTree
     learner: ImportLearner
@@ -171,27 +173,30 @@ class Worker:
         maker = NamespaceMaker()
         stack.push_async_callback(maker.aclose)
         networks = await _networks(config, state, cgroups, budget, stack)
-        farm = await Farm.start(base, cgroups.take(), on_end)
+        ways = Ways.find(config.sandbox.kernel_release, config.sandbox.roots)
+        for found in (ways.roots, ways.proc, ways.exits):
+            if found.reason:
+                _log.info("as this kernel is older: %s", found.words)
+        farm = await Farm.start(base, cgroups.take(), on_end, ways)
         stack.push_async_callback(farm.close)
         usual = spare_limits(config)
-        assembly = open_assembly(config.sandbox.roots, base, farm.procfs, state.path / "roots", usual)
+        assembly = open_assembly(ways, base, usual)
         stack.callback(assembly.close)
-        if assembly.reason:
-            _log.warning("roots are made early, so there are no spares (see `sockd doctor`): %s", assembly.reason)
         http, spawn_deadline_s = config.http, config.sandbox.spawn_deadline_s
         ends = Premade(SandboxPipes.open, SandboxPipes.close)
         stack.callback(ends.close)
         answer_bytes, grace_s = http.max_payload_bytes, http.stop_grace_s
         pools = assembly, cgroups, budget, farm.release
         ceiling = config.sandbox.init_ceiling
-        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, init_ceiling=ceiling)
-        zygotes = config.zygote if assembly.spares else msgspec.structs.replace(config.zygote, spares=0)
+        parts = Parts(*pools, answer_bytes, spawn_deadline_s, grace_s, ends.take, init_ceiling=ceiling, ways=ways)
         walls = {network: Wall(network, networks, maker) for network in WALLED}
         uids = UidBlock.of_host(config.sandbox.base_uid + ROOT_UIDS, ROOT_UIDS)
-        foreign = ForeignFarms(parts, uids, state.path / "pythons" / "roots", usual)
+        foreign = ForeignFarms(parts, uids, usual)
         foreign.add(SCHEME, pythons)
         stack.push_async_callback(foreign.aclose)
-        tree = ZygoteTree(zygotes, parts, farm, walls, foreign, base_uid=config.sandbox.base_uid, spare_limits=usual)
+        tree = ZygoteTree(
+            config.zygote, parts, farm, walls, foreign, base_uid=config.sandbox.base_uid, spare_limits=usual
+        )
         stack.callback(tree.close)
         tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()
@@ -199,23 +204,28 @@ class Worker:
         packages.builds = Builder(
             config.builds, tree, state.path / "build" / "tools", max_package_mb=config.packages.max_package_mb
         )
-        learner = ImportLearner(zygotes, tree, state.path, packages.provided, open_files=config.function.open_files)
+        learner = ImportLearner(
+            config.zygote, tree, state.path, packages.provided, open_files=config.function.open_files
+        )
         stack.push_async_callback(learner.aclose)
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
         budget.make_room = partial(make_room, budget, tree, handlers)
-        verifier = _verifier(zygotes, tree, learner, handlers)
+        verifier = _verifier(config.zygote, tree, learner, handlers)
         stack.push_async_callback(verifier.aclose)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
         guards = groups.ports, function_accounts(config.sandbox, groups.sockets)
-        images, garbage, importer = _images(config, state, base, assembly, cgroups, stack)
+        images, garbage, importer = _images(config, state, base, ways, cgroups, stack)
+        await images.try_host()
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
         starts = Starts(handlers, tree, programs)
         if config.images.compile_timeout_s > 0:
-            importer.compile_with(ImageCompiler(starts, budget, base, config.images.compile_timeout_s).compile)
+            importer.compile_with(
+                ImageCompiler(starts, budget, base, config.images.compile_timeout_s, images.mounting).compile
+            )
         image_pythons = ImagePythons(images, starts, tree, budget, base, state.path / "pythons" / "images")
         foreign.add(IMAGE_SCHEME, image_pythons)
         caches = Caches(
@@ -240,7 +250,7 @@ class Worker:
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
-            *(config, state, hierarchies, cgroups, budget, assembly, packages, tree, learner, verifier, handlers),
+            *(config, state, hierarchies, cgroups, budget, ways, packages, tree, learner, verifier, handlers),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
             *(SpaceReserve(state.path / "reserve"), networks, Images(images, functions.registry, garbage)),
         )
@@ -373,17 +383,16 @@ def _functions(
 
 
 def _images(
-    config: Config, state: StateDir, base: Base, assembly: Assembly, cgroups: CgroupPool, stack: AsyncExitStack
+    config: Config, state: StateDir, base: Base, ways: Ways, cgroups: CgroupPool, stack: AsyncExitStack
 ) -> tuple[ImageStore, ImageGarbage, ChunkedImporter]:
     """The images of an earlier daemon, too. Nothing is started."""
-    why_not = ""
-    if assembly.kind != "late":
-        why_not = f"its roots are made early, and images take Linux 6.18 ({assembly.reason or 'sandbox.roots'})"
+    mounting = ImageMounting.open(ways, state.path / "mounted", config.sandbox.kernel_release)
+    stack.callback(mounting.close)
     parts = ImageParts(config.images, state.path, state.id, cgroups, config.sandbox.base_uid)
     stack.callback(parts.close)
     importer = parts.importer()
     store = ImageStore(
-        state.path / "images", state.path / "tmp", base, importer, why_not, most_cold=config.images.cold_starts
+        state.path / "images", state.path / "tmp", base, importer, mounting, most_cold=config.images.cold_starts
     )
     importer.records = store.all
     importer.on_lost = store.lose_mount

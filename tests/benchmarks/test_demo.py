@@ -6,10 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.worker import worker
 from demo.checks import FUNCTIONS, WrongAnswer, check_noop, check_page, jpeg_size
 from demo.failure import EXPECTED, check_log
+from demo.images import why_no_images
 
 PICTURE = Path(FUNCTIONS).with_name("picture.jpg")
+
+
+@pytest.mark.root
+def test_a_worker_on_an_older_kernel_says_that_it_has_images() -> None:
+    with worker({"sandbox": {"kernel": "6.1"}}) as house:
+        assert why_no_images(house) == ""
+        status = house.json("status")
+        assert status["images"]["stored"] == 0
+        assert status["kernel"]["images"].startswith("EROFS through loop devices")
 
 
 def test_the_size_of_a_jpeg_is_read_from_its_header() -> None:

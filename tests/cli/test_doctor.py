@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
@@ -14,33 +15,46 @@ import pytest
 from rich.console import Console
 
 import sockd
-from sockd.cli.doctor import cgroup_limits, cgroup_reader, networks, probes, report
+from sockd.cli.doctor import cgroup_limits, cgroup_reader, images, networks, probes, report
 from sockd.cli.doctor import checks as look
 from sockd.cli.doctor.effects import effects
 from sockd.cli.doctor.image_store import image_key, image_store
 from sockd.cli.doctor.networks import NAME, private_networks
 from sockd.cli.doctor.report import Check
 from sockd.console.client import Management
+from sockd.erofs import mounting
 from sockd.kernel.cgroups.hierarchies import Hierarchies
 from sockd.kernel.network import network_namespaces
+from sockd.kernel.ways import Release, Ways
 from sockd.plain.config import ImagesConfig
+from sockd.plain.errors import SandboxFailed
 from tests.support.network_lab import lab
 from tests.support.nobody import NOBODY, needs_nobody
 
 ROOT = Path(sockd.__file__).parents[1]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-WITHOUT_PIVOT_ROOT = """
+FILTERED = """
 import ctypes, os, struct, sys
 
-steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 155), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+steps = STEPS
 program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
 filter = struct.pack("H6xQ", len(steps), ctypes.addressof(program))
 if ctypes.CDLL(None).prctl(22, 2, filter, 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
     sys.exit("no filter")
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Runs a program under a filter that is Docker's default one in what matters here: pivot_root (155) is refused."""
+"""Runs a program under a filter of these steps."""
+WITHOUT_PIVOT_ROOT = FILTERED.replace(
+    "STEPS", "[(0x20, 0, 0, 0), (0x15, 0, 1, 155), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]"
+)
+"""Docker's default filter in what matters here: pivot_root (155) is refused."""
+WITHOUT_TID_ADDRESS = FILTERED.replace(
+    "STEPS",
+    "[(0x20, 0, 0, 0), (0x15, 0, 3, 157), (0x20, 0, 0, 16), (0x15, 0, 1, 40), "
+    "(0x06, 0, 0, 0x00050016), (0x06, 0, 0, 0x7FFF0000)]",
+)
+"""A kernel without CONFIG_CHECKPOINT_RESTORE: prctl (157) knows no PR_GET_TID_ADDRESS (40)."""
 
 DROPPING = """
 table ip filter {
@@ -49,6 +63,14 @@ table ip filter {
 }
 """
 """What Docker leaves at the forward hook."""
+
+
+class OlderWays(Ways):
+    """What is found on an older kernel."""
+
+    @classmethod
+    def find(cls, kernel: Release | None = None, roots: str = "auto") -> Ways:
+        return Ways.find((6, 1))
 
 
 def run(code: str, *, prefix: tuple[str, ...] = ()) -> Check:
@@ -144,32 +166,64 @@ def test_a_host_without_fuse_is_told_that_images_are_written_whole() -> None:
 
 
 @needs_root
-def test_a_state_directory_on_a_tmpfs_cannot_hold_images() -> None:
+def test_a_kernel_that_does_not_send_requests_again_is_not_told_to_load_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = f"{probes.NO_RESEND}: FUSE_HAS_RESEND"
+    monkeypatch.setattr(images, "probed", lambda name, probe, fix: Check(name, False, found, fix))
+    check = images.images_on_demand()
+    assert check.ok is None and check.found.endswith(found)
+    assert check.fix == "use Linux 6.9 or newer"
+
+
+@needs_root
+def test_a_kernel_without_erofs_is_told_that_it_has_no_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(path: str, *, by_loop: bool) -> int:
+        raise SandboxFailed(mounting._REASONS[errno.ENODEV])
+
+    monkeypatch.setattr(mounting, "mount_image", refuse)
+    check = images.container_images(tmp_path)
+    assert check.ok is None and check.found == "not for functions: this kernel has no EROFS (CONFIG_EROFS_FS)"
+    assert "CONFIG_BLK_DEV_LOOP" in check.fix
+
+
+@needs_root
+def test_an_error_of_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
+    nft = tmp_path / "nft"
+    nft.write_text("#!/bin/sh\necho 'Error: Could not process rule: Not supported' >&2\necho '^^^^' >&2\nexit 1\n")
+    nft.chmod(0o755)
+    with_this = ("unshare", "--mount", "sh", "-c", f'mount --bind {nft} "$(command -v nft)" && exec "$@"', "sh")
+    check = run('checks.probed("nft", "private_network", "")', prefix=with_this)
+    assert check.ok is False
+    assert "Could not process rule: Not supported" in check.found and "^^^^" not in check.found
+
+
+@needs_root
+def test_a_kernel_that_does_not_tell_where_thread_ids_are_is_told_its_option() -> None:
+    assert look.forks().ok
+    check = run("checks.forks()", prefix=(sys.executable, "-c", WITHOUT_TID_ADDRESS))
+    assert check.ok is False and "Invalid argument" in check.found
+    assert check.fix == "use a kernel with CONFIG_CHECKPOINT_RESTORE=y"
+
+
+@needs_root
+def test_a_state_directory_on_a_tmpfs_has_its_images_on_loop_devices() -> None:
     check = run('images.container_images(Path("/dev/shm/none"))')
-    assert check.ok is None
-    assert "tmpfs" in check.found and "on a disk" in check.fix
+    assert check.ok and check.found.startswith("EROFS through loop devices; ") and "no tmpfs" in check.found
 
 
 @needs_root
 def test_every_probe_works_here() -> None:
     for name in probes.PROBES:
         check = look.probed(name, name, "")
-        assert check.ok or name == "late_root", check
+        assert check.ok, check
 
 
 @needs_root
-def test_a_host_that_cannot_make_roots_late_is_told_what_that_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def probe(name: str, probe: str, fix: str) -> Check:
-        if probe == "late_root":  # no kernel here lacks it
-            return Check(name, False, "[Errno 22] move_mount: Invalid argument", fix)
-        return real(name, probe, fix)
-
-    real = look.probed
-    monkeypatch.setattr(look, "probed", probe)
-    check = look.roots()
-    assert check.ok is None
-    assert "without spares" in check.found and "move_mount" in check.found
-    assert check.fix
+def test_an_older_kernel_is_told_its_ways_and_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "Ways", OlderWays)
+    for check in (look.roots(), look.proc(), look.exits()):
+        assert check.ok is None and check.found.endswith("(sandbox.kernel)"), check
+        assert check.fix.startswith("use Linux 6.1")
+    assert look.roots().found.startswith("a mount namespace for each sandbox; 0.1 ms at each start")
 
 
 def test_every_effect_on_the_host_is_listed_with_its_end_and_its_switch() -> None:

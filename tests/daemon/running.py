@@ -26,6 +26,7 @@ from typing import Any, ClassVar, TypeVar
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from tests.daemon.kernel_view import cgroup_pids, wait_readable
 from tests.support import sockd_template
+from tests.support.older_kernel import with_kernel
 
 REPO = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")
@@ -116,7 +117,7 @@ class RunningDaemon:
         """As `start`, but without waiting for anything."""
         state.mkdir(exist_ok=True, parents=True)
         file = state.parent / f"{state.name}.toml"
-        file.write_text(with_small_cache(config))
+        file.write_text(with_kernel(with_small_cache(config)))
         process = sockd_template.start(
             [*command, "--config", str(file), "--state-dir", str(state)],
             cwd=REPO,

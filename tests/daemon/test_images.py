@@ -15,7 +15,7 @@ import pytest
 
 from sockd.kernel import syscalls
 from sockd.kernel.syscalls import MountFlag
-from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.daemon.running import COMMAND, DeployFailed, RunningDaemon
 from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
@@ -367,10 +367,14 @@ def test_an_image_is_unmounted_with_its_last_function(daemon: RunningDaemon, pyt
     assert not is_mounted()
 
 
-def test_a_state_directory_on_a_tmpfs_is_told_before_a_local_image_is_received(tmp_path: Path) -> None:
+def test_a_host_that_mounts_no_images_is_told_before_a_local_one_is_received(tmp_path: Path) -> None:
+    """From a tmpfs EROFS is mounted through a loop device alone, and there is none."""
     syscalls.mount("tmpfs", str(tmp_path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=64m")
+    hidden = 'mount --bind /dev/null /dev/loop-control && exec "$@"'
     try:
-        daemon = RunningDaemon.start(tmp_path / "state", "")
+        daemon = RunningDaemon.start(
+            tmp_path / "state", "", command=("unshare", "--mount", "sh", "-c", hidden, "sh", *COMMAND)
+        )
         try:
             answer = daemon.manage("POST", "/images?reference=oci:local", b"an archive that nobody reads")
             assert (answer.status, answer.json["errorType"]) == (503, "Images.Unavailable"), "no progress was answered"

@@ -6,12 +6,13 @@ import pytest
 
 from sockd.code.function_config import FunctionConfig
 from sockd.functions import deployments
+from sockd.images import image_mounting
 from sockd.plain.errors import ImagesUnavailable
 
 
 @pytest.mark.anyio
 async def test_they_are_refused_with_the_kernels_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployments, "why_no_writable_roots", lambda: "fsopen: No such device")
-    await deployments.check_writable_root(FunctionConfig(image="x"))
+    monkeypatch.setattr(image_mounting, "why_no_writable_roots", lambda: "fsopen: No such device")
+    await deployments.check_writable_root(FunctionConfig(image="x"), None)
     with pytest.raises(ImagesUnavailable, match="has no overlays for it: fsopen: No such device"):
-        await deployments.check_writable_root(FunctionConfig(image="x", writable_root=True))
+        await deployments.check_writable_root(FunctionConfig(image="x", writable_root=True), None)

@@ -36,7 +36,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch, answers: str, failure: SockdError 
 
     monkeypatch.setattr(image_compiler, "probing", probing)
     nothing = cast(Any, None)
-    compiler = ImageCompiler(nothing, nothing, nothing, timeout_s=10.0)
+    compiler = ImageCompiler(nothing, nothing, nothing, timeout_s=10.0, mounting=nothing)
     fd = os.open(answers, os.O_RDWR)
     try:
         return asyncio.run(compiler.compile(Path("/nothing"), SOURCES, fd, lambda text: None))

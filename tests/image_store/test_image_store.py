@@ -116,7 +116,7 @@ def mount_with(monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> lis
     """The mounts that are made, after a step in the thread."""
     made: list[ImageBase] = []
 
-    def mount(source: str, base: object, owner: object) -> ImageBase:
+    def mount(source: str, base: object, owner: object, attaching: object, *, by_loop: bool) -> ImageBase:
         step()
         made.append(ImageBase(os.open("/", os.O_PATH | os.O_CLOEXEC), os.open("/", os.O_PATH | os.O_CLOEXEC)))
         return made[-1]

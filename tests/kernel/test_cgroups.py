@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from sockd.kernel.cgroups.controllers import MemoryV2
+from sockd.kernel.cgroups.files import CgroupFiles
 from sockd.kernel.cgroups.tree import Cgroup, CgroupTree, Hierarchies
 from sockd.latency import favordynmods
 from sockd.plain.errors import SandboxFailed
@@ -311,6 +313,14 @@ def test_who_joins_when_all_were_killed_is_killed_too(
 
 def test_destroying_what_is_not_there_is_nothing(hierarchies: Hierarchies) -> None:
     CgroupTree(hierarchies, f"sockd-test-{uuid.uuid4().hex[:8]}").destroy_all(1)
+
+
+def test_v2_is_not_asked_to_end_a_cgroup_for_one_process_at_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "memory.oom.group").write_text(
+        "0"
+    )  # as the kernel makes it; what follows from it is in sandbox/test_limits.py
+    MemoryV2(CgroupFiles(str(tmp_path)))
+    assert (tmp_path / "memory.oom.group").read_text() == "0"
 
 
 def test_a_host_without_controllers_is_refused() -> None:

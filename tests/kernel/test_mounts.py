@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from sockd.images.assembly import why_not_late
-from sockd.kernel import mounts, pidfds, syscalls
+from sockd.kernel import mounts, syscalls
 from sockd.kernel.mounts import owned
 from sockd.kernel.syscalls import AT_FDCWD, MountAttr
+from sockd.kernel.ways import Ways
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.root
@@ -41,8 +38,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def late() -> None:
-    """Detached trees can be mounted into and copied (Linux 6.15), and a procfs made for any namespace (6.18)."""
-    if reason := why_not_late():
+    """Detached trees can be mounted into and copied (Linux 6.15)."""
+    if reason := Ways.find().roots.reason:
         pytest.skip(f"this kernel cannot: {reason}")
 
 
@@ -126,26 +123,6 @@ def test_a_private_tmp_is_everybodys_and_limited(place: Path, late: None) -> Non
             assert size.f_files == 10
             assert size.f_flag & os.ST_NOSUID and size.f_flag & NODEV
     assert os.listdir(place / "target") == []
-
-
-def test_the_procfs_of_another_pid_namespace_shows_its_processes(place: Path, late: None) -> None:
-    """Made from outside, for a namespace that has none mounted."""
-    code = "import ctypes, os\nctypes.CDLL(None).unshare(0x20000000)\nchild = os.fork()\n"
-    code += "if child == 0:\n    os.write(1, b'.'); os.read(0, 1)\n    os._exit(0)\nos.waitpid(child, 0)\n"
-    with ExitStack() as stack:
-        child = stack.enter_context(subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdin=-1, stdout=-1))
-        assert child.stdout is not None and child.stdin is not None
-        stack.callback(child.stdin.close)
-        assert child.stdout.read(1) == b"."
-        (inner,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-        pidfd = stack.enter_context(owned(os.pidfd_open(int(inner))))
-        namespace = stack.enter_context(owned(pidfds.pid_namespace(pidfd)))
-        root = stack.enter_context(owned(syscalls.open_tree(AT_FDCWD, str(place), recursive=False)))
-        mounts.attach_procfs(root, "target", namespace)
-        proc = stack.enter_context(owned(os.open("target", os.O_RDONLY, dir_fd=root)))
-        assert [name for name in os.listdir(proc) if name.isdigit()] == ["1"]
-        flags = os.fstatvfs(proc).f_flag
-        assert flags & os.ST_NOSUID and flags & NODEV and flags & os.ST_NOEXEC
 
 
 ATTACH: dict[str, Callable[[int], None]] = {

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sockd.images.assembly import why_not_late
 from sockd.kernel import syscalls
 from sockd.kernel.mounts import owned
 from sockd.kernel.syscalls import AT_FDCWD, MountAttr, MountFlag
+from sockd.kernel.ways import Ways
 
 pytestmark = pytest.mark.root
 
@@ -33,8 +33,8 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def late() -> None:
-    """Detached trees can be mounted into and copied (Linux 6.15), and a procfs made for any namespace (6.18)."""
-    if reason := why_not_late():
+    """Detached trees can be mounted into and copied (Linux 6.15)."""
+    if reason := Ways.find().roots.reason:
         pytest.skip(f"this kernel cannot: {reason}")
 
 
@@ -185,7 +185,7 @@ def test_a_context_that_cannot_be_made_leaves_no_descriptor() -> None:
     """The fd of fsopen is closed whichever of the calls after it fails; the ledger looks."""
     for options in ({"size": "nonsense"}, {"nonsense": "1"}, {"size": 5}):
         with pytest.raises(OSError):
-            syscalls.new_filesystem("tmpfs", options, MountAttr.NONE)  # type: ignore[arg-type]
+            syscalls.new_filesystem("tmpfs", options, MountAttr.NONE)
 
 
 def test_a_short_time_slice_is_the_callers_own() -> None:

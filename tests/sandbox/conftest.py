@@ -7,20 +7,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from sockd.images.assembly import why_not_late
+from sockd.kernel.ways import Ways
+from sockd.plain.errors import BadConfig
 from tests.support.house import House, house_fixture
 from tests.support.ledger import Ledger
+from tests.support.older_kernel import release
 
 
 @pytest.fixture(scope="session")
 def whole_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """With the roots that the kernel can do best, or with those that a test asks for."""
+    """With the roots that the kernel can do best, or with those that a test asks for; or as on an older kernel."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     roots = getattr(request, "param", "auto")
-    if roots == "late" and (reason := why_not_late()):
-        pytest.skip(f"roots cannot be made late here: {reason}")
-    yield from house_fixture(tmp_path_factory.mktemp("house"), roots)
+    try:
+        ways = (
+            Ways.find(roots) if isinstance(roots, tuple) else Ways.find(release() if roots == "auto" else None, roots)
+        )
+    except BadConfig as error:
+        pytest.skip(error.message)
+    yield from house_fixture(tmp_path_factory.mktemp("house"), ways=ways)
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
-"""Roots made late and early: which is chosen, what is in them, and that nothing of their making stays behind."""
+"""Detached and attached roots: which is chosen, what is in them, and that nothing of their making stays behind."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,17 +11,18 @@ from typing import Any
 
 import pytest
 
-from sockd.images import assembly
+from sockd.images.assembly import Attached
 from sockd.images.program import Program
 from sockd.images.root import Root
-from sockd.kernel import pidfds, syscalls
+from sockd.kernel import mounts, syscalls
 from sockd.kernel.mounts import owned
+from sockd.kernel.ways import Ways
 from sockd.plain.errors import BadConfig
 from tests.support.house import House
 from tests.support.ledger import Ledger
 
-both = pytest.mark.parametrize("whole_house", ["late", "early"], indirect=True)
-early = pytest.mark.parametrize("whole_house", ["early"], indirect=True)
+both = pytest.mark.parametrize("whole_house", ["detached", "attached"], indirect=True)
+attached = pytest.mark.parametrize("whole_house", ["attached"], indirect=True)
 pytestmark = pytest.mark.root
 
 
@@ -62,8 +62,10 @@ def test_a_root_is_in_no_mount_table(house: House) -> None:
 def test_what_follows_is_made_as_if_nothing_had_failed(house: House) -> None:
     def make_for(program: Program) -> None:
         root = house.assembly.create(program.limits, program)
-        with owned(root.fd):
+        try:
             root.mount_code(program)
+        finally:
+            root.close()
 
     missing = house.program("def handler(event): return event\n")
     os.rename(str(missing.code), f"{missing.code}.away")
@@ -73,16 +75,37 @@ def test_what_follows_is_made_as_if_nothing_had_failed(house: House) -> None:
     assert house.answer("def handler(event): return event\n", 1) == 1
 
 
-@early
-def test_an_early_root_is_complete_before_there_is_a_process(house: House) -> None:
+@both
+def test_a_root_is_completed_while_a_process_is_in_it(house: House) -> None:
     root = make_root(house, "here = 'the code'\n")
-    with owned(root.fd):
-        assert "the code" in Path(f"/proc/self/fd/{root.fd}/var/task/f.py").read_text()
-        assert Path(f"/proc/self/fd/{root.fd}/proc/meminfo").read_text()
-        assert os.statvfs(f"/proc/self/fd/{root.fd}/tmp").f_files == house.limits().tmp_inodes
+    try:
+        at = f"/proc/self/fd/{root.fd}"
+        assert os.listdir(f"{at}/var/task") == os.listdir(f"{at}/proc") == []
+        root.mount_code(house.program("here = 'the code'\n"))
+        with owned(os.pidfd_open(os.getpid())) as pidfd:
+            root.mount_proc(pidfd)
+        assert "the code" in Path(f"{at}/var/task/f.py").read_text()
+        assert Path(f"{at}/proc/{os.getpid()}/stat").exists()
+        assert os.statvfs(f"{at}/tmp").f_files == house.limits().tmp_inodes
+        root.replace_tmp(house.limits(tmp_inodes=77))
+        assert os.statvfs(f"{at}/tmp").f_files == 77
+    finally:
+        root.close()
 
 
-@early
+@both
+def test_nothing_is_above_a_root(house: House) -> None:
+    root = make_root(house)
+    try:
+        at = f"/proc/self/fd/{root.fd}"
+        assert os.path.samefile(f"{at}/../..", at)
+        assert {"usr", "var", "packages"} <= set(os.listdir(f"{at}/../.."))
+        assert "work" not in os.listdir(f"{at}/..")
+    finally:
+        root.close()
+
+
+@both
 def test_a_canary_needs_no_code(house: House) -> None:
     limits = house.limits()
     spare = house.run(house.fork(limits))
@@ -90,62 +113,76 @@ def test_a_canary_needs_no_code(house: House) -> None:
     house.call(spare.destroy)
 
 
-@early
-def test_a_handler_reads_of_itself_and_of_the_machine_in_the_farms_proc(house: House) -> None:
-    def read(event: Any) -> Any:
+@both
+@pytest.mark.parametrize("spare", [False, True])
+def test_a_handler_finds_itself_in_proc(house: House, spare: bool) -> None:
+    def look(event: Any) -> Any:
+        import multiprocessing
         import os
+        import subprocess
         import threading
 
-        names = ("self/status", "thread-self/comm", "self/maps", "self/fd", "meminfo", "cpuinfo", "stat", "uptime")
-        sizes = []
-        for name in names:
-            if os.path.isdir(f"/proc/{name}"):
-                sizes.append(len(os.listdir(f"/proc/{name}")))
-            else:
-                with open(f"/proc/{name}") as file:
-                    sizes.append(len(file.read()))
+        def numbers() -> list[int]:
+            return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+        def read(path: str) -> str:
+            with open(path) as file:
+                return file.read()
+
         waiting = threading.Event()
         thread = threading.Thread(target=waiting.wait)
         thread.start()
         threads = len(os.listdir("/proc/self/task"))
         waiting.set()
         thread.join()
-        return sizes, threads, os.getpid(), os.path.exists("/proc/1")
-
-    sizes, threads, pid, first_is_there = house.answer(read)
-    assert all(sizes)
-    assert (threads, pid, first_is_there) == (2, 1, False)
-
-
-@early
-def test_a_handler_sees_its_children_by_the_farms_numbers(house: House) -> None:
-    def look(event: Any) -> Any:
-        import os
-        import subprocess
-
-        def seen() -> list[int]:
-            return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-            return int(os.readlink("/proc/self")), seen(), child.pid
+            both = numbers() == [1, child.pid]
+            its_parent = read(f"/proc/{child.pid}/stat").rpartition(")")[2].split()[1]
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            in_pool = pool.apply(os.getpid)
+        return {
+            "pid": os.getpid(),
+            "self": os.readlink("/proc/self"),
+            "thread-self": os.readlink("/proc/thread-self"),
+            "name": read("/proc/1/status").splitlines()[0].split()[1] == read("/proc/self/comm").strip(),
+            "numbers": numbers()[0],
+            "threads": threads,
+            "child": [both, its_parent],
+            "pool": in_pool > 1,
+            "machine": all(read(f"/proc/{name}") for name in ("meminfo", "cpuinfo", "stat", "uptime")),
+        }
 
-    own, seen, child = house.answer(look)
-    assert len(seen) == 2 and own in seen
-    assert child not in seen
+    assert house.start(look, spare=spare).answer() == {
+        "pid": 1,
+        "self": "1",
+        "thread-self": "1/task/1",
+        "name": True,
+        "numbers": 1,
+        "threads": 2,
+        "child": [True, "1"],
+        "pool": True,
+        "machine": True,
+    }
 
 
-def test_a_kernel_that_cannot_make_roots_late_gets_early_ones(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(pidfd: int) -> int:
-        raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+@attached
+def test_the_daemons_thread_is_where_it_was(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = house.assembly
+    assert isinstance(made, Attached)
+    before = os.readlink("/proc/thread-self/ns/mnt"), os.getcwd(), os.listdir("/")
+    with pytest.raises(OSError, match="move_mount"):
+        made._namespaces.attach(mounts.new_tmp(size_bytes=1 << 20, inodes=10), made._template, "/none")
+    make_root(house).close()
+    assert (os.readlink("/proc/thread-self/ns/mnt"), os.getcwd(), os.listdir("/")) == before
 
-    monkeypatch.setattr(pidfds, "pid_namespace", refuse)
-    procfs = syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)
-    with owned(procfs):
-        made = assembly.open_assembly("auto", house.base, procfs, house.directory / "other-roots")
-        try:
-            assert (made.kind, made.spares) == ("early", False)
-            assert made.reason == assembly.why_not_late() != ""
-        finally:
-            made.close()
-        with pytest.raises(BadConfig, match=re.escape(made.reason)):
-            assembly.open_assembly("late", house.base, procfs, house.directory / "other-roots")
+
+def test_a_way_that_cannot_be_had_is_refused_and_the_other_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(mount_fd: int, directory_fd: int, path: str) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(syscalls, "move_mount", refuse)
+    found = Ways.find().roots
+    assert found.name == "attached" and found.reason.endswith("Invalid argument")
+    with pytest.raises(BadConfig, match=r'sandbox.roots = "detached" .* Invalid argument'):
+        Ways.find(roots="detached")

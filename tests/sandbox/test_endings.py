@@ -14,18 +14,14 @@ import pytest
 from sockd.plain.errors import FunctionFailed, InitFailed, InvalidEvent, OutOfMemory, SandboxDied, SockdError
 from sockd.sandbox.lifecycle import State
 from sockd_zygote import protocol
-from tests.support.house import House, tells_exit_status, uids_in_use
+from tests.support.house import House, uids_in_use
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["auto", (6, 1)], indirect=True)]
+"""As this kernel has exit statuses, and as one before 6.15 has them."""
 
 NO_REASON = "Runtime exited without providing a reason"
 STATUS = "Runtime exited with error: exit status {}"
 SIGNAL = "Runtime exited with error: signal: {}"
-
-
-def told(message: str) -> str:
-    """What this kernel lets us say instead."""
-    return message if tells_exit_status() else NO_REASON
 
 
 def error_of(house: House, source: str, **options: Any) -> SockdError:
@@ -65,7 +61,7 @@ def test_the_reason_is_told(house: House, phase: str, statement: str) -> None:
     source = f"def handler(event):\n    {statement}\n" if phase == "request" else f"{statement}\n"
     error = error_of(house, source)
     assert type(error) is SandboxDied, error
-    assert error.message == told(ENDINGS[statement])
+    assert error.message == ENDINGS[statement]
 
 
 def test_the_reason_is_told_every_time(house: House) -> None:
@@ -75,7 +71,7 @@ def test_the_reason_is_told_every_time(house: House) -> None:
         error = house.start(program).request(9).error
         assert error is not None
         messages.add(error.message)
-    assert messages == {told(STATUS.format(9))}
+    assert messages == {STATUS.format(9)}
 
 
 @pytest.mark.parametrize("how", ["os.close(3)", "os.closerange(0, 100)", "os.dup2(0, 3)"])
@@ -241,7 +237,7 @@ def test_one_that_is_killed_from_outside_says_by_which_signal(house: House) -> N
     running = house.start("import signal\ndef handler(event):\n    signal.pause()\n")
     house.loop.call_later(0.05, lambda: os.kill(running.pid, signal.SIGKILL))
     error = running.request().error
-    assert error is not None and error.message == told(SIGNAL.format("killed"))
+    assert error is not None and error.message == SIGNAL.format("killed")
 
 
 def test_signals_end_processes_as_on_plain_linux(house: House) -> None:
@@ -292,7 +288,7 @@ def test_a_crash_after_a_process_was_killed_for_memory_is_a_crash(house: House) 
         os._exit(137)
 
     crashed, killed = (house.reply(handler, event).error for event in ("overflow", "killed"))
-    assert type(crashed) is SandboxDied and crashed.message == told(SIGNAL.format("segmentation fault"))
+    assert type(crashed) is SandboxDied and crashed.message == SIGNAL.format("segmentation fault")
     assert type(killed) is OutOfMemory
 
 

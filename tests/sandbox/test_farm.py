@@ -124,7 +124,7 @@ def many_descriptors() -> Iterator[None]:
 def test_a_farm_of_a_daemon_with_many_descriptors_starts_and_frees_trees(house: House) -> None:
     with many_descriptors(), trees_of(1) as trees:
         cgroup = house.call(house.pool.take)
-        farm = house.run(Farm.start(house.base, cgroup, lambda: None))
+        farm = house.run(Farm.start(house.base, cgroup, lambda: None, house.ways))
         try:
             (tree,) = trees.fds
             trees.fds.clear()
@@ -157,7 +157,7 @@ def too_late(pid):
     return open_pidfd(pid)
 
 os.pidfd_open = too_late
-message = {"command": ["/bin/sh", "-c", "exec sleep 60"], "filters": [], "env": {}}
+message = {"command": ["/bin/sh", "-c", "exec sleep 60"], "filters": [], "env": {}, "reaps": False}
 pidfd = farm_init.exec_zygote(message, [os.memfd_create("control")], os.open("/dev/null", os.O_RDWR))
 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 print(len(killed))

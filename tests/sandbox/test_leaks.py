@@ -17,14 +17,14 @@ import pytest
 from sockd.farm.imported import ImportRequest
 from sockd.farm.zygote import Zygote
 from sockd.images.program import Program
-from sockd.kernel import pidfds, syscalls
+from sockd.kernel import _procfs, pidfds, syscalls
 from sockd.plain.errors import NoCapacity, SandboxDied, SandboxFailed
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.sandbox import Sandbox
 from tests.support.house import MB, House
 from tests.support.ledger import Ledger
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["auto", (6, 1)], indirect=True)]
 
 NthCall = Callable[..., Iterator[int]]
 
@@ -33,6 +33,9 @@ CALLS: list[tuple[ModuleType, str, int]] = [
     (syscalls, "move_mount", errno.EIO),
     (syscalls, "mount_setattr", errno.EIO),
     (syscalls, "new_filesystem", errno.EMFILE),
+    (syscalls, "unshare", errno.ENOMEM),
+    (_procfs, "open_context", errno.ESRCH),
+    (_procfs, "open_context", errno.EMFILE),
     (pidfds, "pid_namespace", errno.ESRCH),
     (pidfds, "pid_namespace", errno.EMFILE),
     (socket, "socketpair", errno.EMFILE),
@@ -58,7 +61,6 @@ async def use(house: House, program: Program, zygote: Zygote, *, spare: bool) ->
     """A sandbox's whole life: fork, become, request, pause, unpause, request, destroy."""
     sandbox: Sandbox | None = None
     try:
-        spare = spare and house.assembly.spares
         sandbox = await house.fork(program.limits, zygote=zygote, program=None if spare else program)
         if spare:
             sandbox.process.adopt(await house.reserve(program.limits))

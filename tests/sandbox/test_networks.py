@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.house import House
 
-pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["late", "early"], indirect=True)]
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["detached", "attached"], indirect=True)]
 
 
 def test_without_network_every_connection_fails_at_once(house: House) -> None:

@@ -166,8 +166,6 @@ def test_only_what_is_idle_is_paused(house: House) -> None:
 
 
 def test_a_spare_that_dies_while_it_waits_is_dead_at_once(house: House) -> None:
-    if not house.assembly.spares:
-        pytest.skip("roots that are made early have no spares")
     running = house.start(ECHO, spare=True)
     assert running.sandbox.state is State.PRIMED
     died = house.loop.create_future()

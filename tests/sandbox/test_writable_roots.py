@@ -14,12 +14,13 @@ import pytest
 
 from sockd.erofs.mount_points import add_mount_points
 from sockd.images import image_base, writable_root
-from sockd.images.assembly import why_not_late
 from sockd.images.image_base import ImageBase
 from sockd.images.owner_maps import OwnerMaps
 from sockd.images.root import Root
 from sockd.images.writable_root import WritableRoot
 from sockd.kernel import mounts, syscalls, user_namespaces
+from sockd.kernel.procfs import ByNamespace
+from sockd.kernel.ways import Ways
 from tests.support.house import House
 from tests.support.image_files import Layers, directory, written
 from tests.support.ledger import Ledger
@@ -32,7 +33,7 @@ OTHERS = 33
 
 @pytest.fixture
 def image(house: House, tmp_path: Path) -> Iterator[ImageBase]:
-    if reason := why_not_late():
+    if reason := Ways.find().roots.reason:
         pytest.skip(f"this kernel cannot: {reason}")
     layers = Layers()
     tree = {"": directory(), "etc": directory(), "etc/conf": layers.file(b"of the image"), "srv": directory()}
@@ -56,7 +57,7 @@ def maps() -> Iterator[OwnerMaps]:
 
 @contextmanager
 def writable(house: House, image: ImageBase, maps: OwnerMaps) -> Iterator[Root]:
-    root = WritableRoot.over(image, house.limits(tmp_bytes=1 << 20, tmp_inodes=64), UID, maps)
+    root = WritableRoot.over(image, house.limits(tmp_bytes=1 << 20, tmp_inodes=64), UID, maps, ByNamespace())
     try:
         yield root
     finally:

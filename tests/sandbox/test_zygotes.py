@@ -13,6 +13,7 @@ import pytest
 
 from sockd.farm.control import ZygoteGone, ZygoteRefused
 from sockd.farm.uids import CHILDREN
+from sockd.farm.zygote import Child
 from sockd.kernel import pidfds
 from sockd.kernel.mounts import owned
 from sockd.kernel.pidfds import wait_exited
@@ -20,7 +21,7 @@ from sockd.plain.errors import NoCapacity, OutOfMemory
 from sockd_zygote import protocol
 from tests.sandbox.zygotes import HANDLER, pid_of
 from tests.support.fake_clock import until
-from tests.support.house import MB, House, status_of, tells_exit_status, uids_in_use
+from tests.support.house import MB, House, status_of, uids_in_use
 
 pytestmark = pytest.mark.root
 
@@ -69,15 +70,23 @@ def test_a_zygotes_memory_is_limited(house: House) -> None:
     assert isinstance(error, OutOfMemory)  # its sandboxes' is their own
 
 
+@pytest.mark.parametrize("whole_house", ["auto", (6, 1)], indirect=True)
 @pytest.mark.parametrize("which", ["root", "node"])
 def test_how_a_sandbox_ended_is_known_from_any_zygote(house: House, which: str) -> None:
     """The kernel reaps for Zygotes of every level: a zombie would keep its exit status, and its place, to itself."""
     zygote = house.root if which == "root" else house.spawn()
     error = house.start("import os\ndef handler(event):\n    os._exit(event)\n", zygote=zygote).request(5).error
-    reason = "with error: exit status 5" if tells_exit_status() else "without providing a reason"
+    reason = "with error: exit status 5"
     assert error is not None and error.message == f"Runtime exited {reason}"
 
 
+@pytest.mark.parametrize("whole_house", [(6, 1)], indirect=True)
+def test_how_an_unknown_process_ended_is_unknown(house: House) -> None:
+    for number in (1, 1 << 21, 1 << 40, -1, "1", None, True):
+        assert house.run(house.root.exit_status(Child(-1, number), deadline_s=5)) is None
+
+
+@pytest.mark.parametrize("whole_house", ["auto", (6, 1)], indirect=True)
 @pytest.mark.parametrize("which", ["root", "node"])
 def test_a_killed_zygote_leaves_its_sandboxes_serving(house: House, which: str) -> None:
     root = house.run(house.new_root())
@@ -92,7 +101,7 @@ def test_a_killed_zygote_leaves_its_sandboxes_serving(house: House, which: str) 
         assert [running.answer(2) for running in sandboxes] == [2, 2]
         assert house.answer(HANDLER, 3, zygote=child) == 3
         error = ending.request(5).error
-        reason = "with error: exit status 5" if tells_exit_status() else "without providing a reason"
+        reason = "with error: exit status 5"
         assert error is not None and error.message == f"Runtime exited {reason}"
         with pytest.raises(ZygoteGone):
             house.start(HANDLER, zygote=zygote)
@@ -147,7 +156,9 @@ def test_a_child_that_cannot_join_its_cgroup_ends_and_says_why(house: House) -> 
             uid = house.root.take_uid()
             stack.callback(house.root.give_back_uid, uid)
             passed = (root.fd, theirs.fileno(), writer)
-            pidfd = stack.enter_context(owned(await house.root.fork(uid, None, False, passed, fds, deadline_s=5)))
+            pidfd = stack.enter_context(
+                owned((await house.root.fork(uid, None, False, passed, fds, deadline_s=5)).pidfd)
+            )
             await wait_exited(pidfd, 5)
             ours.settimeout(0)
             return ours.recv(10_000), pidfds.describe_status(pidfds.exit_status(pidfd))

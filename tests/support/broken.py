@@ -31,8 +31,8 @@ from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
 from sockd.http.wire import body
-from sockd.images import base, root
-from sockd.kernel import allocator, mounts, pidfds, readiness, syscalls
+from sockd.images import base
+from sockd.kernel import allocator, mounts, pidfds, procfs, readiness, syscalls
 from sockd.kernel.bpf import assembler, packet_guard
 from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
@@ -201,11 +201,10 @@ def writable_root() -> None:
 def host_proc() -> None:
     """Every sandbox has the daemon's /proc."""
 
-    def mount_proc(self: root.LateRoot, pidfd: int) -> None:
-        with mounts.owned(syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)) as tree:
-            syscalls.move_mount(tree, self.fd, base.PROC)
+    def new(self: procfs.Procfs, pidfd: int, *, only_own: bool = False) -> int:
+        return syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)
 
-    root.LateRoot.mount_proc = mount_proc  # type: ignore[method-assign]
+    procfs.ByNamespace.new = procfs.ByChild.new = new  # type: ignore[method-assign]
 
 
 @breaks("shared-ipc")
@@ -226,7 +225,7 @@ def cgroup_files() -> None:
     """A Zygote with packages is given the files with which a process is put into a cgroup."""
     original = zygote.Zygote._make_child
 
-    async def make_child(self: zygote.Zygote, *given: Any, **fields: Any) -> int:
+    async def make_child(self: zygote.Zygote, *given: Any, **fields: Any) -> zygote.Child:
         is_root, self._is_root = self._is_root, True
         try:
             return await original(self, *given, **fields)

@@ -56,7 +56,7 @@ class Foreign:
         first = BASE_UID + 6 * ROOT_UIDS
         parts = house.parts
         self.uids = UidBlock.of_host(first, ROOT_UIDS)
-        self.farms = ForeignFarms(parts, self.uids, house.directory / "foreign-roots", house.limits())
+        self.farms = ForeignFarms(parts, self.uids, house.limits())
         self.farms.add("test", self.grounds)
         self.ended: list[Zygote] = []
 

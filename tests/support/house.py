@@ -7,21 +7,17 @@ everything stands still, and the sandboxes' half does not. `start` and the fixtu
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import itertools
 import json
 import os
 import shutil
-import subprocess
 import textwrap
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
-
-import pytest
 
 from sockd.farm.farm import Farm
 from sockd.farm.imported import Imported, ImportRequest
@@ -36,6 +32,7 @@ from sockd.kernel import pidfds
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
 from sockd.kernel.event_loop import EventLoop
+from sockd.kernel.ways import Ways
 from sockd.latency import favordynmods
 from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
@@ -45,6 +42,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox import Sandbox
 from sockd_zygote import protocol
+from tests.support import older_kernel
 
 LONGEST_S = 100.0
 """Less than a test may take."""
@@ -67,10 +65,10 @@ _roots = itertools.cycle(range(1, 6))
 class House:
     """Everything below the caches, on one loop. `settle` after each test, `close` at the end."""
 
-    def __init__(self, directory: Path, *, cgroup_pool: int = 0, roots: str = "auto") -> None:
+    def __init__(self, directory: Path, *, cgroup_pool: int = 0, roots: str = "auto", ways: Ways | None = None) -> None:
         """A pool of 0 keeps no cgroup between tests, so that a ledger sees the same before and after."""
         self.directory = directory
-        self._roots = roots
+        self.ways = ways or Ways.find(older_kernel.release(), roots)
         self.packages = directory / "packages"
         self.packages.mkdir(parents=True)
         self.loop = EventLoop()
@@ -92,11 +90,11 @@ class House:
         await self.pool.start()
         self.ended: list[str] = []
         """What ended by itself: "farm", or a Zygote's name."""
-        self.farm = await Farm.start(self.base, self.tree.cgroup("farm"), lambda: self.ended.append("farm"))
+        self.farm = await Farm.start(self.base, self.tree.cgroup("farm"), lambda: self.ended.append("farm"), self.ways)
         self.budget = MemoryBudget(4096 * MB)
-        self.assembly = open_assembly(self._roots, self.base, self.farm.procfs, self.directory / "roots")
+        self.assembly = open_assembly(self.ways, self.base)
         pools = self.assembly, self.pool, self.budget, self.farm.release
-        self.parts = Parts(*pools, MAX_ANSWER_BYTES, spawn_deadline_s=DEADLINE_S)
+        self.parts = Parts(*pools, MAX_ANSWER_BYTES, spawn_deadline_s=DEADLINE_S, ways=self.ways)
         self.networks = Networks(NetworkConfig(least_pool=0, pool=0), "", self.budget.reserve_nowait)
         self.namespaces = NamespaceMaker()
         self.root = await self._exec_root(0)
@@ -242,8 +240,6 @@ class House:
         self, source: Source | Program, *, zygote: Zygote | None = None, spare: bool = False, **options: Any
     ) -> Running:
         """A sandbox that becomes a function with its first request; there until the end of the test."""
-        if spare and not self.assembly.spares:
-            pytest.skip("without late assembly there are no spares")
         program = source if isinstance(source, Program) else self.program(source, **options)
         forking = self.fork(program.limits, zygote=zygote, program=None if spare else program)
         running = Running(self, self.run(forking), program)
@@ -305,9 +301,9 @@ class Running:
         return self.sandbox.state is State.DEAD
 
 
-def house_fixture(directory: Path, roots: str = "auto") -> Iterator[House]:
+def house_fixture(directory: Path, roots: str = "auto", ways: Ways | None = None) -> Iterator[House]:
     """What a session-scoped fixture yields."""
-    house = House(directory, roots=roots)
+    house = House(directory, roots=roots, ways=ways)
     try:
         yield house
     finally:
@@ -337,17 +333,6 @@ def uids_in_use(zygote: Zygote) -> int:
     """How many uids of its block are a sandbox's."""
     block = zygote.uids
     return block._next_uid - 1 - len(block._free_uids)
-
-
-@functools.cache
-def tells_exit_status() -> bool:
-    """Whether this kernel tells by a pidfd how a process ended that somebody else has reaped (6.15)."""
-    with subprocess.Popen(["true"]) as child:
-        pidfd = os.pidfd_open(child.pid)
-    try:
-        return pidfds.exit_status(pidfd) is not None
-    finally:
-        os.close(pidfd)
 
 
 def status_of(pid: int) -> dict[str, str]:

@@ -74,9 +74,9 @@ def reader_of(image: bytes) -> ErofsReader:
 
 
 @contextmanager
-def mounted(image: Path) -> Iterator[Path]:
+def mounted(image: Path, *, by_loop: bool = False) -> Iterator[Path]:
     """The image, mounted by the kernel without a path in any mount table."""
-    mount = mount_image(str(image))
+    mount = mount_image(str(image), by_loop=by_loop)
     try:
         yield Path(f"/proc/self/fd/{mount}")
     finally:

@@ -152,7 +152,7 @@ int move_up(int fd)
 
 /* Everything between clone(2) and the first import: all capabilities in a user namespace over its block of uids, whose first
  * has the number of every handler's; fds 0-3 and what imports left open before. Returned is what `confine_sandbox` returns.
- * Its children are reaped as its parent's are: by the kernel.
+ * Its children are reaped as its parent's are.
  *
  * A walled one has no capability over the networks that its user namespace will own, and goes on entering them.
  *
@@ -162,6 +162,7 @@ int confine_zygote(const struct fd_list *given, int waits, int maps_ready, int k
     int control = given->fds[0], moved = waits ? out_of_the_way(given->fds[1]) : -1;
 
     report_fd = control;
+    forget_children();
     must(waits && moved < 0 ? -1 : 0, "fcntl(F_DUPFD_CLOEXEC)");
     if (!waits)
         join_cgroups(given, 1);

@@ -24,6 +24,7 @@
 #define SIGNALLED 128 /* and the signal, as shells tell it; sockd/kernel/pidfds.py reads it */
 #define MESSAGE_MAX_BYTES (128 * 1024) /* protocol.CONTROL_MAX_BYTES */
 #define FORK_OP 'F'                    /* the first byte of a protocol.FORK; JSON begins with another */
+#define STATUS_OP 'W'                  /* the first byte of a protocol.STATUS */
 #define ANSWER_BYTES 300
 #define THREAD_WORDS 32 /* of a thread's structure, that its id is looked for in */
 
@@ -39,6 +40,14 @@ struct request {
     uint32_t first_uid;
     uint32_t uid_count;
     uint32_t waits; /* not 0: for the daemon to move it into its cgroups, on a pipe that comes in the place of their files */
+    uint64_t id;
+};
+
+/* protocol.STATUS */
+struct question {
+    uint8_t op;
+    uint8_t zero[3];
+    uint32_t pid;
     uint64_t id;
 };
 
@@ -82,6 +91,17 @@ static int tell_forked(int control, uint64_t id, pid_t pid, int pidfd)
 
     snprintf(text, sizeof text, "{\"op\":\"forked\",\"id\":%llu,\"pid\":%d}", (unsigned long long)id, (int)pid);
     return answer(control, text, pidfd);
+}
+
+static int tell_status(int control)
+{
+    struct question question;
+    char text[ANSWER_BYTES];
+
+    memcpy(&question, buffer, sizeof question);
+    snprintf(text, sizeof text, "{\"op\":\"status\",\"id\":%llu,\"status\":%d}", (unsigned long long)question.id,
+             status_of_child((pid_t)question.pid));
+    return answer(control, text, -1);
 }
 
 static int write_map(pid_t pid, const char *name, const char *line)
@@ -247,6 +267,14 @@ static int serve(int control)
             os_error("recvmsg");
             return -1;
         }
+        if (message_length == (Py_ssize_t)sizeof(struct question) && buffer[0] == STATUS_OP) {
+            close_all(&given);
+            if (tell_status(control) < 0) {
+                os_error("sendmsg");
+                return -1;
+            }
+            continue;
+        }
         if (message_length < (Py_ssize_t)sizeof request || buffer[0] != FORK_OP) {
             keep_message_fds(&given);
             return MESSAGE;
@@ -314,12 +342,14 @@ PyObject *native_prepare(PyObject *module, PyObject *args)
 {
     const struct sigaction ignored = {.sa_handler = SIG_IGN};
     const struct sigaction by_default = {.sa_handler = end_as_by_default, .sa_flags = SA_RESETHAND | SA_NODEFER};
+    int reaps;
 
     (void)module;
-    (void)args;
-    /* The kernel reaps; the daemon reads exit statuses from its pidfds. Not signal.signal(): a sandbox is to find the default,
+    if (!PyArg_ParseTuple(args, "p:prepare", &reaps))
+        return NULL;
+    /* The kernel reaps where the daemon reads exit statuses from its pidfds. Not signal.signal(): a sandbox is to find the default,
      * which it has again, where Python looks for it, too. */
-    if (sigaction(SIGCHLD, &ignored, NULL) < 0)
+    if ((reaps ? reap_children() : sigaction(SIGCHLD, &ignored, NULL)) < 0)
         return os_error("sigaction");
     for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
         if (sigaction(ending[i], &by_default, NULL) < 0)

@@ -47,6 +47,11 @@ int confine_zygote(const struct fd_list *given, int waits, int maps_ready, int k
 void await_move(int moved);
 int move_up(int fd); /* -1 with errno */
 
+/* children.c */
+int reap_children(void); /* -1 with errno */
+void forget_children(void);
+int status_of_child(pid_t pid); /* -1: unknown */
+
 /* atfork.c */
 void before_fork(void);
 void after_fork_in_parent(void);

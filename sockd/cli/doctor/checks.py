@@ -23,6 +23,7 @@ from sockd.kernel.bpf.address_guard import deny_networks
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import SocketCounts
 from sockd.kernel.cgroups.tree import Hierarchies
+from sockd.kernel.ways import TABLE, Found, Ways
 from sockd.latency import favordynmods
 from sockd.latency.hrtick import PERIOD_NS, tick_s
 from sockd.plain.errors import SandboxFailed
@@ -57,7 +58,6 @@ GUARDS_FIX = (
 )
 UNCHECKED = "a source route or a routing header leads functions on the host's network to metadata services"
 PACKETS_FIX = 'use Linux 6.15 or newer; until then network = "private" or "none" keeps a function from them'
-EARLY_FIX = "use Linux 6.18 or newer; until then there are no spares: a cold start after a pause takes 5 ms, not 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,28 @@ def kernel() -> Check:
 
 
 def roots() -> Check:
-    """Whether a sandbox's root can be completed after the fork of its process, or only before (`sandbox.roots`)."""
-    late = probed("roots", "late_root", "")
-    if late.ok:
-        return Check("roots", True, "late: with spares, and a /proc for each sandbox")
-    early = probed("roots", "early_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
-    if not early.ok:
-        return early
-    return Check("roots", None, f"early: without spares, with one /proc for all sandboxes: {late.found}", EARLY_FIX)
+    """How a sandbox's root is made (`sandbox.roots`); what any kernel has is tried, too."""
+    attached = probed(TABLE["roots"].title, "attached_root", "use Linux 5.14 or newer: open_tree, mount_setattr")
+    if not attached.ok:
+        return attached
+    return _way("roots")
+
+
+def proc() -> Check:
+    """How a sandbox has a /proc of its own."""
+    return _way("proc")
+
+
+def exits() -> Check:
+    """How it is known how a function ended."""
+    return _way("exits")
+
+
+def _way(feature: str) -> Check:
+    found: Found = getattr(Ways.find(), feature)
+    newer = TABLE[feature].ways[0].since
+    fix = f"use Linux {newer[0]}.{newer[1]} or newer" if found.reason else ""
+    return Check(TABLE[feature].title, None if found.reason else True, found.words, fix)
 
 
 def host_files() -> Check:
@@ -124,6 +138,11 @@ def namespaces() -> Check:
     """User, pid, ipc and uts namespaces, and a nested user namespace."""
     fix = "sysctl -w user.max_user_namespaces=65536 user.max_pid_namespaces=65536"
     return probed("namespaces", "sandbox_namespaces", apparmor().fix or fix)
+
+
+def forks() -> Check:
+    """Whether a Zygote can fork: it asks the kernel where its thread's id is kept, which few kernels leave out."""
+    return probed("forks", "thread_id_address", "use a kernel with CONFIG_CHECKPOINT_RESTORE=y")
 
 
 def user_namespaces() -> Check:

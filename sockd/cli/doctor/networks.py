@@ -23,7 +23,8 @@ from sockd.plain.own_command import runnable
 NAME = "private networks"
 LINKS = "sd*"
 """The names of workers' links to the host."""
-KERNEL = "use a kernel with CONFIG_VETH, CONFIG_NF_TABLES, CONFIG_NFT_CT, CONFIG_NFT_REJECT, CONFIG_NFT_MASQ"
+OPTIONS = ("VETH", "NF_TABLES", "NF_TABLES_INET", "NFT_CT", "NFT_REJECT", "NFT_MASQ")
+KERNEL = "use a kernel with " + ", ".join(f"CONFIG_{name}" for name in OPTIONS)
 PYROUTE2 = "pip install pyroute2"
 FORWARD = "sysctl -w net.ipv4.ip_forward=1  # or let the worker do it: [network] ip_forward = true"
 

@@ -9,6 +9,7 @@ entered. Exit status 0 means yes; otherwise the last line of stderr is the kerne
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import socket
 import sys
@@ -23,6 +24,7 @@ from sockd.images import base as bases
 from sockd.images.program import Limits
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.network import network_namespaces
+from sockd.kernel.ways import OLDEST, Ways
 from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import NetworkUnavailable
@@ -31,24 +33,26 @@ from sockd_zygote import linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
 NOBODY = 65534
+NO_RESEND = "the kernel does not send requests again"
 _SANDBOX_NAMESPACES = _CLONE_NEWUSER | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
 
-def late_root() -> None:
-    """Complete a detached root that is in use (Linux 6.18)."""
-    assembly.try_late()
-
-
-def early_root() -> None:
-    """Assemble a root on a staging directory and clone it detached (Linux 5.12)."""
+def attached_root() -> None:
+    """Make a root in a mount namespace of its own, and complete it there (Linux 5.14), with a procfs of a pid namespace."""
     place = Path("/tmp")  # in a mount namespace of our own, under a tmpfs of our own
     mounts.mount_tmpfs(str(place), size_bytes=1 << 20)
     for name in (bases.CODE, bases.TMP, bases.PROC):
         (place / "base" / name).mkdir(parents=True)
+    mounts.bind_tree(str(place / "base"), str(place / "base"))
+    asyncio.run(_complete_root(place / "base"))
+
+
+async def _complete_root(path: Path) -> None:
     limits = Limits(memory_bytes=0, pids=0, cpus=0, tmp_bytes=1 << 20, tmp_inodes=16)
-    with mounts.owned(syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)) as procfs:
-        early = assembly.Early.open(bases.Base(place / "base"), procfs, place / "roots")
-    early.create(limits, None).close()
+    attached = assembly.Attached(bases.Base(path), Ways.find(OLDEST), None)
+    with mounts.owned(os.pidfd_open(os.getpid())) as pidfd:
+        attached.create_for_imports(limits, pidfd).close()
+    attached.close()
 
 
 def host_files() -> None:
@@ -126,17 +130,23 @@ def fuse_mount() -> None:
     mount = FuseMount.open(threads=2)
     try:
         if not mount.can_resend:
-            raise OSError("the kernel does not send requests again (FUSE_HAS_RESEND, Linux 6.9)")
+            raise OSError(f"{NO_RESEND}: FUSE_HAS_RESEND")
     finally:
         mount.close()
 
 
+def thread_id_address() -> None:
+    """Ask where the kernel clears this thread's id: each fork of a Zygote keeps that place (zygote/native/fork.c)."""
+    address = ctypes.c_void_p()
+    syscalls.prctl(syscalls.PR_GET_TID_ADDRESS, ctypes.addressof(address))
+
+
 PROBES: dict[str, Callable[[], None]] = {
-    "late_root": late_root,
-    "early_root": early_root,
+    "attached_root": attached_root,
     "fuse_mount": fuse_mount,
     "host_files": host_files,
     "sandbox_namespaces": sandbox_namespaces,
+    "thread_id_address": thread_id_address,
     "private_network": private_network,
 }
 
@@ -151,4 +161,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except OSError as error:
-        sys.exit(str(error))
+        sys.exit(str(error).partition("\n")[0])  # nft(8) quotes its input on further lines

@@ -60,8 +60,11 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd"), config: ImagesConfig | 
 Look = Callable[[], Check]
 FOR_ROOT: list[Look] = [
     look.roots,
+    look.proc,
+    look.exits,
     look.host_files,
     look.namespaces,
+    look.forks,
     look.cgroups,
     look.cgroup_moves,
     cgroup_limits,

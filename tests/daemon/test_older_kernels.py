@@ -1,9 +1,10 @@
-"""A daemon that makes roots early, as it must on kernels before 6.18: all works, without spares."""
+"""A daemon that takes the ways of an older kernel: the same answers, and spares."""
 
 from __future__ import annotations
 
 import pytest
 
+from sockd.kernel.ways import Ways
 from tests.daemon.running import RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import at_once
@@ -15,7 +16,7 @@ USES = "import slow, os\ndef f(event): return [slow.PID, os.getpid(), len(os.lis
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return '[sandbox]\nroots = "early"\n[zygote]\nspares = 8\n'
+    return '[sandbox]\nkernel = "6.1"\n[zygote]\nspares = 8\n'
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,17 +25,38 @@ def packages(index: PackageIndex) -> None:
 
 
 def test_it_says_so(daemon: RunningDaemon) -> None:
-    assert daemon.status()["roots"] == {"made": "early", "spares": 0}
+    status = daemon.status()
+    assert status["spares"] == 8
+    assert status["kernel"] == {**Ways.find((6, 1)).words(), "images": status["kernel"]["images"]}
+    assert all(words.endswith("(sandbox.kernel)") for words in status["kernel"].values())
 
 
-def test_a_zygote_is_tried_by_a_canary_and_serves_without_spares(daemon: RunningDaemon) -> None:
+def test_a_function_starts_from_a_spare(daemon: RunningDaemon) -> None:
+    daemon.when(lambda: daemon.status()["sandboxes"]["spare"])
+    daemon.deploy("spare", "import os\ndef f(event): return [os.getpid(), os.path.exists('/var/task/f.py')]\n")
+    answer = daemon.run("spare")
+    assert answer.headers["x-sockd-origin"] == "spare" and answer.json == [1, True]
+
+
+def test_a_function_with_a_larger_tmp_starts_from_a_spare(daemon: RunningDaemon) -> None:
+    daemon.when(lambda: daemon.status()["sandboxes"]["spare"])
+    code = "import os\ndef f(event):\n stat = os.statvfs('/tmp')\n return stat.f_blocks * stat.f_frsize >> 20\n"
+    daemon.deploy("large", code, tmp_mb=700)
+    assert daemon.run("large").json == 700
+
+
+@pytest.mark.parametrize(("statement", "words"), [("os._exit(3)", "exit status 3"), ("os.abort()", "signal: aborted")])
+def test_how_a_function_ended_is_told(daemon: RunningDaemon, statement: str, words: str) -> None:
+    daemon.deploy("ends", f"import os\ndef f(event): {statement}\n")
+    assert daemon.run("ends").json["errorMessage"].endswith(words)
+
+
+def test_a_zygote_is_tried_by_a_canary_and_serves(daemon: RunningDaemon) -> None:
     daemon.deploy("first", {"f.py": USES, "requirements.txt": "slow==1.0"})
     assert daemon.call("first") == [1, 1, 0]
     daemon.when(lambda: daemon.node("slow==1.0"))
     imported_by, pid, files = daemon.call_learned("first")
     assert imported_by > 1 and (pid, files) == (1, 0)
-    assert [node["spares"] for node in daemon.nodes()] == [0, 0]
-    assert daemon.status()["sandboxes"]["spare"] == 0
 
 
 def test_each_version_gets_its_own_code(daemon: RunningDaemon) -> None:
