@@ -18,7 +18,7 @@ import json, os, signal, subprocess, sys
 sys.path.insert(0, {repository!r})
 from sockd_zygote import _native
 from sockd_zygote.forks.children import Ends
-_native.prepare()
+_native.prepare(False)
 def exit_codes():
     return [os.system("exit 3") >> 8, subprocess.run(["sh", "-c", "exit 4"]).returncode]
 before = exit_codes()
