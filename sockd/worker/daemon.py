@@ -77,7 +77,7 @@ from sockd.worker.handover import HandoverDoor
 from sockd.worker.import_report import imports
 from sockd.worker.live import live
 from sockd.worker.notify import READY, notify
-from sockd.worker.state_dir import StateDir
+from sockd.worker.state_dir import HISTORY, StateDir
 from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
 from sockd.worker.takeover import Predecessor
 from sockd.worker.worker import Worker
@@ -390,7 +390,7 @@ async def serve(config: Config, inherited: Inherited | None = None, predecessor:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
         worker = await Worker.build(config, state, stack, lambda: endings.stop(1))
-        observations = Observations.open(config, state.path / "logs", worker.live_output)
+        observations = Observations.open(config, state.path / "logs", worker.live_output, state.path / HISTORY)
         stack.push_async_callback(observations.aclose)
         worker.functions.failed_inits.note = observations.note_failed_init
         daemon = Daemon(worker, observations)

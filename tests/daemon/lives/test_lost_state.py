@@ -106,6 +106,7 @@ LOST: dict[str, dict[str, tuple[str, str]]] = {
     "code": NO_CODE,
     "engine": {},
     "events.sqlite": {},
+    "history.json": {},
     "images": {"image": ("Images.Lost", "sockd images add")},
     "images.key": {"image": ("Secrets.Locked", "give the worker the key")},
     "initscripts": {},
