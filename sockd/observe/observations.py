@@ -19,6 +19,7 @@ from sockd.functions.function import Function
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import begin_serving
 from sockd.functions.version import Version
+from sockd.observe.failure_groups import FailureGroups, failure_key
 from sockd.observe.failure_log import appended, failure_log
 from sockd.observe.history import History
 from sockd.observe.history_keeper import HistoryKeeper, load
@@ -56,6 +57,7 @@ class Observations:
         self.metrics = Metrics()
         self.logs = LogBook(max_bytes=config.logs.memory_mb * MB, live=live)
         self.traces = Traces(config.traces)
+        self.failure_groups = FailureGroups()
         self.history = load(history) if history is not None else History()
         self.recent = Recent(self.history.add)
         self._history_keeper = HistoryKeeper(self.recent, self.history, history) if history is not None else None
@@ -162,6 +164,9 @@ class Observations:
         trace = self.traces.add(request, outcome, span)
         if self._export is not None and span is not None and span.span_id and trace is not None:
             self._export.add(trace)
+        if trace is not None and trace.error_type:
+            key = failure_key(name, trace.error_type, trace.stack)
+            self.failure_groups.add(key, trace.answered_ns, trace.request_id, trace.message)
         took_ns = outcome.answered_ns - request.arrived_ns
         if measured:
             self.recent.observe(name, outcome.answered_ns, took_ns, invocation.origin in COLD, reply.error is not None)
@@ -199,6 +204,7 @@ class Observations:
         self.metrics.forget(name)
         self.recent.forget(name)
         self.history.forget(name)
+        self.failure_groups.forget(name)
 
     def _keep_log(self, request: InvokeRequest, outcome: Outcome) -> LogRecord:
         """Keep what it printed in memory."""
