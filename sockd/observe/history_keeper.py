@@ -55,8 +55,9 @@ class HistoryKeeper:
         if self._writing is not None:
             await self._writing
         self._recent.settle(time.monotonic_ns() + SLOT_NS)
-        if self._history.close(time.time() + MINUTE_S):
-            await self._write(self._history.rows())
+        self._history.close(time.time() + MINUTE_S)
+        if rows := self._history.rows():
+            await self._write(rows)
 
     def _arm(self) -> None:
         until_s = MINUTE_S - (time.time() - SETTLED_S) % MINUTE_S

@@ -135,7 +135,9 @@ async def test_each_minute_is_written_when_its_last_slot_is_over(
     written = keeper._writing
     keeper._minute_over()
     assert keeper._writing is written, "nothing is written while there are no requests"
+    (tmp_path / "history.json").unlink()
     await keeper.aclose()
+    assert (tmp_path / "history.json").exists(), "the end writes also what an earlier minute could not"
 
 
 @pytest.mark.parametrize(
