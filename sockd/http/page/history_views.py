@@ -52,7 +52,7 @@ def cold_chart(minutes: Sequence[Minute]) -> Values:
 def latency_chart(minutes: Sequence[Minute]) -> Values:
     """The 99th percentile of each minute, and the median in it."""
     p99, p50 = [each.p99_ns for each in minutes], [each.p50_ns for each in minutes]
-    note = f"from arrival to answer; at most {words.ms(max(p99))} ms, the median at most {words.ms(max(p50))} ms"
+    note = f"at most {words.ms(max(p99))} ms, the median {words.ms(max(p50))} ms"
     return chart("p99 and p50", note, [("shared", p99), ("setup", p50)])
 
 

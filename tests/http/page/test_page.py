@@ -113,7 +113,7 @@ async def test_the_page_tells_of_functions_zygotes_caches_and_invocations(port: 
         "Running now",
         "2 of 10, 1 waiting",
         "Cold starts the newest 12 that are remembered since the worker started, 2023-11-1",
-        f"Last hour by minute, {words.clock(HOUR_S)[:5]} to {words.clock(HOUR_S + 3600)[:5]}, before a restart included",
+        f"Last hour by minute, {words.clock(HOUR_S)[:5]} to {words.clock(HOUR_S + 3600)[:5]}, also before a restart",
         "Requests 1\u202f200 requests, 30 failed; at most 120 a minute",
     ):
         assert words_of_it in text
