@@ -188,16 +188,15 @@ class Versions:
         """Deploy the code before the last deploy again, or a published version.
 
         Raises: NoSuchFunction, NoSuchVersion, BadRequest, InstallFailed, NoCapacity, StorageFull."""
-        if number is not None:
-            old = self._registry.of(name).published(number)[1]
-        else:
-            current, *others = self._registry.versions(name)
-            different = (record for record in others if not same(record, current))
-            found = next(different, None)
-            if found is None:
-                raise BadRequest(f"no earlier deploy of {name} is remembered, so there is nothing to roll back to")
-            old = found
+        old = self._registry.of(name).published(number)[1] if number is not None else self.deploy_before(name)
+        if old is None:
+            raise BadRequest(f"no earlier deploy of {name} is remembered, so there is nothing to roll back to")
         return (await self._functions.restore(old)).record
+
+    def deploy_before(self, name: str) -> FunctionRecord | None:
+        """The last deploy that differs from the present one; None: none is remembered. Raises: NoSuchFunction."""
+        current, *others = self._registry.versions(name)
+        return next((record for record in others if not same(record, current)), None)
 
 
 def same(one: FunctionRecord, other: FunctionRecord) -> bool:

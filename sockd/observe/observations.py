@@ -19,7 +19,10 @@ from sockd.functions.function import Function
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import begin_serving
 from sockd.functions.version import Version
+from sockd.observe.failure_groups import FailureGroups, failure_key
 from sockd.observe.failure_log import appended, failure_log
+from sockd.observe.history import History
+from sockd.observe.history_keeper import HistoryKeeper, load
 from sockd.observe.log_store import LogStore
 from sockd.observe.logs import LogBook
 from sockd.observe.metrics import Metrics
@@ -47,13 +50,17 @@ class Observations:
         export: SpanExport | None = None,
         store: LogStore | None = None,
         live: LiveOutput | None = None,
+        history: Path | None = None,
     ) -> None:
         """Args: export: where spans go; without, a caller's trace context is only passed on. store: where logs go besides
-        memory. live: gives what running requests print."""
+        memory. live: gives what running requests print. history: the file in which the last hour is kept."""
         self.metrics = Metrics()
         self.logs = LogBook(max_bytes=config.logs.memory_mb * MB, live=live)
         self.traces = Traces(config.traces)
-        self.recent = Recent()
+        self.failure_groups = FailureGroups()
+        self.history = load(history) if history is not None else History()
+        self.recent = Recent(self.history.add)
+        self._history_keeper = HistoryKeeper(self.recent, self.history, history) if history is not None else None
         self._export = export
         self._store = store
         if export is not None:
@@ -63,14 +70,21 @@ class Observations:
             self.metrics.counter("lost_logs", "Records that could not be written to [logs].", lambda: store.lost)
 
     @classmethod
-    def open(cls, config: Config, directory: Path, live: LiveOutput) -> Observations:
-        """With what the configuration asks for. Args: directory: for logs. Raises: BadConfig, OSError."""
+    def open(cls, config: Config, directory: Path, live: LiveOutput, history: Path) -> Observations:
+        """With what the configuration asks for, and begin to keep the history. Args: directory: for logs; history: a file.
+
+        Raises: BadConfig, OSError."""
         export = SpanExport.of(config.otlp)
         store = LogStore(directory, config.logs.keep_mb * MB) if config.logs.keep_mb else None
-        return cls(config, export, store, live)
+        noted = cls(config, export, store, live, history)
+        if noted._history_keeper is not None:
+            noted._history_keeper.start()
+        return noted
 
     async def aclose(self) -> None:
         """Have everything that is noted where it belongs."""
+        if self._history_keeper is not None:
+            await self._history_keeper.aclose()
         if self._export is not None:
             await self._export.aclose()
         if self._store is not None:
@@ -150,6 +164,9 @@ class Observations:
         trace = self.traces.add(request, outcome, span)
         if self._export is not None and span is not None and span.span_id and trace is not None:
             self._export.add(trace)
+        if trace is not None and trace.error_type:
+            key = failure_key(name, trace.error_type, trace.stack)
+            self.failure_groups.add(key, trace.answered_ns, trace.request_id, trace.message)
         took_ns = outcome.answered_ns - request.arrived_ns
         if measured:
             self.recent.observe(name, outcome.answered_ns, took_ns, invocation.origin in COLD, reply.error is not None)
@@ -186,6 +203,8 @@ class Observations:
         self.logs.forget(name)
         self.metrics.forget(name)
         self.recent.forget(name)
+        self.history.forget(name)
+        self.failure_groups.forget(name)
 
     def _keep_log(self, request: InvokeRequest, outcome: Outcome) -> LogRecord:
         """Keep what it printed in memory."""

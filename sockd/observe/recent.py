@@ -2,15 +2,16 @@
 
 Owns one window per function that was invoked, a handful of slots each; the oldest is dropped as time goes on. Counting is
 O(1) and for every request. Quantiles are read from a logarithmic histogram, so they are right to a twentieth, whatever the
-durations are. Pure; the caller brings the clock.
+durations are. A slot is handed on once when it is over (`history` adds slots up to minutes). Pure; the caller brings the clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import nlargest
 from math import log2
+from typing import NamedTuple
 
 import msgspec
 
@@ -54,13 +55,25 @@ class RecentRates(msgspec.Struct, frozen=True):
 NOTHING = RecentRates(rates=(0.0,) * SLOTS)
 
 
+class Totals(NamedTuple):
+    """All functions together over the window."""
+
+    requests: int = 0
+    cold: int = 0
+    failed: int = 0
+
+
 class Recent:
     """All functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[str, Slot], None] | None = None) -> None:
+        """Args: ended: takes each slot of a function once, when the slot is over."""
         self._windows: dict[str, deque[Slot]] = {}
         self._current: dict[str, Slot] = {}
-        """The newest of each window."""
+        """The newest of each window, unless it is over and handed on."""
+        self._ended = ended
+        self._over: dict[int, Totals] = {}
+        """Slots that were handed on, added up by the moment at which they began."""
 
     def observe(self, name: str, ended_ns: int, took_ns: int, cold: bool, failed: bool) -> None:
         """Count an invocation that reached the function. Args: ended_ns: CLOCK_MONOTONIC."""
@@ -95,10 +108,27 @@ class Recent:
         slots = (slot for window in self._windows.values() for slot in (window[-1], window[max(-2, -len(window))]))
         return sum({id(slot): slot.count for slot in slots if slot.started_ns == last_ns}.values()) * 1e9 / SLOT_NS
 
+    def total(self, now_ns: int) -> Totals:
+        """All functions together over the window, removed ones included. Takes a step for each function that is called."""
+        newest_ns = now_ns - now_ns % SLOT_NS
+        parts = [total for started_ns, total in self._over.items() if newest_ns - started_ns < WINDOW_NS]
+        for slot in self._current.values():
+            if newest_ns - slot.started_ns < WINDOW_NS:
+                parts.append(Totals(slot.count, slot.cold, slot.failed))
+        return Totals(*map(sum, zip(*parts, strict=True))) if parts else Totals()
+
+    def settle(self, now_ns: int) -> None:
+        """Hand on the slots that are over, also those of functions that were not called again."""
+        for name, slot in [*self._current.items()]:
+            if slot.ends_ns <= now_ns:
+                del self._current[name]
+                self._end(name, slot)
+
     def forget(self, name: str) -> None:
         """Drop a removed function's window."""
         self._windows.pop(name, None)
-        self._current.pop(name, None)
+        if (slot := self._current.pop(name, None)) is not None:
+            self._end(name, slot)
 
     def of(self, name: str, now_ns: int) -> RecentRates:
         """One function's last minute, all zero if it was not invoked."""
@@ -125,10 +155,20 @@ class Recent:
         )
 
     def _begin(self, name: str, now_ns: int) -> Slot:
+        if (former := self._current.get(name)) is not None:
+            self._end(name, former)
         window = self._windows.setdefault(name, deque(maxlen=SLOTS))
         slot = self._current[name] = Slot(now_ns - now_ns % SLOT_NS)
         window.append(slot)
         return slot
+
+    def _end(self, name: str, slot: Slot) -> None:
+        requests, cold, failed = self._over.get(slot.started_ns, Totals())
+        self._over[slot.started_ns] = Totals(requests + slot.count, cold + slot.cold, failed + slot.failed)
+        if len(self._over) > SLOTS:
+            del self._over[min(self._over)]
+        if self._ended is not None:
+            self._ended(name, slot)
 
 
 def merged(slots: Iterable[Slot]) -> dict[int, int]:

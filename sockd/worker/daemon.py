@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from starlette.routing import Route
 
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.debugging import ReportProgress
+from sockd.functions.disabling import changes_to_disable, changes_to_enable
 from sockd.functions.environments import Environments
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import serve_request
@@ -60,6 +61,8 @@ from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import parse_listen, url_of
 from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.networks.networks import Networks
+from sockd.observe.failure_groups import FailureGroup
+from sockd.observe.history import WORKER, Minute
 from sockd.observe.observations import Observations
 from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
@@ -77,7 +80,7 @@ from sockd.worker.handover import HandoverDoor
 from sockd.worker.import_report import imports
 from sockd.worker.live import live
 from sockd.worker.notify import READY, notify
-from sockd.worker.state_dir import StateDir
+from sockd.worker.state_dir import HISTORY, StateDir
 from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
 from sockd.worker.takeover import Predecessor
 from sockd.worker.worker import Worker
@@ -101,7 +104,7 @@ class Daemon:
         self._noted = noted
         self.urls = worker.urls
         self.images = worker.images
-        self._started_s = time.time()
+        self.started_s = time.time()
         self.environments = Environments(worker.functions)
         self.versions = worker.versions
         self.run_rules = worker.functions.run_rules
@@ -266,6 +269,16 @@ class Daemon:
         """Change settings of a function, not its code."""
         await self._worker.functions.configure(name, changes)
 
+    async def disable(self, name: str) -> None:
+        """Refuse all requests of a function until it is enabled. Raises: as `configure`."""
+        await self.configure(name, changes_to_disable(self._worker.functions.settings(name)))
+
+    async def enable(self, name: str) -> None:
+        """Give a function the concurrency that it had. Raises: as `configure`."""
+        former = [FunctionConfig.readable(each.config) for each in self.versions.deploys(name)]
+        changes = changes_to_enable(self._worker.functions.settings(name), former, self.default_concurrency())
+        await self.configure(name, changes)
+
     async def check_archive(self, zip_path: Path) -> None:
         await self._worker.functions.check(zip_path)
 
@@ -313,7 +326,7 @@ class Daemon:
         return {
             "url": self.url,
             "pid": os.getpid(),
-            "uptime_s": time.time() - self._started_s,
+            "uptime_s": time.time() - self.started_s,
             "limits": self._limits(),
             **status(self._worker),
             **self.later.status(),
@@ -366,6 +379,12 @@ class Daemon:
     def recent_rates(self, name: str) -> RecentRates:
         return self._noted.recent.of(name, time.monotonic_ns())
 
+    def history(self, name: str | None = None) -> Sequence[tuple[int, Minute | None]]:
+        return self._noted.history.of(WORKER if name is None else name, time.time())
+
+    def failure_groups(self, limit: int, function: str | None = None) -> list[FailureGroup]:
+        return self._noted.failure_groups.last(limit, function)
+
     def imports(self, name: str) -> dict[str, Any]:
         return imports(self._worker, name)
 
@@ -390,7 +409,7 @@ async def serve(config: Config, inherited: Inherited | None = None, predecessor:
         state = StateDir.open(Path(config.state_dir))
         stack.callback(state.close)
         worker = await Worker.build(config, state, stack, lambda: endings.stop(1))
-        observations = Observations.open(config, state.path / "logs", worker.live_output)
+        observations = Observations.open(config, state.path / "logs", worker.live_output, state.path / HISTORY)
         stack.push_async_callback(observations.aclose)
         worker.functions.failed_inits.note = observations.note_failed_init
         daemon = Daemon(worker, observations)

@@ -20,12 +20,15 @@ def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
     # Those that wait or run and have not answered yet are busy, too.
     names += [name for name in worker.functions.allowances.active() if name not in names][: limit - len(names)]
     rows = [row for name in names if (row := _row(worker, recent, name, now_ns)) is not None]
-    budget = worker.budget
+    budget, total = worker.budget, recent.total(now_ns)
     return {
         "window_s": WINDOW_NS / 1e9,
         "worker": {
             "functions": len(worker.functions.names()),
             "rate": recent.rate(now_ns),
+            "count": total.requests,
+            "cold": total.cold,
+            "failed": total.failed,
             "sandboxes": sandbox_counts(worker),
             "queued": worker.functions.allowances.waiting(),
             "zygotes": len(worker.tree.nodes),

@@ -1,6 +1,6 @@
 """The state directory: where everything that outlives a daemon is kept, and the lock that lets one daemon in.
 
-registry.sqlite   events.sqlite   secret.key   keys.json   learned.json
+registry.sqlite   events.sqlite   secret.key   keys.json   learned.json   history.json
 code/   store/   initscripts/   logs/   destinations/                 kept
 store/packages/   store/uv-cache/
 worker.log        what a detached worker logs, and the one before
@@ -25,6 +25,7 @@ from pathlib import Path
 from sockd.plain.errors import BadConfig
 
 RUN_SOCKET, SOCKET = "run.sock", "sockd.sock"
+HISTORY = "history.json"
 DIRECTORIES = ("tmp", "code", "store", "base", "engine", "initscripts", "logs", "resolver", "pythons")
 """Made at each start, closed, so that no later step makes one that is open."""
 

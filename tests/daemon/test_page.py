@@ -3,18 +3,21 @@ text runs. Skipped where there is no Chromium."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.daemon.running import RunningDaemon
+from tests.daemon.test_events import configure, later, settled
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.root
 
@@ -62,11 +65,13 @@ def test_the_page_shows_what_happens_while_it_happens(daemon: RunningDaemon) -> 
 
         page.get_by_role("link", name="chatty").click()
         page.get_by_role("heading", name="chatty").wait_for()
+        page.get_by_role("link", name="Log", exact=True).click()
         daemon.run("chatty", "second")
         shown = page.locator("#log pre").filter(has_text="second").inner_text()
         assert "<script>window.ran" in shown and "red␀ \\u202ereversed" in shown
         assert page.evaluate("window.ran") is None
 
+        page.get_by_role("link", name="Overview").click()
         page.locator("#cold_starts th a").click()
         page.get_by_role("heading", name="Why it was cold").wait_for()
         story = page.locator(".story").inner_text()
@@ -76,6 +81,14 @@ def test_the_page_shows_what_happens_while_it_happens(daemon: RunningDaemon) -> 
         assert daemon.run("chatty", "bad").status == 500
         page.goto(f"{daemon.url}/functions/chatty")
         page.locator("#invocations").get_by_text("ValueError").wait_for()
+        page.locator("#failures").get_by_text("f.py:3").wait_for()
+        for _ in range(3):
+            daemon.run("chatty", "bad")
+        page.locator("#failures th").filter(has_text="4").wait_for()
+        page.get_by_role("link", name="Failures").last.click()
+        assert page.locator(".failure").count() == 1
+        page.locator("summary").click()
+        page.get_by_text("raise ValueError").first.wait_for()
     assert problems == []
 
 
@@ -95,7 +108,8 @@ def test_in_any_theme_and_width_nothing_overflows_and_a_first_load_is_small(daem
             page.locator("#state[data-state=live]").wait_for()
             assert 10_000 < sum(received) < 100_000
             grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-            for path in ("/", f"/functions/{name}", f"/traces/{traced}", "/failures", "/queue", "/functions?name=a"):
+            tabs = [f"/functions/{name}{tab}" for tab in ("", "?tab=failures", "?tab=log", "?tab=settings")]
+            for path in ("/", *tabs, f"/traces/{traced}", "/failures", "/queue", "/history", "/functions?name=a"):
                 page.goto(f"{daemon.url}{path}")
                 for width in (360, 800, 1400):
                     page.set_viewport_size({"width": width, "height": 800})
@@ -126,10 +140,11 @@ def test_without_scripts_and_with_a_keyboard_it_is_all_there(daemon: RunningDaem
                 break
         page.keyboard.press("Enter")
         page.get_by_role("heading", name="quiet").wait_for()
+        page.get_by_role("link", name="Versions and settings").click()
         assert page.get_by_role("region", name="Settings").get_by_text("128 MB, 30 s").count() == 1
         page.get_by_role("link", name="sockd").click()
         assert page.get_by_role("table").count() >= 2
-        assert page.get_by_role("region").count() == 7
+        assert page.get_by_role("region").count() == 8
 
 
 @in_browser
@@ -204,10 +219,88 @@ def test_a_test_event_is_sent_from_the_page(daemon: RunningDaemon, is_sandboxed:
         page.get_by_role("heading", name="Waterfall").wait_for()
         assert page.locator("svg.ticks text").all_text_contents()[0] == "0"
         page.goto(f"{daemon.url}/failures?function=called")
+        assert page.locator(".failure code").all_inner_texts() == ["f.py:4"]
         page.locator("summary").first.click()
         page.get_by_text("raise KeyError").first.wait_for()
         page.get_by_text("called with").first.wait_for()
     assert problems == []
+
+
+@in_browser
+@pytest.mark.parametrize("is_sandboxed", [False, True])
+def test_a_function_is_rolled_back_disabled_and_enabled_from_the_page(
+    daemon: RunningDaemon, is_sandboxed: bool
+) -> None:
+    name = f"changed-{is_sandboxed}"
+    for answer in ("first", "second"):
+        daemon.deploy(name, f"def f(event): return {answer!r}")
+    problems: list[str] = []
+    with browser() as chromium:
+        headers = {"sec-ch-ua": '"Another";v="1"'} if is_sandboxed else {}
+        page = opened(chromium, problems, extra_http_headers=headers)
+        page.goto(f"{daemon.url}/functions/{name}?tab=settings")
+        page.get_by_text("Roll back to deploy 1").click()
+        page.get_by_role("button", name="Roll back").click()
+        page.get_by_role("heading", name="Rolled back").wait_for()
+        assert daemon.call(name) == "first"
+        page.get_by_role("link", name="Versions and settings").click()
+        page.locator("summary").filter(has_text="Disable").click()
+        page.get_by_role("button", name="Disable").click()
+        page.get_by_role("heading", name="Disabled").wait_for()
+        assert daemon.run(name).status == 429
+        page.goto(daemon.url)
+        page.locator("#functions tr", has_text=name).get_by_text("disabled").wait_for()
+        page.goto(f"{daemon.url}/functions/{name}?tab=settings")
+        page.get_by_role("button", name="Enable").click()
+        page.get_by_role("heading", name="Enabled").wait_for()
+        assert daemon.call(name) == "first"
+    assert problems == []
+
+
+@in_browser
+def test_a_dead_letter_is_retried_from_the_page(daemon: RunningDaemon) -> None:
+    daemon.deploy("letters", "def f(event): raise RuntimeError('no such row in any of the tables of this database')")
+    configure(daemon, "letters", max_retries=0)
+    later(daemon, "letters", {})
+    settled(daemon)
+    with browser() as chromium:
+        page = opened(chromium, [])
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.goto(f"{daemon.url}/functions/letters?tab=failures")
+        error = page.locator(".telling td").first
+        assert "no such row in any of the tables" in error.inner_text()
+        assert width(error) > 400
+        for address in (page.url, f"{daemon.url}/queue"):
+            page.goto(address)
+            page.set_viewport_size({"width": 360, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+            assert width(error) > 300
+        page.get_by_role("button", name="Retry").click()
+        page.get_by_role("heading", name="To run again").wait_for()
+
+
+def width(locator: Locator) -> float:
+    box = locator.bounding_box()
+    assert box is not None
+    return box["width"]
+
+
+def test_the_hour_is_there_after_a_restart(tmp_path: Path) -> None:
+    with contextlib.closing(RunningDaemon.start(tmp_path / "state")) as daemon:
+        daemon.deploy("kept", "def f(event): return event['x'] if event else None")
+        assert [daemon.run("kept", event).status for event in (None, None, {"y": 1})] == [200, 200, 500]
+        assert daemon.terminate() == 0
+    path = tmp_path / "state" / "history.json"
+    kept = json.loads(path.read_text())
+    # The minute that is not over is not shown: it becomes the one before.
+    kept["minutes"] = {int(number) - 1: row for number, row in kept["minutes"].items()}
+    path.write_text(json.dumps(kept))
+    with contextlib.closing(RunningDaemon.start(tmp_path / "state")) as daemon:
+        for address in ("/history", "/history?function=kept"):
+            html = daemon.request("GET", address).body.decode()
+            assert "3 requests, 1 failed; at most 3 a minute" in html
+        daemon.remove("kept")
+        assert "No request ended" in daemon.request("GET", "/history?function=kept").body.decode()
 
 
 APP = """

@@ -105,6 +105,9 @@ LIVE: dict[str, Any] = {
     "worker": {
         "functions": 12,
         "rate": 81.2,
+        "count": 4872,
+        "cold": 1218,
+        "failed": 5,
         "sandboxes": {"busy": 3, "idle": 2, "paused": 7, "spare": 4},
         "queued": 1,
         "zygotes": 3,

@@ -72,3 +72,33 @@ def test_the_busiest_are_those_of_this_minute() -> None:
             recent.observe(name, at_ns, 1, False, False)
     assert recent.busiest(5, START_NS + S) == ["most", "some"]
     assert recent.busiest(1, START_NS + S) == ["most"]
+
+
+def test_the_total_is_that_of_all_functions_over_the_window_however_they_are_settled() -> None:
+    recent = Recent()
+    assert recent.total(START_NS) == (0, 0, 0)
+    for n in range(100):
+        recent.observe(f"f{n % 3}", START_NS + n * S, 1, n % 10 == 0, n % 20 == 0)
+    now_ns = START_NS + 99 * S
+    expected = recent.total(now_ns)
+    counts = [recent.of(f"f{n}", now_ns) for n in range(3)]
+    assert expected.requests == sum(each.count for each in counts) == 60
+    assert (expected.cold, expected.failed) == (6, sum(each.failed for each in counts))
+    recent.settle(now_ns + SLOT_NS)
+    assert recent.total(now_ns) == expected
+    assert recent.total(now_ns + 2 * WINDOW_NS) == (0, 0, 0)
+
+
+def test_each_slot_is_handed_on_once_when_it_is_over() -> None:
+    handed_on: list[tuple[str, int, int]] = []
+    recent = Recent(lambda name, slot: handed_on.append((name, slot.started_ns, slot.count)))
+    recent.observe("f", START_NS, 1, False, False)
+    recent.observe("f", START_NS + 1, 1, False, False)
+    recent.settle(START_NS + SLOT_NS - 1)
+    assert handed_on == []
+    recent.observe("f", START_NS + SLOT_NS, 1, False, False)
+    recent.settle(START_NS + 2 * SLOT_NS)
+    recent.settle(START_NS + 9 * SLOT_NS)
+    recent.observe("g", START_NS, 1, False, False)
+    recent.forget("g")
+    assert handed_on == [("f", START_NS, 2), ("f", START_NS + SLOT_NS, 1), ("g", START_NS, 1)]

@@ -7,6 +7,8 @@ SO_PEERGROUPS) are checked as well, in case a socket's mode was changed or its d
 from __future__ import annotations
 
 import grp
+import os
+import pwd
 import socket
 import struct
 
@@ -52,6 +54,18 @@ class Managers:
         if uid == 0:
             return True
         return self.gid is not None and (gid == self.gid or self.gid in _groups(sock))
+
+    def include_uid(self, uid: int) -> bool:
+        """Whether a user is a manager, by the host's user database, which may be slow: for threads."""
+        if uid == 0:
+            return True
+        if self.gid is None:
+            return False
+        try:
+            user = pwd.getpwuid(uid)
+        except KeyError:
+            return False
+        return self.gid in os.getgrouplist(user.pw_name, user.pw_gid)
 
 
 def _groups(sock: socket.socket) -> tuple[int, ...]:

@@ -151,11 +151,13 @@ def described(versions: Versions, name: str) -> dict[str, Any]:
         "versions": [_version(each) for each in published],
         "aliases": [_alias(versions, each) for each in versions.aliases(name)],
         "provisioned": [_provision(each) for each in versions.provisioning.list(name)],
-        "deploys": [
-            {"deploy": each.version, "digest": ran(each), "deployed_at": each.published_at}
-            for each in versions.deploys(name)
-        ],
+        "deploys": [deploy_of(each) for each in versions.deploys(name)],
     }
+
+
+def deploy_of(record: FunctionRecord) -> dict[str, Any]:
+    """One deploy."""
+    return {"deploy": record.version, "digest": ran(record), "deployed_at": record.published_at}
 
 
 def ran(record: FunctionRecord) -> str:

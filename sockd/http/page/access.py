@@ -12,6 +12,11 @@ web pages in local browsers. Pages that functions serve have the same origin as 
     request that a browser sends from a page of this origin, or of none (the page in its sandbox). It is not offered where it
     would open what is closed: where `/run` is closed, only a page that asks for a key has it.
 
+    POLICY: a change (a retry, a rollback, disabling and enabling) wants what the management API wants. Without a key that is a
+    process of root or of a member of `management.group`, by the uid of its connection. A key of `lambda_api.keys` may deploy
+    where AWS's API is served, so there it may make changes here. Besides, a change wants a token for what it changes and the
+    state that it was made for, and a request as a test event's. Who may not make it gets neither form nor token.
+
     POLICY: a browser gets a page to show and not to read: it says which it is (Fetch Metadata), and no script can say so for
     it. Streams of events, for which browsers say no such thing, want a token that stands in the page alone. The page itself
     is out of reach of who opens it (Cross-Origin-Opener-Policy, or a sandbox where browsers do not know that value).
@@ -21,6 +26,7 @@ Owns the tokens.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import secrets
@@ -30,6 +36,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from sockd.http.access.host_check import is_loopback
+from sockd.http.access.managers import Managers
 from sockd.http.wire.sockets import parse_listen
 from sockd.kernel.network.socket_owners import owner
 from sockd.plain import uids
@@ -62,9 +69,14 @@ class PageAccess:
         *,
         base_uid: int,
         engine_uid: int | None = None,
+        managers: Managers | None = None,
+        keys_deploy: bool = True,
     ) -> None:
-        """Args: keys: one of them is asked for; None: none is, which is for loopback only."""
+        """Args: keys: one of them is asked for; None: none is, which is for loopback only. managers: who may make changes without
+        a key. keys_deploy: who has a key may make changes."""
         self._keys = keys
+        self._managers = managers or Managers()
+        self._keys_deploy = keys_deploy
         self._secret = secrets.token_bytes(32)
         self.token = secrets.token_urlsafe(16)
         """What pages give the streams that they open, until the worker ends."""
@@ -88,6 +100,8 @@ class PageAccess:
             keys,
             base_uid=config.sandbox.base_uid,
             engine_uid=config.initscripts.uid,
+            managers=Managers.of(config.management),
+            keys_deploy=config.lambda_api.enabled,
         )
 
     def check(self, request: Request) -> None:
@@ -129,6 +143,33 @@ class PageAccess:
         if not hmac.compare_digest(token.encode(), self.test_event_token(function).encode()):
             raise PageForbidden("the worker was restarted: reload this page")
 
+    async def may_change(self, request: Request) -> bool:
+        """Whether who asks, who may have the page, may make changes."""
+        if self._keys is not None:
+            return self._keys_deploy
+        uid = uid_of(request)
+        return uid == 0 or (uid is not None and await asyncio.to_thread(self._managers.include_uid, uid))
+
+    def change_token(self, action: str, target: str) -> str:
+        """What the form of a change has, until the worker ends. Args: target: what is changed, and the state that this is for."""
+        # The blank tells it from the token of a test event, which has a function's name alone.
+        return hmac.digest(self._secret, f"{action} {target}".encode(), "sha256").hex()
+
+    async def check_change(self, request: Request, action: str, target: str, token: str) -> None:
+        """Whether this request may make a change; arguments as above. Raises: KeyNeeded, PageForbidden."""
+        self.check(request)
+        if not await self.may_change(request):
+            raise PageForbidden(
+                "changes are for root, for members of management.group, and for keys of lambda_api.keys where lambda_api.enabled "
+                "is true: use sockd on the worker's host"
+            )
+        if not is_of_our_page(request):
+            raise PageForbidden("changes must be sent from this worker's page")
+        if not hmac.compare_digest(token.encode(), self.change_token(action, target).encode()):
+            raise PageForbidden(
+                "the worker was restarted, or this was changed meanwhile: reload the page with the button"
+            )
+
     def _check_who(self, request: Request) -> None:
         if self._keys is not None:
             self._check_key(request.headers.get("authorization", ""))
@@ -137,8 +178,7 @@ class PageAccess:
             raise PageForbidden(
                 "this page is available on this machine only; behind a proxy, set page.ask_for_key = true"
             )
-        theirs, ours = request.scope["client"], request.scope["server"]
-        uid = owner(theirs, ours) if theirs and ours else None
+        uid = uid_of(request)
         if uid is None:
             raise PageForbidden(
                 "this page is available on this machine only, and the kernel does not know the uid of this connection"
@@ -157,6 +197,12 @@ class PageAccess:
         known = [hmac.compare_digest(given, f"{name}:{secret}".encode()) for name, secret in self._keys.items()]
         if not any(known):
             raise KeyNeeded("sign in with the name and the secret of a key of lambda_api.keys")
+
+
+def uid_of(request: Request) -> int | None:
+    """The uid of a client on this machine; None: the kernel does not know it."""
+    theirs, ours = request.scope["client"], request.scope["server"]
+    return owner(theirs, ours) if theirs and ours else None
 
 
 def is_of_our_page(request: Request) -> bool:

@@ -63,6 +63,15 @@ def ticks(total_ns: int) -> list[Tick]:
     return [Tick(short(100 * at / total_ns), at) for at in range(0, total_ns + 1, step)] if total_ns > 0 else []
 
 
+def column_path(values: Sequence[float], most: float, *, height: int, width: int) -> str:
+    """Values side by side as one path, each `width` wide with a gap of one unit; what there is is at least one unit high.
+
+    Args: most: what is as high as `height`."""
+    heights = [max(round(height * value / most), 1) if value > 0 else 0 for value in values]
+    places = [(place * width, high) for place, high in enumerate(heights) if high]
+    return "".join(f"M{x} {height}v-{high}h{width - 1}v{high}z" for x, high in places)
+
+
 def columns(values: Sequence[float], *, height: int, width: int) -> list[Column]:
     """Values side by side, each `width` wide, the greatest as high as `height`; the least that there is is seen."""
     most = max(values, default=0.0)

@@ -67,6 +67,7 @@ def event_row(event: Mapping[str, Any]) -> Values:
         "reason": event.get("reason", ""),
         "error_type": event.get("error_type", ""),
         "error": event.get("error", "")[:200],
+        "retry_token": "",
     }
 
 

@@ -1,4 +1,4 @@
-"""One function as the values of templates: its last minute, settings, versions, URLs, imports, the tail of its log.
+"""One function as the values of templates: its last minute, settings, versions, URLs, imports, dead letters, the end of its log.
 
 Pure but for reading the worker. Bounded: a page has so many rows, and so many bytes of a log, whatever was printed.
 """
@@ -26,19 +26,21 @@ MAX_PACKAGES = 100
 
 
 def recent_rates(worker: PageWorker, name: str) -> Values:
-    """One function's last minute."""
+    """One function's last minute. Raises: NoSuchFunction, by which an open page learns that the function was removed."""
+    worker.function(name)
     seen = worker.recent_rates(name)
     share = seen.failed / seen.count if seen.count else 0.0
     seconds = SLOT_NS * SLOTS // 10**9
     return {
-        "rate": words.rate(seen.rate) if seen.count else "0",
-        "count": words.many(seen.count, "request"),
+        "count": words.grouped(seen.count),
+        "rate": words.rate(seen.count / seconds),
         "columns": spark(seen.rates),
         "window": f"{seconds} s",
         "p50": words.ms(seen.p50_ns) if seen.count else words.NOTHING,
         "p99": words.ms(seen.p99_ns) if seen.count else words.NOTHING,
         "cold": words.percent(seen.cold_share) if seen.count else words.NOTHING,
         "failed": words.percent(share) if seen.count else words.NOTHING,
+        "cold_starts": words.grouped(round(seen.cold_share * seen.count)),
         "failures": words.grouped(seen.failed),
     }
 
@@ -62,11 +64,10 @@ def facts(worker: PageWorker, name: str) -> Values:
     }
 
 
-async def registered(sources: PageSources, name: str) -> Values:
-    """Its versions, aliases, URLs and schedules, and its dead letters. Raises: NoSuchFunction."""
+def registered(sources: PageSources, name: str) -> Values:
+    """Its versions, aliases, URLs and schedules. Raises: NoSuchFunction."""
     found = sources.versions(name)
     schedules = sources.schedules(name)
-    dead = await sources.dead_letters(name, MAX_ROWS)
     return {
         "versions": [version_row(each, found) for each in reversed(found["versions"][-MAX_ROWS:])],
         "deploys": [deploy_row(each) for each in found["deploys"][:MAX_ROWS]],
@@ -74,8 +75,12 @@ async def registered(sources: PageSources, name: str) -> Values:
         "provisioned": [provision_row(each) for each in found["provisioned"][:MAX_ROWS]],
         "urls": [each._asdict() for each in sources.urls(name)[:MAX_ROWS]],
         "schedules": [schedule_row(each) for each in schedules[:MAX_ROWS]],
-        "dead": [event_row(each) for each in dead],
     }
+
+
+async def dead_letters(sources: PageSources, name: str) -> list[Values]:
+    """A function's newest dead letters."""
+    return [event_row(each) for each in await sources.dead_letters(name, MAX_ROWS)]
 
 
 def version_row(version: Mapping[str, Any], found: Mapping[str, Any]) -> Values:
@@ -166,7 +171,7 @@ def log_row(record: LogRecord, limit: int) -> Values:
     """One record. Args: limit: most bytes of its text."""
     return {
         "id": record.request_id,
-        "clock": words.clock(record.time_s),
+        "clock": words.when(record.time_s),
         "stamp": words.stamp(record.time_s),
         "text": words.log_text(record.text, limit),
         "dropped": size(record.dropped_bytes) if record.dropped_bytes else "",

@@ -1,14 +1,18 @@
-"""The application of the page. Its only action is to send a test event.
+"""The application of the page. Its actions: test events, and the changes of `changes`.
 
     GET  /                              functions, Zygotes, caches, the last invocations
-    GET  /functions/{name}              one function: its last minute, its invocations, its log, its versions and URLs
+    GET  /functions/{name}[?tab=]       one function: its last minute and hour, test event, invocations; in other tabs its
+                                        failures, its log, its versions and settings
     POST /functions/{name}/test-events  invokes it once, and shows the answer
+    POST /functions/{name}/rollback, /disable, /enable
     GET  /functions?name=               the function of that name, or those whose names contain it
-    GET  /failures[?function=]          the last failed invocations, each with its traceback and log
+    GET  /failures[?function=]          failures by function, type and line, each with its last traceback and log
+    GET  /history[?function=]           the last hour by minute
     GET  /queue[?function=]             events that wait or run, dead letters, schedules
     GET  /queue/{id}                    one event with its payload, and the error of a dead letter
+    POST /queue/{id}/retry              has a dead letter run again
     GET  /traces/{id}                   one invocation: the waterfall, and why it was cold
-    GET  /events[?function=]            what changes on `/` or on a function's page, as server-sent events
+    GET  /events[?function=&tab=]       what changes on `/` or on a function's page, as server-sent events
     GET  /static/{file}                 style and scripts
 
 Owns the boards of open pages. Who may look is `access`'s affair, which is asked before anything is read.
@@ -32,10 +36,12 @@ from starlette.types import ASGIApp
 
 from sockd.http.access.callers import Callers
 from sockd.http.management.streams import Stream
-from sockd.http.page import event_views, failure_views, function_views, sent_event, trace_view, tree_view, views
+from sockd.http.page import event_views, failure_views, function_views, history_views, sent_event, trace_view, views
 from sockd.http.page.access import PageAccess
-from sockd.http.page.boards import Board, Fragment, Part
+from sockd.http.page.boards import Board, Fragment
+from sockd.http.page.changes import FUNCTION_ACTIONS, Changes
 from sockd.http.page.live import Live
+from sockd.http.page.parts import OVERVIEW, TABS, function_parts, index_parts, tab_of
 from sockd.http.page.responses import PRIVATE, SECURITY, Responses
 from sockd.http.page.sources import PageSources
 from sockd.http.page.worker import PageWorker
@@ -46,7 +52,7 @@ from sockd.http.wire.head import Head
 from sockd.plain.errors import NoSuchFunction, SockdError
 from sockd.plain.spelling import size
 
-PREFIXES: Final = (b"/functions", b"/failures", b"/queue", b"/traces/", b"/static/", b"/events")
+PREFIXES: Final = (b"/functions", b"/failures", b"/history", b"/queue", b"/traces/", b"/static/", b"/events")
 STREAM: Final = {
     **PRIVATE,
     # The origin of a page in a sandbox is "null", like that of others: the token tells them apart.
@@ -72,20 +78,27 @@ class Page:
         self._responses = Responses()
         self._live = Live(viewers, lambda: worker.draining)
         self._index = Board(self._responses.rendering, index_parts(worker, sources))
-        self._watched: dict[str, Board] = {}
-        """Boards of functions that somebody looks at."""
+        self._changes = Changes(worker, sources, access)
+        self._watched: dict[tuple[str, str], Board] = {}
+        """Boards of functions that somebody looks at, by function and tab."""
         handlers: list[tuple[str, Handler]] = [
             ("/", self._index_page),
             ("/functions", self._find),
             ("/functions/{name}", self._function_page),
             ("/failures", self._failures_page),
+            ("/history", self._history_page),
             ("/queue", self._queue_page),
             ("/queue/{event_id}", self._event_page),
             ("/traces/{request_id}", self._trace_page),
             ("/events", self._events),
         ]
         routes = [Route(path, self._guarded(handler), methods=["GET"]) for path, handler in handlers]
-        routes.append(Route("/functions/{name}/test-events", self._guarded(self._test_event), methods=["POST"]))
+        posts: list[tuple[str, Handler]] = [
+            ("/functions/{name}/test-events", self._test_event),
+            ("/queue/{event_id}/retry", self._retry),
+            *((f"/functions/{{name}}/{action}", partial(self._change_function, action)) for action in FUNCTION_ACTIONS),
+        ]
+        routes += [Route(path, self._guarded(handler), methods=["POST"]) for path, handler in posts]
         routes.append(Route("/static/{name}", self._responses.static, methods=["GET"]))
         self._app = AsgiApplication(Starlette(routes=routes, exception_handlers={HTTPException: self._on_routing}))
 
@@ -104,16 +117,25 @@ class Page:
         return await self._responses.html(request, "index.html", self._live_values(request, fragments, "/events"))
 
     async def _function_page(self, request: Request) -> Response:
-        name = request.path_params["name"]
+        name, tab = request.path_params["name"], tab_of(request)
         facts = function_views.facts(self._worker, name)
-        board = self._watched.get(name) or Board(self._responses.rendering, function_parts(self._worker, name))
-        values = {
-            **self._live_values(request, await board.refresh(), f"/events?function={name}"),
-            **function_views.imports(self._worker, name),
-            **await function_views.registered(self._sources, name),
-            **self._form_values(name),
-        }
+        values = {"tab": tab, "tabs": TABS, **await self._changes.buttons(request, name)}
+        if tab == "settings":
+            values |= function_views.imports(self._worker, name) | function_views.registered(self._sources, name)
+        elif tab == "failures":
+            dead = await function_views.dead_letters(self._sources, name)
+            values |= failure_views.failures_page(self._worker, name)
+            values["dead"] = await self._changes.with_retry(request, dead)
+        else:
+            fragments = await self._board(name, tab).refresh()
+            values |= self._live_values(request, fragments, f"/events?function={name}&tab={tab}")
+            values |= self._form_values(name)
         return await self._responses.html(request, "function.html", {**values, **facts})
+
+    def _board(self, name: str, tab: str) -> Board:
+        """The live parts of a tab: those that somebody looks at, or new ones."""
+        board = self._watched.get((name, tab))
+        return board or Board(self._responses.rendering, function_parts(self._worker, name, tab))
 
     async def _find(self, request: Request) -> Response:
         name = request.query_params.get("name", "").strip()
@@ -126,14 +148,20 @@ class Page:
         values = failure_views.failures_page(self._worker, request.query_params.get("function") or None)
         return await self._responses.html(request, "failures.html", values)
 
+    async def _history_page(self, request: Request) -> Response:
+        values = history_views.history_page(self._worker, request.query_params.get("function") or None)
+        return await self._responses.html(request, "history.html", values)
+
     async def _queue_page(self, request: Request) -> Response:
         values = await event_views.queue_page(self._sources, request.query_params.get("function") or None)
+        values["dead"] = await self._changes.with_retry(request, values["dead"])
         return await self._responses.html(request, "queue.html", values)
 
     async def _event_page(self, request: Request) -> Response:
         event = await self._sources.event(request.path_params["event_id"])
+        (shown,) = await self._changes.with_retry(request, [event_views.event_page(event)])
         values = {
-            **event_views.event_page(event),
+            **shown,
             "log": failure_views.log_of(self._worker, event["function"], event["id"]),
         }
         return await self._responses.html(request, "event.html", values)
@@ -146,7 +174,7 @@ class Page:
         values["script_log"] = trace["log"]
         return await self._responses.html(request, "trace.html", values)
 
-    # -- test events
+    # -- actions
 
     async def _test_event(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -157,6 +185,14 @@ class Page:
         told = await self._worker.invoke_with_log(asked)
         values = {**self._form_values(name), **sent_event.outcome(asked, told)}
         return await self._responses.html(request, "tested.html", values)
+
+    async def _change_function(self, action: str, request: Request) -> Response:
+        values = await self._changes.change_function(request, action, request.path_params["name"])
+        return await self._responses.html(request, "changed.html", values)
+
+    async def _retry(self, request: Request) -> Response:
+        values = await self._changes.retry(request, request.path_params["event_id"])
+        return await self._responses.html(request, "changed.html", values)
 
     def _form_values(self, name: str) -> dict[str, Any]:
         """What the form of a test event needs."""
@@ -172,7 +208,11 @@ class Page:
     def _live_values(self, request: Request, fragments: dict[str, Fragment], events: str) -> dict[str, Any]:
         """What a page with live parts needs of them."""
         seen = ",".join(fragment.digest for fragment in fragments.values())
+        tab = tab_of(request)
+        shown = "" if tab == OVERVIEW else f"?tab={tab}"
         return {
+            "resume": f"{request.url.path}{shown}",
+            "pause": f"{shown or '?'}{'&' if shown else ''}live=0",
             "parts": {name: fragment.html for name, fragment in fragments.items()},
             "events": f"{events}{'&' if '?' in events else '?'}token={self._access.token}&seen={seen}",
             "is_live": request.query_params.get("live") != "0",
@@ -181,17 +221,17 @@ class Page:
     # -- what changes
 
     async def _events(self, request: Request) -> ASGIApp:
-        name = request.query_params.get("function")
+        name, tab = request.query_params.get("function"), tab_of(request)
         seen = request.query_params.get("seen", "").split(",")[:MAX_SEEN]
         if name is None:
             board = self._index
         else:
             self._worker.function(name)
-            board = self._watched.get(name) or Board(self._responses.rendering, function_parts(self._worker, name))
+            board = self._board(name, tab)
         events = self._live.watch(board, seen)
         if name is not None:
-            self._watched[name] = board
-            self._watched = {name: each for name, each in self._watched.items() if each.viewers or each is board}
+            self._watched[name, tab] = board
+            self._watched = {key: each for key, each in self._watched.items() if each.viewers or each is board}
         return Stream(events, "text/event-stream", STREAM, endless=True)
 
     def _guarded(self, handler: Handler) -> Handler:
@@ -218,28 +258,3 @@ class Page:
         assert isinstance(error, HTTPException)
         headers = {**SECURITY, **(error.headers or {})}
         return Response(f"{error.detail}\n", error.status_code, headers, "text/plain")
-
-
-def index_parts(worker: PageWorker, sources: PageSources) -> list[Part]:
-    """The live parts of `/`."""
-    return [
-        Part("glance", partial(views.glance, worker)),
-        Part("functions", partial(views.functions, worker)),
-        Part("tree", partial(tree_view.tree, worker)),
-        Part("caches", partial(views.caches, worker)),
-        Part("events", partial(event_views.events, sources)),
-        Part("invocations", partial(views.invocations, worker)),
-        Part("failures", partial(views.failures, worker)),
-        Part("cold_starts", partial(views.cold_starts, worker)),
-    ]
-
-
-def function_parts(worker: PageWorker, name: str) -> list[Part]:
-    """The live parts of one function's page."""
-    return [
-        Part("lately", partial(function_views.recent_rates, worker, name)),
-        Part("invocations", partial(views.invocations, worker, name)),
-        Part("failures", partial(views.failures, worker, name)),
-        Part("cold_starts", partial(views.cold_starts, worker, name)),
-        Part("log", partial(function_views.log, worker, name)),
-    ]

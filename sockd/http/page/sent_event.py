@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import time
 from typing import NamedTuple
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 
 from sockd.functions.version import ANY_METHOD
 from sockd.http.aws.worker import InvocationResult
-from sockd.http.management.uploads import read_body
 from sockd.http.page import words
+from sockd.http.page.forms import read_fields
 from sockd.http.page.views import PHASES, Values
-from sockd.plain.errors import BadRequest, FunctionFailed
+from sockd.plain.errors import FunctionFailed
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.plain.spelling import size
 
 MAX_FORM_BYTES = 256 << 10
 """Of a form as browsers encode it; `sockd invoke NAME -d @FILE` sends more."""
-MAX_FIELDS = 3
 MAX_SHOWN_BYTES = 64 << 10
 """Of an answer, and of a log."""
-FORM = "application/x-www-form-urlencoded"
 
 
 class SentEvent(NamedTuple):
@@ -40,15 +37,7 @@ class SentEvent(NamedTuple):
 
 async def read_form(request: Request) -> SentEvent:
     """The form of a request. Raises: BadRequest, RequestTooLarge, ClientDisconnect."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
-        raise BadRequest(f"a test event comes as {FORM}")
-    body = await read_body(request, MAX_FORM_BYTES)
-    try:
-        found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
-    except ValueError:  # UnicodeDecodeError is one, too
-        raise BadRequest("the form of this test event cannot be read") from None
-    token, qualifier, payload = (found.get(key, [""])[-1].strip() for key in ("token", "qualifier", "event"))
-    return SentEvent(token, qualifier, payload)
+    return SentEvent(*await read_fields(request, ("token", "qualifier", "event"), MAX_FORM_BYTES))
 
 
 def invocation_of(name: str, event: SentEvent) -> InvokeRequest:

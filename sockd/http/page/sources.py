@@ -1,4 +1,4 @@
-"""Further data of the page: versions, function URLs, schedules and events.
+"""Further data of the page: versions, function URLs, schedules and events, and changes of them.
 
 Owns nothing.
 """
@@ -15,6 +15,7 @@ from sockd.functions.versions import Versions
 from sockd.http.management import versions as management_versions
 from sockd.http.wire.url_names import UrlNames
 from sockd.plain.config import Config
+from sockd.plain.errors import SecretsLocked
 from sockd.registry.function_urls import FunctionUrls
 
 
@@ -45,6 +46,12 @@ class PageSources(Protocol):
     def versions(self, name: str) -> Mapping[str, Any]:
         """As `GET /functions/{name}/versions` of the management door. Raises: NoSuchFunction."""
 
+    def rollback_target(self, name: str) -> Mapping[str, Any] | None:
+        """The deploy to which `rollback` returns, as those of `versions`. Raises: NoSuchFunction."""
+
+    async def rollback(self, name: str) -> Mapping[str, Any]:
+        """Deploy the code before the last deploy again; the new deploy. Raises: as `Versions.rollback`."""
+
     def urls(self, name: str) -> Sequence[UrlRow]: ...
 
     def schedules(self, function: str | None) -> Sequence[Schedule]: ...
@@ -59,6 +66,9 @@ class PageSources(Protocol):
 
     async def event(self, event_id: str) -> dict[str, Any]:
         """An event that waits or runs, or a dead letter, with its payload. Raises: NoSuchEvent."""
+
+    async def retry(self, event_id: str) -> None:
+        """Have a dead letter run again. Raises: NoSuchEvent."""
 
 
 class WorkerSources:
@@ -84,6 +94,16 @@ class WorkerSources:
     def versions(self, name: str) -> Mapping[str, Any]:
         return management_versions.described(self._versions, name)
 
+    def rollback_target(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            record = self._versions.deploy_before(name)
+        except SecretsLocked:  # of an environment that does not open, nothing can be compared
+            return None
+        return management_versions.deploy_of(record) if record is not None else None
+
+    async def rollback(self, name: str) -> Mapping[str, Any]:
+        return management_versions.deploy_of(await self._versions.rollback(name))
+
     def urls(self, name: str) -> Sequence[UrlRow]:
         base = self._worker_url()
         return [
@@ -108,6 +128,9 @@ class WorkerSources:
 
     async def event(self, event_id: str) -> dict[str, Any]:
         return await self._events.show(event_id)
+
+    async def retry(self, event_id: str) -> None:
+        await self._events.dead_letters.retry(None, event_id)
 
 
 _verified: Callable[..., PageSources] = WorkerSources

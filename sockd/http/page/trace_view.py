@@ -38,7 +38,7 @@ def trace_page(trace: Mapping[str, Any]) -> Values:
         "outcome": trace["outcome"][:200],
         "is_ok": trace["outcome"] == "ok",
         "total": words.ms(total),
-        "clock": words.clock(at_s),
+        "clock": words.when(at_s),
         "stamp": words.stamp(at_s),
         "error": error(trace),
         "story": story(trace),

@@ -11,6 +11,8 @@ from typing import Any
 
 from sockd.http.page import charts, words
 from sockd.http.page.worker import PageWorker
+from sockd.observe.failure_groups import FailureGroup
+from sockd.plain.request_ids import request_id_text
 from sockd.plain.spelling import size
 
 Values = dict[str, Any]
@@ -21,7 +23,6 @@ MAX_COLD = 12
 MAX_FAILED = 12
 SPARK_HEIGHT, SPARK_STEP = 20, 5
 PHASES = ("queue", "setup", "init", "exec")
-WINDOW_WORDS = "last minute"
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
 """From CLOCK_MONOTONIC to the time of day, the same for all pages: a moment that is shown does not wander."""
 
@@ -29,17 +30,16 @@ CLOCK_NS = time.time_ns() - time.monotonic_ns()
 def glance(worker: PageWorker) -> Values:
     """The worker in a few numbers."""
     live = worker.live(MAX_FUNCTIONS)
-    state = live["worker"]
-    rows = live["functions"]
-    count = sum(row["count"] for row in rows)
-    cold = sum(row["cold_share"] * row["count"] for row in rows)
-    failed = sum(row["failed"] for row in rows)
+    state, window_s = live["worker"], live["window_s"]
+    count, cold, failed = state["count"], state["cold"], state["failed"]
     sandboxes = state["sandboxes"]
     reserved, total = state["memory_reserved_bytes"], state["memory_total_bytes"]
     return {
-        "rate": words.rate(state["rate"]),
-        "count": words.many(count, "request"),
+        "window": f"{window_s:.0f} s",
+        "count": words.grouped(count),
+        "rate": words.rate(count / window_s),
         "cold": words.percent(cold / count) if count else words.NOTHING,
+        "cold_starts": words.grouped(cold),
         "failed": words.percent(failed / count) if count else words.NOTHING,
         "failures": words.grouped(failed),
         "busy": words.grouped(sandboxes["busy"]),
@@ -58,12 +58,12 @@ def functions(worker: PageWorker) -> Values:
     rows = {row["name"]: function_row(row) for row in live["functions"]}
     if count <= MAX_FUNCTIONS:
         for info in worker.functions():
-            rows.setdefault(info.name, quiet_row(info.name, info.state))
+            rows.setdefault(info.name, quiet_row(info.name, info.concurrency, info.state))
     return {
         "rows": [rows[name] for name in sorted(rows)],
         "count": words.many(count, "function"),
         "hidden": words.grouped(max(count - len(rows), 0)) if count > len(rows) else "",
-        "window": WINDOW_WORDS,
+        "window": f"{live['window_s']:.0f} s",
     }
 
 
@@ -76,10 +76,9 @@ def found_functions(worker: PageWorker, name: str) -> Values:
 def function_row(row: Mapping[str, Any]) -> Values:
     """One function that had requests lately."""
     if not row["count"]:
-        return quiet_row(row["name"]) | {"running": running(row)}
+        return quiet_row(row["name"], row["concurrency"]) | {"running": running(row)}
     return {
         "name": row["name"],
-        "rate": words.rate(row["rate"]),
         "spark": spark(row["rates"]),
         "p50": words.ms(row["p50_ms"] * 1e6),
         "p99": words.ms(row["p99_ms"] * 1e6),
@@ -91,17 +90,19 @@ def function_row(row: Mapping[str, Any]) -> Values:
     }
 
 
-def quiet_row(name: str, state: str = "ready") -> Values:
+def quiet_row(name: str, concurrency: int, state: str = "ready") -> Values:
     """One that had none. Args: state: what it lacks, unless it can run."""
-    numbers = dict.fromkeys(("rate", "p50", "p99", "cold", "failed"), words.NOTHING)
-    lacks = "" if state == "ready" else state
-    return {"name": name, **numbers, "spark": [], "is_failing": False, "count": "0", "running": lacks}
+    numbers = dict.fromkeys(("p50", "p99", "cold", "failed"), words.NOTHING)
+    now = running({"running": 0, "concurrency": concurrency, "queued": 0}) if state == "ready" else state
+    return {"name": name, **numbers, "spark": [], "is_failing": False, "count": "0", "running": now}
 
 
 def running(row: Mapping[str, Any]) -> str:
-    """What a function does right now."""
+    """The requests of a function at this moment, and how many it serves at once."""
     waiting = f", {row['queued']} waiting" if row["queued"] else ""
-    return f"{row['running']} of {row['concurrency']} running{waiting}" if row["running"] or row["queued"] else ""
+    if not row["concurrency"]:
+        return f"disabled, {row['running']} running" if row["running"] else "disabled"
+    return f"{row['running']} of {row['concurrency']}{waiting}"
 
 
 def spark(rates: Sequence[float]) -> list[charts.Column]:
@@ -167,15 +168,32 @@ def invocations(worker: PageWorker, function: str | None = None) -> Values:
 
 
 def cold_starts(worker: PageWorker, function: str | None = None) -> Values:
-    """The last that were cold, newest first."""
+    """The newest that were cold, of those that are remembered, newest first."""
     rows = [invocation_row(trace) for trace in worker.traces(MAX_COLD, function, "cold")]
-    return {"rows": rows, "function": function}
+    return {"rows": rows, "function": function, "most": MAX_COLD, "since": words.when(worker.started_s)}
 
 
 def failures(worker: PageWorker, function: str | None = None) -> Values:
-    """The last that failed, newest first."""
-    rows = [invocation_row(trace) for trace in worker.traces(MAX_FAILED, function, "failed")]
-    return {"rows": rows, "function": function}
+    """The groups of failures that failed last, newest first."""
+    rows = [failure_group_row(group) for group in worker.failure_groups(MAX_FAILED, function)]
+    return {"rows": rows, "function": function, "since": words.when(worker.started_s)}
+
+
+def failure_group_row(group: FailureGroup) -> Values:
+    """Failures that have function, type and line in common."""
+    first_s, last_s = unix_s(group.first_ns), unix_s(group.last_ns)
+    return {
+        "function": group.key.function,
+        "error_type": group.key.error_type,
+        "line": group.key.line,
+        "count": words.grouped(group.count),
+        "first": words.when(first_s),
+        "first_stamp": words.stamp(first_s),
+        "last": words.when(last_s),
+        "last_stamp": words.stamp(last_s),
+        "id": request_id_text(group.request_id),
+        "message": words.first_line(group.message, 160),
+    }
 
 
 def invocation_row(trace: Mapping[str, Any]) -> Values:
@@ -186,7 +204,7 @@ def invocation_row(trace: Mapping[str, Any]) -> Values:
     return {
         "id": trace["request_id"],
         "function": trace["function"],
-        "clock": words.clock(at_s),
+        "clock": words.when(at_s),
         "stamp": words.stamp(at_s),
         "origin": trace["origin"],
         "is_cold": trace["origin"] in ("spare", "zygote"),

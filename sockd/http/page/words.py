@@ -87,6 +87,12 @@ def clock(unix_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(unix_s))
 
 
+def when(unix_s: float, now_s: float | None = None) -> str:
+    """The time of day, with its date unless that is today's."""
+    moment, today = time.localtime(unix_s), time.localtime(now_s)
+    return time.strftime("%H:%M:%S" if moment[:3] == today[:3] else "%Y-%m-%d %H:%M", moment)
+
+
 def stamp(unix_s: float) -> str:
     """The same moment for machines (ISO 8601)."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(unix_s))

@@ -92,7 +92,8 @@ WORKER_VIEWS = (
         "/traces",
     ),
 )
-PAGES = ("/", "/failures", "/queue", *(f"/functions/{name}" for name in FUNCTIONS))
+TABS = ("", "?tab=failures", "?tab=log", "?tab=settings")
+PAGES = ("/", "/failures", "/queue", "/history", *(f"/functions/{name}{tab}" for name in FUNCTIONS for tab in TABS))
 NO_CODE = {name: ("Code.Lost", "sockd deploy") for name in (*FUNCTIONS, "later") if name != "image"}
 LOST: dict[str, dict[str, tuple[str, str]]] = {
     "agent": {},
@@ -106,6 +107,7 @@ LOST: dict[str, dict[str, tuple[str, str]]] = {
     "code": NO_CODE,
     "engine": {},
     "events.sqlite": {},
+    "history.json": {},
     "images": {"image": ("Images.Lost", "sockd images add")},
     "images.key": {"image": ("Secrets.Locked", "give the worker the key")},
     "initscripts": {},

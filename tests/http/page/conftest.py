@@ -24,8 +24,13 @@ def worker() -> FakePageWorker:
 
 
 @pytest.fixture
-def page(worker: FakePageWorker) -> Page:
-    return Page(worker, FakePageSources(), PageAccess(None, base_uid=SANDBOX_UIDS), Callers(HttpConfig()), viewers=2)
+def sources() -> FakePageSources:
+    return FakePageSources()
+
+
+@pytest.fixture
+def page(worker: FakePageWorker, sources: FakePageSources) -> Page:
+    return Page(worker, sources, PageAccess(None, base_uid=SANDBOX_UIDS), Callers(HttpConfig()), viewers=2)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from sockd.http.aws.worker import InvocationResult
 from sockd.http.page.sources import EventCounts, PageSources, UrlRow
 from sockd.http.page.worker import PageWorker
 from sockd.http.run.worker_api import Tree, TreeNode
+from sockd.observe.failure_groups import FailureGroup, failure_key
+from sockd.observe.history import Minute
 from sockd.observe.recent import NOTHING, SLOTS, RecentRates
 from sockd.observe.traces import TraceKind
 from sockd.plain import errors
@@ -23,6 +26,9 @@ from tests.http.fake_worker import ERRORS, IMPORTS, LIVE, TRACE, FakeWorker, inf
 
 MS = 1_000_000
 REQUEST_ID = TRACE["request_id"]
+FAILED_ID = uuid.UUID(REQUEST_ID).bytes
+STARTED_S = 1_700_000_000.0
+HOUR_S = 1_699_999_200
 TOLD: dict[str, Any] = {
     **TRACE,
     "times": {"queue": 0, "setup": 5 * MS, "init": 345 * MS, "exec": 49 * MS},
@@ -52,14 +58,19 @@ class FakePageWorker(FakeWorker):
         self.names = set(names)
         self.text = text
         self.run_rules: dict[str, RunRule] = {}
+        self.disabled: set[str] = set()
         self.rate = 2.0
+        self.started_s = STARTED_S
+        self.minute = Minute(120, 3, 12, MS, 4 * MS)
+        self.groups: list[FailureGroup] | None = None
+        self.changed: list[tuple[str, str]] = []
         self.read = 0
         """How often it was looked at."""
 
     def live(self, limit: int) -> dict[str, Any]:
         self.read += 1
         row = LIVE["functions"][0]
-        worker = {**LIVE["worker"], "functions": len(self.names), "rate": self.rate}
+        worker = {**LIVE["worker"], "functions": len(self.names), "count": round(self.rate * 60), "cold": 30}
         return {**LIVE, "worker": worker, "functions": [{**row, "name": name} for name in sorted(self.names)][:limit]}
 
     def recent_rates(self, name: str) -> RecentRates:
@@ -67,9 +78,32 @@ class FakePageWorker(FakeWorker):
             return NOTHING
         return RecentRates(120, self.rate, MS, 4 * MS, 0.1, 3, (self.rate,) * SLOTS)
 
+    def history(self, name: str | None = None) -> Sequence[tuple[int, Minute | None]]:
+        is_there = name is None or name in self.names
+        return [(HOUR_S + 60 * number, self.minute if is_there and number >= 50 else None) for number in range(60)]
+
+    def failure_groups(self, limit: int, function: str | None = None) -> list[FailureGroup]:
+        names = [name for name in sorted(self.names) if function in (None, name)]
+        made = [
+            FailureGroup(failure_key(name, self.text, [self.text]), 50, 1000 * MS, 9000 * MS, FAILED_ID, self.text)
+            for name in names
+        ]
+        return (made if self.groups is None else self.groups)[:limit]
+
+    async def disable(self, name: str) -> None:
+        self.function(name)
+        self.changed.append(("disable", name))
+        self.disabled.add(name)
+
+    async def enable(self, name: str) -> None:
+        self.function(name)
+        self.changed.append(("enable", name))
+        self.disabled.discard(name)
+
     def function(self, name: str) -> FunctionInfo:
         super().function(name)
-        return msgspec.structs.replace(info(name), handler=self.text, packages=[f"{self.text}==1.0"])
+        made = msgspec.structs.replace(info(name), handler=self.text, packages=[f"{self.text}==1.0"])
+        return msgspec.structs.replace(made, concurrency=0) if name in self.disabled else made
 
     def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
         self.function(name)
@@ -140,6 +174,19 @@ class FakePageSources:
 
     def __init__(self, text: str = "plain") -> None:
         self.text = text
+        self.latest = 5
+        self.changed: list[tuple[str, str]] = []
+
+    def rollback_target(self, name: str) -> Mapping[str, Any] | None:
+        return {"deploy": 4, "digest": "cd" * 32, "deployed_at": 1.7e9} if name != "new" else None
+
+    async def rollback(self, name: str) -> Mapping[str, Any]:
+        self.changed.append(("rollback", name))
+        self.latest += 1
+        return {"deploy": self.latest, "digest": "cd" * 32, "deployed_at": 1.7e9}
+
+    async def retry(self, event_id: str) -> None:
+        self.changed.append(("retry", event_id))
 
     def versions(self, name: str) -> Mapping[str, Any]:
         version = {"version": 3, "description": self.text, "published_at": 1.7e9, "deploy": 4, "digest": "ab" * 32}
@@ -153,7 +200,8 @@ class FakePageSources:
         }
         kept = {"qualifier": "live", "available": 1, "wanted": 2, "reason": self.text}
         deploy = {"deploy": 4, "digest": "ab" * 32, "deployed_at": 1.7e9}
-        return {"versions": [version], "aliases": [alias], "provisioned": [kept], "deploys": [deploy]}
+        listed = {"versions": [version], "aliases": [alias], "provisioned": [kept], "deploys": [deploy]}
+        return {"latest": self.latest, **listed}
 
     def urls(self, name: str) -> Sequence[UrlRow]:
         return [UrlRow("http://ab.lambda-url.localhost:5000/", "", "NONE", "BUFFERED")]

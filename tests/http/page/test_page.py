@@ -11,11 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sockd.http.page import event_views, failure_views, function_views, sent_event, trace_view, tree_view, views, words
+from sockd.http.page import (
+    event_views,
+    failure_views,
+    function_views,
+    history_views,
+    sent_event,
+    trace_view,
+    tree_view,
+    views,
+    words,
+)
+from sockd.http.page.changes import shown_deploy
 from sockd.http.page.page import Page
+from sockd.http.page.parts import TABS
 from sockd.http.page.rendering import load
 from sockd.http.page.responses import sandboxed
-from tests.http.page.fake_page_worker import REQUEST_ID, FakePageSources, FakePageWorker
+from sockd.observe.failure_groups import FailureGroup, FailureKey
+from tests.http.page.fake_page_worker import FAILED_ID, HOUR_S, REQUEST_ID, STARTED_S, FakePageSources, FakePageWorker
 from tests.http.raw import get, post, raw
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +36,12 @@ pytestmark = pytest.mark.anyio
 PAGES = (
     "/",
     "/functions/echo",
+    "/functions/echo?tab=failures",
+    "/functions/echo?tab=log",
+    "/functions/echo?tab=settings",
+    "/functions/echo?tab=none",
+    "/history",
+    "/history?function=echo",
     f"/traces/{REQUEST_ID}",
     "/functions/none",
     "/traces/none",
@@ -81,7 +100,7 @@ async def test_the_page_tells_of_functions_zygotes_caches_and_invocations(port: 
     async with raw(port) as client:
         reply = await client.ask(get("/"))
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    text = read(reply.body.decode()).text
+    text = squeezed(reply.body.decode())
     for words_of_it in (
         "2 functions",
         "thumbnails",
@@ -89,16 +108,51 @@ async def test_the_page_tells_of_functions_zygotes_caches_and_invocations(port: 
         "grpcio==1.0",
         "90\u202f%",
         "75\u202f%",
-        "Last cold starts",
+        "Requests, last 60 s 120 answered; 2.0 a second on average",
+        "Cold, last 60 s 25\u202f% 30 of them",
+        "Running now",
+        "2 of 10, 1 waiting",
+        "Cold starts the newest 12 that are remembered since the worker started, 2023-11-1",
+        f"Last hour by minute, {words.clock(HOUR_S)[:5]} to {words.clock(HOUR_S + 3600)[:5]}, also before a restart",
+        "Requests 1\u202f200 requests, 30 failed; at most 120 a minute",
     ):
         assert words_of_it in text
 
 
-async def test_a_functions_page_tells_of_its_last_minute_its_settings_and_its_log(port: int) -> None:
+async def test_a_functions_page_has_tabs_and_each_has_its_own_and_no_more(port: int) -> None:
     async with raw(port) as client:
-        text = read((await client.ask(get("/functions/echo"))).body.decode()).text
-    for words_of_it in ("120 requests", "128 MB, 3 s, 10 at once", "plain", "7 B more were printed"):
-        assert words_of_it in text
+        pages = {
+            tab: (await client.ask(get(f"/functions/echo?tab={tab}"))).body.decode()
+            for tab in ("overview", "failures", "log", "settings", "no-such-tab")
+        }
+    texts = {tab: squeezed(html) for tab, html in pages.items()}
+    own = {
+        "overview": ("Requests, last 60 s 120 answered; 2.0 a second on average", "Event (JSON)", "Newest invocations"),
+        "failures": (
+            "50× plain plain",
+            "Dead letters events that ended",
+            "RetriesExhausted schedule:nightly 3",
+        ),
+        "log": ("Log newest first", "7 B more were printed"),
+        "settings": ("128 MB, 3 s, 10 at once", "Function URLs", "Roll back to deploy 4"),
+    }
+    for tab, phrases in own.items():
+        for phrase in phrases:
+            assert [other for other in own if phrase in texts[other]] == [tab], phrase
+        assert f'aria-current="page">{dict(TABS)[tab]}</a>' in pages[tab]
+    assert "Event (JSON)" in texts["no-such-tab"]
+    assert pages["overview"].index("Test event") < pages["overview"].index("Newest invocations")
+    assert (
+        'data-events="/events?function=echo&amp;tab=log&amp;' in pages["log"] and "?tab=log&amp;live=0" in pages["log"]
+    )
+    assert all("data-events" not in pages[tab] and "<script" not in pages[tab] for tab in ("failures", "settings"))
+
+
+def squeezed(html: str) -> str:
+    """The text of a page with its white space as a browser shows it."""
+    return " ".join(
+        read(re.sub(r"(</(?:dt|b|h2|th|td|figcaption|span)>)", r"\1 ", html)).text.replace("\u202f", "~").split()
+    ).replace("~", "\u202f")
 
 
 async def test_a_trace_tells_where_the_time_went_and_why_it_was_cold(port: int) -> None:
@@ -114,9 +168,9 @@ async def test_a_trace_tells_where_the_time_went_and_why_it_was_cold(port: int) 
         assert words_of_it in text
 
 
-async def test_a_functions_page_tells_of_its_versions_urls_schedules_imports_and_dead_letters(port: int) -> None:
+async def test_a_functions_page_tells_of_its_versions_urls_schedules_and_imports(port: int) -> None:
     async with raw(port) as client:
-        text = read((await client.ask(get("/functions/echo"))).body.decode()).text
+        text = read((await client.ask(get("/functions/echo?tab=settings"))).body.decode()).text
     for words_of_it in (
         "version 3, 10\u202f% to version 2",
         "1 of 2 initialized sandboxes",
@@ -124,7 +178,6 @@ async def test_a_functions_page_tells_of_its_versions_urls_schedules_imports_and
         "cron(0 3 * * ? *) Europe/Berlin",
         "refused: plain",
         "The Zygote of plain was passed over: plain",
-        "RetriesExhausted",
     ):
         assert words_of_it in text
 
@@ -146,12 +199,53 @@ async def test_the_queue_has_events_dead_letters_and_schedules(port: int) -> Non
         assert words_of_it in text
 
 
-async def test_failures_have_their_tracebacks_and_logs(port: int, worker: FakePageWorker) -> None:
+async def test_failures_are_groups_with_the_last_traceback_and_log(port: int, worker: FakePageWorker) -> None:
     worker.text = "KeyError"
     async with raw(port) as client:
         reader = read((await client.ask(get("/failures?function=echo"))).body.decode())
         assert (await client.ask(get("/"))).body.count(b'href="/failures"') == 2
     assert "KeyError: KeyError\n\nKeyError" in reader.text and "No log of it" not in reader.text
+
+
+async def test_fifty_failures_of_one_line_are_one_group_and_other_lines_are_others(
+    port: int, worker: FakePageWorker
+) -> None:
+    key, other = FailureKey("echo", "KeyError", "jobs.py:7"), FailureKey("echo", "KeyError", "jobs.py:9")
+    first_ns, last_ns = (int((STARTED_S + s) * 1e9) - views.CLOCK_NS for s in (60, 3600))
+    worker.groups = [
+        FailureGroup(key, 50, first_ns, last_ns, FAILED_ID, "no such row"),
+        FailureGroup(other, 1, last_ns, last_ns, bytes(16), "another"),
+    ]
+    async with raw(port) as client:
+        failures = (await client.ask(get("/failures"))).body.decode()
+        index = squeezed((await client.ask(get("/"))).body.decode())
+    assert failures.count('<section class="panel failure"') == 2
+    text = squeezed(failures)
+    first, last = words.when(STARTED_S + 60), words.when(STARTED_S + 3600)
+    assert f"50× echo KeyError jobs.py:7 no such row first {first}, last {last}" in text
+    assert f"1× echo KeyError jobs.py:9 another once, at {last}" in text
+    assert "Its traceback is no longer remembered." in text
+    assert f"50 echo KeyError jobs.py:7 {first} {last}" in index
+
+
+async def test_the_error_of_a_dead_letter_has_a_row_of_its_own(port: int) -> None:
+    async with raw(port) as client:
+        html = (await client.ask(get("/queue"))).body.decode()
+    assert re.search(r'<tr class="telling"><td colspan="5">(<form.*</form>)?<b>plain</b>: plain</td></tr>', html)
+
+
+async def test_the_hour_is_charts_and_a_table_of_the_minutes_with_requests(port: int, worker: FakePageWorker) -> None:
+    async with raw(port) as client:
+        html = (await client.ask(get("/history?function=echo"))).body.decode()
+        worker.names.discard("echo")
+        empty = squeezed((await client.ask(get("/history?function=echo"))).body.decode())
+    assert (
+        html.count('<path class="k-exec" d="M300 36v-36h5v36z') == 1
+        and html.count('class="k-failed" d="M300 36v-1h5') == 1
+    )
+    assert html.count("<tr>") == 1 + 10
+    assert "120 3 12 1.0 4.0" in squeezed(html)
+    assert "No request ended in the 60 minutes before this one." in empty
 
 
 async def test_the_tree_says_what_zygotes_refuse_and_why_they_were_passed_over(port: int) -> None:
@@ -350,26 +444,41 @@ async def test_a_trace_of_hostile_texts_has_the_shape_of_a_plain_one(text: str) 
 async def pages(text: str) -> dict[str, str]:
     """Every page without live parts that shows a stranger's text, as HTML by template."""
     worker, sources = FakePageWorker("echo", "fails", text=text), FakePageSources(text)
+    function = {"tabs": TABS, "is_disabled": False, **function_views.facts(worker, "echo")}
+    queue = await event_views.queue_page(sources, None)
+    dead = [{**each, "retry_token": "t"} for each in queue["dead"]]
     form = {"token": "t", "most": "1 KB", "takes_test_events": True}
-    empty = {"parts": dict.fromkeys(("lately", "invocations", "failures", "cold_starts", "log"), "")}
+    empty = {"parts": dict.fromkeys(("lately", "history", "invocations", "failures", "cold_starts"), "")}
     asked = sent_event.invocation_of("fails", sent_event.SentEvent("t", text.encode("utf-8", "replace").decode(), "{}"))
     values = {
-        "queue.html": await event_views.queue_page(sources, None),
+        "queue.html": {**queue, "dead": dead},
         "event.html": {**event_views.event_page(await sources.event(REQUEST_ID)), "log": text},
+        "history.html": history_views.history_page(worker, "echo"),
+        "changed.html": {"title": "Disabled", "told": text, "function": "echo", "event": ""},
         "failures.html": failure_views.failures_page(worker, None),
         "functions.html": {"wanted": text, "names": ["echo"], "hidden": 0},
         "tested.html": {**form, **sent_event.outcome(asked, await worker.invoke_with_log(asked))},
-        "function.html": {
-            **form,
-            **empty,
-            **function_views.facts(worker, "echo"),
+        "function.html": {**form, **empty, **function, "tab": "overview", "event": text, "qualifier": text},
+        "function.html, failures": {
+            **failure_views.failures_page(worker, "echo"),
+            **function,
+            "tab": "failures",
+            "dead": dead,
+        },
+        "function.html, settings": {
             **function_views.imports(worker, "echo"),
-            **await function_views.registered(sources, "echo"),
-            "event": text,
-            "qualifier": text,
+            **function_views.registered(sources, "echo"),
+            **function,
+            "tab": "settings",
+            "may_change": True,
+            "rollback": shown_deploy({"deploy": 1, "digest": "ab", "deployed_at": 1.7e9}) | {"token": "t"},
+            "switch": {"action": "disable", "token": "t"},
         },
     }
-    return {name: ENVIRONMENT.get_template(name).render({**COMMON, **each}) for name, each in values.items()}
+    return {
+        name: ENVIRONMENT.get_template(name.partition(",")[0]).render({**COMMON, **each})
+        for name, each in values.items()
+    }
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +60,10 @@ def test_a_log_is_text_whatever_was_printed(raw: bytes, limit: int) -> None:
     assert not words.CONTROLS.search(text)
     text.encode()
     assert ("before this" in text) >= (len(raw) > limit)
+
+
+def test_a_time_of_another_day_has_its_date() -> None:
+    noon = time.mktime((2026, 11, 28, 12, 0, 0, 0, 0, -1))
+    assert words.when(noon, noon + 3600) == "12:00:00"
+    assert words.when(noon, noon + 86400) == "2026-11-28 12:00"
+    assert words.when(noon - 13 * 3600, noon) == "2026-11-27 23:00"
