@@ -224,7 +224,7 @@ def test_a_backup_is_made_while_the_worker_runs_and_is_that_worker(tmp_path: Pat
         assert done.returncode == 0, done.stderr
         assert copy.stat().st_mode & 0o777 == 0o700
         again = cli("backup", str(copy), "--state-dir", str(state), home=tmp_path)
-        assert again.returncode == 1 and "exists" in again.stderr
+        assert again.returncode == 1 and f"error: {copy} exists\n  fix: name a directory" in again.stderr
     shutil.rmtree(state)
     restored = cli("restore", str(copy), "--state-dir", str(state), home=tmp_path)
     assert restored.returncode == 0 and "functions restored" in restored.stdout, restored.stderr
