@@ -82,6 +82,7 @@ def test_an_installed_package_is_a_service_with_a_configuration(host: Path) -> N
     assert Config.load(host / "etc/sockd/sockd.toml") == Config()
     assert (host / "etc/sockd/sockd.toml").stat().st_mode & 0o777 == 0o640
     assert (host / ENABLED).is_symlink()
+    assert (host / "usr/lib/systemd/system/sockd.socket").exists(), "for those who enable it"
 
 
 def test_bytecode_has_the_paths_of_sources_as_they_are_installed(host: Path) -> None:
