@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page doors isolation network startup_breakdown restart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults docs site images lint format bench clean
+.PHONY: help setup demo test faults docs site images dist lint format bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
@@ -44,6 +44,9 @@ site: $(STAMP) ## build the documentation as a web site, in site/
 
 images: $(STAMP) ## render the README's pictures (root, Chromium)
 	$(BIN)/python -m docs.pictures
+
+dist: $(STAMP) ## build a wheel, an sdist and a Debian package, in dist/
+	scripts/dist dist
 
 lint: $(STAMP) ## what tests/test_linters.py asks
 	$(BIN)/ruff check .

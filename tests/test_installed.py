@@ -1,4 +1,4 @@
-"""What `pip install sockd` gives: the built distributions, installed into fresh environments, run from outside the checkout."""
+"""The built distributions, installed into fresh environments, run from outside the checkout."""
 
 from __future__ import annotations
 

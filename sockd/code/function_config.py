@@ -193,7 +193,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     working_directory: str | None = None
     """Instead of the image's WORKDIR."""
     app_port: int | None = None
-    """Port of a web server in the image, to which requests are forwarded; None: its program asks the Runtime API for events."""
+    """Port of a web server in the image, to which requests are forwarded; None: the one that the image exposes,
+    or its program asks the Runtime API for events."""
     readiness_path: str = "/"
     """What is requested of that server until it answers."""
     writable_root: bool = False

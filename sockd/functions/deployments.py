@@ -164,6 +164,11 @@ class Deployments:
         for note in image_programs.notes(record, config):
             progress(Note(note))
         config = image_programs.with_adapter(config, record)
+        named = config.app_port
+        config = image_programs.with_exposed_port(config, record.config)
+        if config.app_port != named:
+            found = f"app_port is {config.app_port}, which the image exposes"
+            progress(Note(f'{found}; for a program that asks the Runtime API: runtime = "provided"'))
         if config.app_port is not None:
             progress(image_programs.port_words(config))
         elif config.readiness_path != "/":

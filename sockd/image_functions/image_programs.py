@@ -161,6 +161,22 @@ def with_adapter(config: FunctionConfig, record: ImageRecord) -> FunctionConfig:
     return msgspec.structs.replace(config, app_port=int(text))
 
 
+def with_exposed_port(config: FunctionConfig, image: ImageConfig) -> FunctionConfig:
+    """POLICY: settings with the one TCP port that an image exposes, unless its program asks the Runtime API.
+
+    What tells that: a handler, a runtime, or words of AWS's runtime clients, which all have `lambda` in their names."""
+    if config.app_port is not None or config.handler is not None or config.runtime is not None:
+        return config
+    words = own_words(config, image)
+    if any("lambda" in word.lower() for word in words) or (words and words[0].rpartition("/")[2] == "bootstrap"):
+        return config
+    ports = {each.removesuffix("/tcp") for each in image.exposed_ports if not each.endswith(("/udp", "/sctp"))}
+    port = ports.pop() if len(ports) == 1 else ""
+    if not port.isdecimal() or not 1 <= int(port) <= 65535:  # a range, as in EXPOSE 8000-8010, names none
+        return config
+    return msgspec.structs.replace(config, app_port=int(port))
+
+
 def notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
     """What whoever deploys an image should know of it."""
     said = [*record.notes, *_start_notes(record, config)]

@@ -39,6 +39,8 @@ from sockd.sandbox.exchange import Reply
 from sockd.sandbox.live_output import LiveOutput
 
 _log = logging.getLogger(__name__)
+LEFT_AFTER_NS = 10_000_000
+"""Of a faster request nobody asks whether its client has left: that is a system call, and few clients give up so soon."""
 
 
 class Observations:
@@ -120,7 +122,7 @@ class Observations:
         reply = outcome.reply
         if reply.error is not None:
             tell_failure(request, outcome, reply.error)
-        record = self._note(request, outcome, span, measured=measured)
+        record = self._note(request, outcome, span, measured=measured, left=client_left(request, outcome))
         if record is not None and self._store is not None:
             await self._store.append(record)
         if reply.told_error is not None:
@@ -142,13 +144,14 @@ class Observations:
         if reply.error is not None:
             tell_failure(request, outcome, reply.error)
             told = told_of(request, reply.told_error or told)
+        left = client_left(request, outcome)
         if self._store is None or not (reply.log or reply.log_dropped):
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
             done(told)
-            self._note(request, outcome, span)
+            self._note(request, outcome, span, left=left)
             return
         try:
-            record = self._note(request, outcome, span)
+            record = self._note(request, outcome, span, left=left)
             assert record is not None
         except Exception as error:  # a bug of ours must not keep the answer
             done(error)
@@ -157,11 +160,13 @@ class Observations:
         writing.add_done_callback(lambda written: done(written.exception() or told))
 
     def _note(
-        self, request: InvokeRequest, outcome: Outcome, span: SpanContext | None, *, measured: bool = True
+        self, request: InvokeRequest, outcome: Outcome, span: SpanContext | None, *, measured: bool = True, left: bool
     ) -> LogRecord | None:
         """Note one that reached a sandbox. Returns: its log, if it printed anything."""
         name, reply, invocation = request.name, outcome.reply, outcome.invocation
         trace = self.traces.add(request, outcome, span)
+        if left and trace is not None:
+            trace.client_left = True
         if self._export is not None and span is not None and span.span_id and trace is not None:
             self._export.add(trace)
         if trace is not None and trace.error_type:
@@ -262,6 +267,14 @@ def told_of(request: InvokeRequest, ending: T) -> T | FunctionFailed:
     )
     hidden.status, hidden.invocation = ending.status, ending.invocation
     return hidden
+
+
+def client_left(request: InvokeRequest, outcome: Outcome) -> bool:
+    """Whether nobody waits for the answer any more; asked before it is sent, because who has it may go."""
+    if outcome.reply.stream is not None:
+        return outcome.reply.stream.was_left
+    gone = request.gone
+    return gone is not None and outcome.answered_ns - request.arrived_ns >= LEFT_AFTER_NS and gone()
 
 
 def tell_failure(request: InvokeRequest, outcome: Outcome, error: SockdError) -> None:

@@ -22,6 +22,9 @@ from sockd.observe.traces import Trace
 from sockd_initscripts.report import RunReport
 
 Interval = tuple[int, int]
+OK, CLIENT_LEFT = "ok", "client left"
+NO_FAILURES = (OK, CLIENT_LEFT)
+"""Outcomes that are no error's type. An error counts more than a client that left."""
 
 
 class Span(NamedTuple):
@@ -52,7 +55,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "origin": trace.origin,
         "sandbox": trace.sandbox_id,
         "node": trace.node,
-        "outcome": trace.error_type or "ok",
+        "outcome": trace.error_type or (CLIENT_LEFT if trace.client_left else OK),
         "arrived_ns": trace.arrived_ns,
         "answered_ns": trace.answered_ns,
         "initscript": None if trace.run is None else ending.outcome if ending is not None else "running",

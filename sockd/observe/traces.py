@@ -87,6 +87,8 @@ class Trace(msgspec.Struct):
     message: str = ""
     stack: tuple[str, ...] = ()
     """Of its error: the innermost frames, the innermost last."""
+    client_left: bool = False
+    """Its client had closed the connection before the answer was whole."""
 
 
 class Traces:

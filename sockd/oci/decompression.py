@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, cast
 
 from sockd.oci.digests import AGAIN, Readable
 from sockd.plain.errors import BadImage
+from sockd.plain.extras import installing
 
 zstandard: Any
 inflate: Any
@@ -43,7 +44,9 @@ def decompressed(stream: Readable, label: str) -> Readable:
         return _Gzip(whole, label)
     if start.startswith(ZSTD):
         if zstandard is None:
-            raise BadImage(f"{label} is compressed by zstd; on the worker: pip install zstandard, or push it with gzip")
+            raise BadImage(
+                f"{label} is compressed by zstd; on the worker: {installing('images')}; or push it with gzip"
+            )
         return _Zstd(whole, label)
     for magic, name in _OTHERS.items():
         if start.startswith(magic):

@@ -49,4 +49,9 @@ def same_as_root() -> str:
 
 
 def _pip() -> str:
-    return f"{quote(sys.executable)} -m pip install"
+    from importlib.util import find_spec
+
+    python = quote(sys.executable)
+    if find_spec("pip") is None:  # an environment made by uv, as the Debian package's; uv comes with sockd
+        return f"{python} -m uv pip install --python {python}"
+    return f"{python} -m pip install"

@@ -66,6 +66,9 @@ class Stream:
     is_complete = False
     """Its maker has said that it is whole: what fails from then on does not cut it, and what its reader does ends nothing."""
 
+    was_left = False
+    """Its reader went before it was whole."""
+
     def __init__(self, bounded: BoundedSink, head: Head, flow: Flow) -> None:
         self.sink = bounded.sink
         self._left = bounded.max_bytes
@@ -147,4 +150,5 @@ class Stream:
             flow, self._flow = self._flow, None
             flow.resume()
             if not self.is_complete:
+                self.was_left = True
                 flow.stop()

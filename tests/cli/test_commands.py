@@ -480,6 +480,15 @@ def test_hints_for_web_apps_name_the_workers_own_port(run: Run, served: Served, 
     assert failure.value.fix == f"curl {served.worker.url}/run/shop/"
 
 
+@pytest.mark.parametrize(
+    ("status", "fix"), [(404, "curl http://h/run/shop/"), (405, "curl http://h/run/shop/"), (500, "")]
+)
+def test_an_app_without_a_route_for_events_is_called_with_curl(status: int, fix: str) -> None:
+    with pytest.raises(Failure) as failure:
+        _raise(Reply(status, {"x-sockd-sandbox": "s"}, b"<p>"), "shop", quiet=True, worker_url=lambda: "http://h")
+    assert (failure.value.fix, bool(failure.value.why)) == (fix, bool(fix))
+
+
 def test_a_variable_that_is_none_is_named_by_its_place(run: Run) -> None:
     done = run("env", "echo", "MODE=test", "GREETING=hello", "world")
     assert done.returncode == 2

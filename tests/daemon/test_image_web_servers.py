@@ -174,8 +174,15 @@ def test_an_app_in_an_image_is_refused(daemon: RunningDaemon, web: str) -> None:
     assert daemon.manage("GET", "/functions/web-app").status == 404
 
 
+def test_a_web_server_is_asked_on_the_port_that_its_image_exposes(daemon: RunningDaemon, web: str) -> None:
+    headers = {"x-sockd-overrides": json.dumps({"image": web, "network": "none"})}
+    lines = daemon.manage("PUT", "/functions/web-exposed", b"PK\5\6" + bytes(18), headers).body.decode()
+    assert "app_port is 9000, which the image exposes" in lines
+    assert daemon.request("GET", "/run/web-exposed/").json["port"] == "9000"
+
+
 def test_a_web_server_without_its_setting_is_recognized(daemon: RunningDaemon, web: str) -> None:
-    settings = {"image": web, "env": {"PORT": "9000"}, "network": "none", "init_timeout_s": 4}
+    settings = {"image": web, "env": {"PORT": "9000"}, "network": "none", "init_timeout_s": 4, "runtime": "provided"}
     with pytest.raises(DeployFailed) as failed:
         daemon.deploy("web-unset", {}, check=True, **settings)
     assert "It listens on 9000: a web server needs app_port" in "".join(failed.value.error["stackTrace"])

@@ -122,3 +122,29 @@ def test_a_program_that_writes_beside_tmp_is_said() -> None:
     (note,) = noted(facts, nginx)
     assert "nginx writes to /var/cache/nginx and /run" in note and "writable_root = true" in note
     assert noted(facts, nginx, writable_root=True) == []
+
+
+@pytest.mark.parametrize(
+    ("ports", "settings", "words", "port"),
+    [
+        (("8080/tcp",), {}, ("/server",), 8080),
+        (("8080",), {}, ("/server",), 8080),
+        (("53/udp", "80/tcp"), {}, ("nginx", "-g", "daemon off;"), 80),
+        (("8080/tcp",), {"app_port": 3000}, ("/server",), 3000),
+        ((), {}, ("/server",), None),
+        (("80/tcp", "443/tcp"), {}, ("/server",), None),
+        (("8000-8010/tcp",), {}, ("/server",), None),
+        (("0/tcp",), {}, ("/server",), None),
+        (("8080/tcp",), {"runtime": "provided"}, ("/server",), None),
+        (("8080/tcp",), {"handler": "app.handler"}, ("/server",), None),
+        (("8080/tcp",), {}, ("/lambda-entrypoint.sh", "app.handler"), None),
+        (("8080/tcp",), {}, ("python3", "-m", "awslambdaric", "app.handler"), None),
+        (("8080/tcp",), {}, ("npx", "aws-lambda-ric", "app.handler"), None),
+        (("8080/tcp",), {}, ("/var/task/bootstrap",), None),
+    ],
+)
+def test_the_port_that_an_image_exposes_is_its_web_servers(
+    ports: tuple[str, ...], settings: dict[str, Any], words: tuple[str, ...], port: int | None
+) -> None:
+    config = FunctionConfig(image="i", **settings)
+    assert image_programs.with_exposed_port(config, ImageConfig(cmd=words, exposed_ports=ports)).app_port == port

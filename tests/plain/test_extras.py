@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import tomllib
+import venv
 from importlib import metadata
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from packaging.utils import canonicalize_name
 
 from sockd.plain import extras
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 
@@ -41,3 +44,12 @@ def test_a_tree_without_metadata_is_installed_from_itself(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(metadata, "requires", missing)
     assert extras.installing("watch").endswith("-m pip install -e '.[watch]'  # in a checkout of sockd")
+
+
+def test_an_environment_without_pip_is_installed_into_by_uv(tmp_path: Path) -> None:
+    """As those of uv and of the Debian package."""
+    venv.create(tmp_path, with_pip=False)
+    code = "from sockd.plain.own_command import runnable; print(runnable('pip install x'))"
+    python = str(tmp_path / "bin/python")
+    done = subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{python} -m uv pip install --python {python} x"

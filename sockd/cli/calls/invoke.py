@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,12 @@ def _raise(
         if _ran(reply) and not quiet:
             write_result(reply.body + b"\n")
         if _ran(reply):
-            raise Failure(f"the app answered with status {reply.status}") from None
+            has_no_such_route = reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+            raise Failure(
+                f"the app answered with status {reply.status}",
+                why="the event is sent as POST /" if has_no_such_route else "",
+                fix=f"curl {worker_url()}/run/{name}/" if has_no_such_route else "",
+            ) from None
         raise Failure(
             f"status {reply.status}, and not an error of a worker", why="check that this is a worker's address"
         ) from None

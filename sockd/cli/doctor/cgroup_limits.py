@@ -9,10 +9,9 @@ from importlib.util import find_spec
 from sockd.cli.doctor import cgroup_reader
 from sockd.cli.doctor.checks import Check
 from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
-from sockd.plain.own_command import runnable
+from sockd.plain.extras import installing
 
 NAME = "cgroup limits"
-CGROUPSPY = "pip install cgroupspy"
 MEMORY_BYTES, PIDS, CPUS = 64 << 20, 16, 0.5
 REMOVE_S = 5.0
 
@@ -24,9 +23,8 @@ def cgroup_limits() -> Check:
     if memory is None or cpu is None or (memory.version, cpu.version) != (1, 1):
         return Check(NAME, True, "version 2: the kernel's own, and cgroupspy reads version 1 alone")
     if find_spec("cgroupspy") is None:
-        return Check(
-            NAME, None, "not tested: the test reads limits with cgroupspy, which is not installed", runnable(CGROUPSPY)
-        )
+        found = "not tested: the test reads limits with cgroupspy, which is not installed"
+        return Check(NAME, None, found, installing("doctor"))
     try:
         seen = _limits_as_read(hierarchies, memory.base, cpu.base)
     except OSError as error:

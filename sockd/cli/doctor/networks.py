@@ -18,14 +18,13 @@ from sockd.console.output import Failure
 from sockd.kernel.network import network_namespaces
 from sockd.networks.namespace_thread import have_nft
 from sockd.networks.uplink import judges_by_destination
-from sockd.plain.own_command import runnable
+from sockd.plain.extras import installing
 
 NAME = "private networks"
 LINKS = "sd*"
 """The names of workers' links to the host."""
 OPTIONS = ("VETH", "NF_TABLES", "NF_TABLES_INET", "NFT_CT", "NFT_REJECT", "NFT_MASQ")
 KERNEL = "use a kernel with " + ", ".join(f"CONFIG_{name}" for name in OPTIONS)
-PYROUTE2 = "pip install pyroute2"
 FORWARD = "sysctl -w net.ipv4.ip_forward=1  # or let the worker do it: [network] ip_forward = true"
 
 
@@ -39,9 +38,8 @@ def private_networks(state_dir: Path | None = None) -> Check:
     if not have_nft():
         return Check(NAME, None, "not for functions: nft is not installed", "apt-get install nftables")
     if find_spec("pyroute2") is None:
-        return Check(
-            NAME, None, "not tested: the test reads networks with pyroute2, which is not installed", runnable(PYROUTE2)
-        )
+        found = "not tested: the test reads networks with pyroute2, which is not installed"
+        return Check(NAME, None, found, installing("doctor"))
     works = probed(NAME, "private_network", KERNEL)
     if not works.ok:
         return Check(NAME, None, f"not for functions: {works.found}", works.fix)

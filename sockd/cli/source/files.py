@@ -14,6 +14,7 @@ FILES = {
     "security": "SECURITY.md",
     "unit": "systemd/sockd.service",
     "socket": "systemd/sockd.socket",
+    "configuration": "systemd/sockd.toml",
     "benchmarks": "benchmarks",
     "demo": "demo",
     "tests": "tests",
@@ -24,7 +25,7 @@ FILES = {
 @click.argument("name", required=False, type=click.Choice(list(FILES)))
 @json_option
 def files(name: str | None, as_json: bool) -> None:
-    """Print the paths of the files that come with sockd: documentation, systemd units, benchmarks, tests.
+    """Print the paths of the files that come with sockd: documentation, systemd units and their configuration, benchmarks, tests.
 
     With a NAME, print one path, as in: cp "$(sockd files unit)" /etc/systemd/system/"""
     paths = {each: str(source_tree() / path) for each, path in FILES.items()}

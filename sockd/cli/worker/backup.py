@@ -61,6 +61,8 @@ def backup(directory: Path, packages: bool, images: bool, state_dir: Path) -> No
         raise Failure("only root can read a state directory", fix="sudo sockd backup ...", exit_code=USAGE)
     if not (state_dir / DATABASES[0]).exists():
         raise Failure(f"{state_dir} is not a worker's state directory", why=f"there is no {DATABASES[0]} in it")
+    if directory.exists():
+        raise Failure(f"{directory} exists", fix="name a directory that does not exist yet")
     try:
         with progress(f"copying {state_dir}") as show, new_directory(directory):
             for _ in range(TRIES):

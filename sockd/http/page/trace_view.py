@@ -11,6 +11,7 @@ from typing import Any
 from sockd.http.page import charts, words
 from sockd.http.page.views import Values, unix_s
 from sockd.observe.trace_axis import extent, in_order
+from sockd.observe.trace_spans import NO_FAILURES
 
 MAX_SPANS = 80
 KINDS = frozenset(("queue", "memory", "fork", "network", "prepare", "thaw", "setup", "init", "exec", "answer"))
@@ -36,7 +37,7 @@ def trace_page(trace: Mapping[str, Any]) -> Values:
         "origin": trace["origin"],
         "is_cold": trace["origin"] in COLD,
         "outcome": trace["outcome"][:200],
-        "is_ok": trace["outcome"] == "ok",
+        "is_ok": trace["outcome"] in NO_FAILURES,
         "total": words.ms(total),
         "clock": words.when(at_s),
         "stamp": words.stamp(at_s),
@@ -51,7 +52,7 @@ def trace_page(trace: Mapping[str, Any]) -> Values:
 
 def error(trace: Mapping[str, Any]) -> str:
     """What it failed with, and where; empty: it did not fail."""
-    if trace["outcome"] == "ok":
+    if trace["outcome"] in NO_FAILURES:
         return ""
     stack = "".join(trace["stack"])
     return words.printable(f"{trace['outcome']}: {trace['error']}\n" + (f"\n{stack}" if stack else ""))

@@ -12,6 +12,7 @@ from typing import Any
 from sockd.http.page import charts, words
 from sockd.http.page.worker import PageWorker
 from sockd.observe.failure_groups import FailureGroup
+from sockd.observe.trace_spans import NO_FAILURES
 from sockd.plain.request_ids import request_id_text
 from sockd.plain.spelling import size
 
@@ -214,7 +215,7 @@ def invocation_row(trace: Mapping[str, Any]) -> Values:
         ),
         "spoken": ", ".join(f"{phase} {words.ms(times[phase])} ms" for phase in PHASES if times[phase]),
         "outcome": trace["outcome"][:120],
-        "is_ok": trace["outcome"] == "ok",
+        "is_ok": trace["outcome"] in NO_FAILURES,
     }
 
 
