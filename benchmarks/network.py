@@ -2,14 +2,16 @@
 
 Their Table 1 and Fig. 6: making and configuring the namespaces of requests that arrive at once, by commands as published, by
 netlink in one process, and from a pool made before. Their Table 2: the memory of one. Then cold starts of functions
-with `network = "host"`, "none" and "private", with and without a pool. The namespaces are made by processes of
-network_driver.py, the starts by workers; what is compared is measured in turns.
+with `network = "host"`, "none" and "private", with a pool of 128 endpoints and without one. Last, starts with default settings on
+workers that are idle: each function was called once before. The namespaces are made by processes of network_driver.py, the starts
+by workers; what is compared is measured in turns.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import random
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ from benchmarks.harness.cold import ColdFunction, cold_config, cold_only, collec
 from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
+from benchmarks.harness.traffic import gap_s
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.peers.starters import HERE, PYTHON, Starter
 
@@ -38,6 +41,10 @@ PAPER = (
     "PCPM Table 2: a few KB for each paused container's namespace; here the kernel's unreclaimable memory",
 )
 KINDS = ("host", "none", "private")
+STARTS = 100
+BURST, ROW, GAPS = SHAPES = (f"{STARTS} at once", f"{STARTS} in a row", f"{STARTS} with random gaps")
+GAPS_S = (0.01, 1.0)
+"""Shortest and longest of the last, log-uniform."""
 
 
 def measure(run: Run) -> Result:
@@ -45,6 +52,7 @@ def measure(run: Run) -> Result:
     measure_memory(run, result)
     measure_making(run, result)
     measure_starts(run, result)
+    measure_from_idle(run, result)
     return result
 
 
@@ -122,6 +130,52 @@ def measure_starts(run: Run, result: Result) -> None:
         misses = missed(plain) - before
     result.add("private and none", "starts without a ready endpoint", "x", [misses], tail=False)
     judge(result)
+
+
+def measure_from_idle(run: Run, result: Result) -> None:
+    """Starts with the defaults of the pool. Each shape has a new worker, as the pool remembers a burst for a minute."""
+    run.say(f"default settings, from idle: {', '.join(SHAPES)}")
+    kinds = ("host", "private")
+    samples: dict[str, dict[str, list[float]]] = {shape: {kind: [] for kind in kinds} for shape in SHAPES}
+    misses: dict[str, list[float]] = {shape: [] for shape in SHAPES}
+    draw = random.Random(0)
+    for _ in range(run.pick(5, 1)):
+        for shape in draw.sample(SHAPES, len(SHAPES)):
+            with forwarding(), tempfile.TemporaryDirectory() as scratch, worker(cold_config(spares=0)) as idle:
+                functions = {kind: deployed(idle, kind, Path(scratch)) for kind in kinds}
+                for kind in draw.sample(kinds, len(kinds)):
+                    time.sleep(REFILL_S)
+                    before = missed(idle)
+                    samples[shape][kind] += starts(functions[kind], idle, kind, shape, draw, run)
+                    if kind == "private":
+                        misses[shape].append(missed(idle) - before)
+    for shape in SHAPES:
+        host, private = (result.add(f"{k}, default pool", shape, "ms", samples[shape][k]) for k in kinds)
+        most = result.add("private, default pool", f"misses of {shape}", "x", misses[shape], tail=False).most
+        result.aim(f"misses of the default pool, {shape}, from idle", most, "<= 5")
+        result.aim(f"p99 of private, {shape}, from idle, times host", (private.p99 or 0) / (host.p99 or 1), "<= 1.2")
+
+
+def deployed(idle: Worker, kind: str, scratch: Path) -> ColdFunction:
+    """A function with a kind of network, called once, which makes its Zygote and the pool."""
+    settings = {"network": kind, "memory_mb": 64, "concurrency": 200}
+    idle.deploy(Function(kind, settings=settings).write(scratch), kind)
+    function = ColdFunction(idle, kind)
+    function.start()
+    return function
+
+
+def starts(function: ColdFunction, idle: Worker, kind: str, shape: str, draw: random.Random, run: Run) -> list[float]:
+    """ms of each of the starts."""
+    if shape == BURST:
+        asked = itertools.repeat(request(kind), STARTS)
+        return [cold_only(answer).ms for answer in closed_loop(idle.host, idle.port, STARTS, asked)]
+    times = []
+    for _ in range(STARTS):
+        if shape == GAPS:
+            time.sleep(gap_s(draw, *run.pick(GAPS_S, (0.01, 0.1))))
+        times.append(function.start().ms)
+    return times
 
 
 def missed(plain: Worker) -> int:

@@ -19,6 +19,7 @@ LEAST_UPLINK = 4
 BOUNDS: dict[str, tuple[int, int]] = {
     "pool": (0, 1 << 16),
     "least_pool": (0, 1 << 16),
+    "idle_pools": (0, 1 << 16),
     "max_rules": (1, 4096),
     "connections": (1, 1 << 20),
     "new_connections": (1, 1 << 20),

@@ -1,8 +1,9 @@
 """EndpointPool: endpoints of one walled Zygote, made before they are needed (Mohan et al., "Agile Cold Starts").
 
 Owns those that nobody has taken yet, and those whose processes are gone. `take` costs microseconds; what is taken is made anew
-off the path, and what is not there when it is needed is made on the path and counted. The kernel's work to remove endpoints
-is done between bursts as well, for all of them at once.
+off the path, and what is not there when it is needed is made on the path and counted. While nobody takes any, more are made than
+the last minute asked for, so that a burst from idle finds them. The kernel's work to remove endpoints is done between bursts as
+well, for all of them at once.
 """
 
 from __future__ import annotations
@@ -47,14 +48,21 @@ class EndpointPool:
         router: Router | None,
         demand: Demand,
         reserve: Callable[[int], Reserved | None],
+        idle_share: Callable[[], int] = lambda: 0,
+        is_short: Callable[[], bool] = lambda: False,
     ) -> None:
         """Args:
         router: endpoints are connected to it; None: they are empty, for functions without network.
-        reserve: sets memory aside, or has none."""
+        reserve: sets memory aside, or has none.
+        idle_share: how many should be ready while nobody takes any, whatever the demand was.
+        is_short: whether memory is too scarce for more than the demand."""
         self._maker = maker
         self._router = router
         self._demand = demand
         self._reserve = reserve
+        self._idle_share = idle_share
+        self._is_short = is_short
+        self._size = EMPTY_MEMORY_BYTES if router is None else MEMORY_BYTES
         self._ready: deque[Endpoint] = deque()
         self._ended: list[Endpoint] = []
         self._loop = asyncio.get_running_loop()
@@ -82,8 +90,7 @@ class EndpointPool:
             self.hits += 1
         if len(self._ready) < self._demand.wanted(self._taken_s) * FEW:
             self._refill()
-        else:
-            self._await_quiet()
+        self._await_quiet()
         return endpoint
 
     async def make(self) -> Endpoint:
@@ -100,12 +107,25 @@ class EndpointPool:
             self._await_quiet()
 
     def adjust(self) -> None:
-        """Remove those that have ended; make or close others until there are as many as the last minute asked for."""
+        """Remove those that have ended; make or close others until there are as many as the last minute asked for, or the idle
+        share."""
         self._remove_ended()
-        wanted = self._demand.wanted(self._loop.time())
+        wanted = max(self._demand.wanted(self._loop.time()), self._idle_share())
         while len(self._ready) > wanted:
             self._ready.popleft().close()
         self._refill()
+
+    @property
+    def spare_bytes(self) -> int:
+        """Memory of endpoints that are ready beyond the demand of the last minute."""
+        return max(0, len(self._ready) - self._demand.wanted(self._loop.time())) * self._size
+
+    def make_room(self, need_bytes: int) -> int:
+        """Close endpoints beyond the demand until they give back so many bytes. Returns: how many they gave."""
+        count = min(self.spare_bytes, need_bytes + self._size - 1) // self._size
+        for _ in range(count):
+            self._ready.popleft().close()
+        return count * self._size
 
     async def aclose(self) -> None:
         """Close all that are ready; those that were taken are their takers'."""
@@ -149,7 +169,12 @@ class EndpointPool:
             _log.log(level, "no networks are made ahead for now: %s", error)
 
     def _missing(self) -> int:
-        return self._demand.wanted(self._loop.time()) - len(self._ready)
+        """POLICY: during a burst its demand is enough: each endpoint that is made takes a processor for 1 ms."""
+        now_s = self._loop.time()
+        wanted = self._demand.wanted(now_s)
+        if now_s - self._taken_s >= QUIET_S and not self._is_short():
+            wanted = max(wanted, self._idle_share())
+        return wanted - len(self._ready)
 
     async def _make_missing(self) -> None:
         while (missing := self._missing()) > 0:
@@ -163,11 +188,10 @@ class EndpointPool:
 
     async def _furnish(self, namespace: int) -> Endpoint:
         """An endpoint out of a namespace, which is closed if that fails."""
-        size = EMPTY_MEMORY_BYTES if self._router is None else MEMORY_BYTES
-        memory = self._reserve(size)
+        memory = self._reserve(self._size)
         if memory is None and self._ended:
             self._remove_ended()
-            memory = self._reserve(size)
+            memory = self._reserve(self._size)
         if memory is None:
             os.close(namespace)
             raise NoCapacity("no memory is free for another network")

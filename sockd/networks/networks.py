@@ -70,9 +70,10 @@ class Networks:
         reserve: Callable[[int], Reserved | None],
         resolving: Resolving | None = None,
         proxying: Proxying | None = None,
+        is_short: Callable[[], bool] = lambda: False,
     ) -> None:
         """Args: worker: its id; reserve: sets so many bytes aside, or has none; resolving: None: names are not resolved;
-            proxying: None: no port of the host is opened.
+            proxying: None: no port of the host is opened; is_short: memory is too scarce for `network.idle_pools`.
 
         Raises: BadConfig."""
         self._resolving = resolving
@@ -84,6 +85,7 @@ class Networks:
         self._config = config
         self._worker = worker
         self._reserve = reserve
+        self._is_short = is_short
         self.configured = Configured.of(config)
         self._opening = asyncio.Lock()
         self.router: Router | None = None
@@ -102,9 +104,10 @@ class Networks:
         reserve: Callable[[int], Reserved | None],
         resolving: Resolving | None = None,
         proxying: Proxying | None = None,
+        is_short: Callable[[], bool] = lambda: False,
     ) -> Networks:
         """Remove what a killed worker of this id left. Args: as the constructor's. Raises: BadConfig."""
-        networks = cls(config, worker, reserve, resolving, proxying)
+        networks = cls(config, worker, reserve, resolving, proxying, is_short)
         try:
             await asyncio.to_thread(remove_leftovers, worker)
         except OSError as error:
@@ -149,7 +152,7 @@ class Networks:
         Args: has_network: False: endpoints without a link, for `network = "none"`. Raises: NetworkUnavailable."""
         router = await self.ready() if has_network else None
         demand = Demand(self._config.least_pool, self._config.pool)
-        pool = EndpointPool(maker, router, demand, self._reserve)
+        pool = EndpointPool(maker, router, demand, self._reserve, self._idle_share, self._is_short)
         self._pools.append(pool)
         pool.adjust()
         return pool
@@ -163,9 +166,20 @@ class Networks:
             self._spawn_task(pool.aclose())
 
     def adjust(self) -> None:
-        """Every few seconds: as many ready endpoints as the last minute asked for."""
+        """Every few seconds: as many ready endpoints as the last minute asked for, or `network.idle_pools` allows."""
         for pool in self._pools:
             pool.adjust()
+
+    def spare_bytes(self) -> int:
+        """Memory of ready endpoints beyond the demand of the last minute."""
+        return sum(pool.spare_bytes for pool in self._pools)
+
+    def make_room(self, need_bytes: int) -> int:
+        """Close such endpoints until they give back so many bytes, at once. Returns: the bytes that are still missing."""
+        for pool in self._pools:
+            if need_bytes > 0:
+                need_bytes -= pool.make_room(need_bytes)
+        return max(0, need_bytes)
 
     def view(self) -> dict[str, int | bool]:
         """Numbers for /status and the metrics."""
@@ -267,6 +281,10 @@ class Networks:
             for each in listeners.values():
                 each.listen(BACKLOG)
             self._proxy = HostProxy(self._proxying.ground, self._proxying.uid, listeners)
+
+    def _idle_share(self) -> int:
+        """POLICY: as nothing tells which Zygote's functions the next burst is for, each has an equal part."""
+        return min(self._config.pool, self._config.idle_pools // max(1, len(self._pools)))
 
     def _policy_gone(self, policy: Policy) -> None:
         self._policies.discard(policy)

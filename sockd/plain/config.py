@@ -206,6 +206,10 @@ class NetworkConfig(Slice, frozen=True):
     """Most endpoints that are ready for one Zygote's functions, 0.3 MB each; how many are is decided by the last minute."""
     least_pool: int = 2
     """Of those, how many always are; at most `pool`."""
+    idle_pools: int = 256
+    """Endpoints that are ready for all Zygotes together while no function starts, in equal parts, of which none is above `pool`:
+    77 MB of `sandbox.memory_mb`, made from 0.05 s after the last start on at some 1 ms each. A function that needs the memory
+    gets it. 0: as many as `least_pool` and the last minute say."""
     nameservers: tuple[str, ...] = ()
     """Who is asked for the names in `egress`: addresses of IPv4 or IPv6, without a port; empty: those of the host's
     resolv.conf."""

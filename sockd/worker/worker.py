@@ -100,6 +100,8 @@ HOUSEKEEPING_S = 5.0
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 PRESSURE = 0.05
 """Below this free share of the memory budget no spares are kept."""
+IDLE_NETWORKS = 0.25
+"""Below this free share of the memory budget no networks are made that the last minute did not ask for."""
 
 FDS_OF_SANDBOX = 8
 """What an idle sandbox holds of the daemon's (measured, on cgroup v1 and v2 together)."""
@@ -211,7 +213,7 @@ class Worker:
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
-        budget.make_room = partial(make_room, budget, tree, handlers)
+        budget.make_room = partial(make_room, budget, tree, handlers, networks)
         verifier = _verifier(config.zygote, tree, learner, handlers)
         stack.push_async_callback(verifier.aclose)
         scripts = _initscripts(config, state, cgroups, budget, stack)
@@ -245,7 +247,7 @@ class Worker:
             programs=programs,
             image_pythons=image_pythons,
             start_limits=StartLimits(
-                hierarchies.usable_cpus(), config.sandbox.start_wait_s, partial(can_evict, tree, handlers)
+                hierarchies.usable_cpus(), config.sandbox.start_wait_s, partial(can_evict, tree, handlers, networks)
             ),
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
@@ -332,7 +334,11 @@ async def _networks(
         ground = ground_on(root, places, cgroups.take, cgroups.give_back)
         resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_BELOW, asked) if asked else None
         proxying = Proxying(ground, config.sandbox.base_uid - PROXY_BELOW)
-    networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving, proxying)
+
+    def is_short() -> bool:
+        return budget.contended or budget.free < budget.total * IDLE_NETWORKS
+
+    networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving, proxying, is_short)
     stack.push_async_callback(networks.aclose)
     networks.configured.check_defaults(config.function.egress)
     return networks
@@ -444,17 +450,20 @@ async def try_sandbox(tree: ZygoteTree) -> None:
         raise SandboxFailed(f"this host does not let us make a sandbox; run `sockd doctor` ({error})") from error
 
 
-def make_room(budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, need_bytes: int) -> None:
-    """POLICY: spares go first where they are enough, as a new one takes milliseconds; else idle sandboxes, and then spares."""
-    missing = need_bytes - budget.free
+def make_room(
+    budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, networks: Networks, need_bytes: int
+) -> None:
+    """POLICY: networks that wait for a burst go first, as their memory is free at once; then spares where they are enough, as a
+    new one takes milliseconds; else idle sandboxes, and then spares."""
+    missing = networks.make_room(need_bytes - budget.free)
     if tree.spare_bytes() < missing:
         missing = handlers.make_room(need_bytes)
     tree.make_room(missing)
 
 
-def can_evict(tree: ZygoteTree, handlers: HandlerCache, size: int) -> bool:
+def can_evict(tree: ZygoteTree, handlers: HandlerCache, networks: Networks, size: int) -> bool:
     """Whether `make_room` can find so many bytes."""
-    return handlers.holds(size - tree.spare_bytes())
+    return handlers.holds(size - tree.spare_bytes() - networks.spare_bytes())
 
 
 def budget_bytes(config: Config) -> int:

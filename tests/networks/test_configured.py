@@ -38,6 +38,7 @@ from sockd.plain.errors import BadConfig, BadFunctionConfig
         ({"queries": -1}, "network.queries = -1: must be between 1 and"),
         ({"max_rules": 0}, "network.max_rules = 0: must be between 1 and 4096"),
         ({"pool": -1}, "network.pool = -1: must be between 0 and"),
+        ({"idle_pools": -1}, "network.idle_pools = -1: must be between 0 and"),
         ({"pool": 4, "least_pool": 5}, "network.least_pool = 5: must be at most network.pool, 4"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from functools import partial
 from ipaddress import IPv4Network
 
 import pytest
@@ -17,6 +18,7 @@ from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import NoCapacity
 from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.worker.worker import can_evict, make_room
 from tests.networks.conftest import WORKER
 from tests.support.network_lab import Lab, OwnNamespaces, read
 
@@ -53,7 +55,7 @@ def destinations(namespace: int) -> set[str]:
 
 @pytest.fixture
 def config() -> NetworkConfig:
-    return NetworkConfig(least_pool=LEAST, pool=2 * LEAST)
+    return NetworkConfig(least_pool=LEAST, pool=2 * LEAST, idle_pools=0)
 
 
 async def open_networks(config: NetworkConfig, budget: MemoryBudget) -> Networks:
@@ -195,6 +197,112 @@ def test_a_pool_is_a_quarter_larger_than_the_last_minutes_burst() -> None:
         demand.note(60)
     assert demand.wanted(60) == 100
     assert demand.wanted(121) == 2
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_burst_of_100_from_idle_finds_its_endpoints_with_default_settings(
+    world: Lab, networks: Networks, budget: MemoryBudget
+) -> None:
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    await until_ready(pool, 100)
+    taken = [pool.take() for _ in range(100)]
+    assert None not in taken and (pool.hits, pool.misses) == (100, 0)
+    await until_ready(pool, NetworkConfig().pool)
+    assert budget.used == (100 + NetworkConfig().pool) * MEMORY_BYTES
+    for endpoint in taken:
+        assert endpoint is not None
+        endpoint.close()
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_pools_share_what_is_ready_while_no_function_starts(world: Lab, budget: MemoryBudget) -> None:
+    networks = await open_networks(NetworkConfig(least_pool=2, pool=15, idle_pools=20), budget)
+    first = await networks.pool(OwnNamespaces(), has_network=False)
+    await until_ready(first, 15)
+    second = await networks.pool(OwnNamespaces(), has_network=False)
+    networks.adjust()
+    assert len(first) == 10
+    await until_ready(second, 10)
+    networks.close_pool(second)
+    networks.adjust()
+    await until_ready(first, 15)
+    await networks.aclose()
+    assert budget.used == 0
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_who_needs_memory_gets_that_of_endpoints_that_nobody_asked_for(world: Lab, budget: MemoryBudget) -> None:
+    short: list[bool] = []
+    settings = NetworkConfig(least_pool=2, pool=LEAST, idle_pools=2 * LEAST)
+    networks = await Networks.open(settings, WORKER, budget.reserve_nowait, is_short=lambda: bool(short))
+    pools = [await networks.pool(OwnNamespaces(), has_network=True) for _ in range(2)]
+    for pool in pools:
+        await until_ready(pool, LEAST)
+    spare = LEAST - 2
+    assert networks.spare_bytes() == 2 * spare * MEMORY_BYTES
+    short.append(True)
+    assert networks.make_room(spare * MEMORY_BYTES + 1) == 0
+    assert budget.used == (2 * LEAST - spare - 1) * MEMORY_BYTES
+    assert networks.make_room(spare * MEMORY_BYTES) == MEMORY_BYTES, "the demand keeps its endpoints"
+    networks.adjust()
+    assert [len(pool) for pool in pools] == [2, 2] and pools[0]._missing() == 0
+    short.clear()
+    async with asyncio.timeout(20):
+        while any(len(pool) < LEAST for pool in pools):
+            networks.adjust()
+            await asyncio.sleep(0)
+    await networks.aclose()
+    assert budget.used == 0
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_function_that_needs_memory_ends_no_sandbox_while_such_endpoints_have_it(world: Lab) -> None:
+    budget = MemoryBudget(LEAST * MEMORY_BYTES)
+    networks = await open_networks(NetworkConfig(least_pool=2, pool=LEAST, idle_pools=LEAST), budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=True)
+    await until_ready(pool, LEAST)
+    tree, handlers = Evicting(), Evicting()
+    budget.make_room = partial(make_room, budget, tree, handlers, networks)  # type: ignore[arg-type]
+    assert can_evict(tree, handlers, networks, 4 * MEMORY_BYTES)  # type: ignore[arg-type]
+    assert not can_evict(tree, handlers, networks, 4 * MEMORY_BYTES + 1)  # type: ignore[arg-type]
+    reserved = await budget.reserve(4 * MEMORY_BYTES, deadline_s=0)
+    assert len(pool) == 2 and not any(tree.asked + handlers.asked)
+    reserved.close()
+    await networks.aclose()
+
+
+class Evicting:
+    """A cache with nothing in it; notes the bytes that were asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def spare_bytes(self) -> int:
+        return 0
+
+    def holds(self, size: int) -> bool:
+        return size <= 0
+
+    def make_room(self, need_bytes: int) -> int:
+        self.asked.append(need_bytes)
+        return need_bytes
+
+
+@pytest.mark.root
+@pytest.mark.anyio
+async def test_a_burst_makes_no_more_endpoints_than_its_demand(world: Lab, budget: MemoryBudget) -> None:
+    networks = await open_networks(NetworkConfig(least_pool=2, pool=100, idle_pools=100), budget)
+    pool = await networks.pool(OwnNamespaces(), has_network=False)
+    while (endpoint := pool.take()) is not None:
+        endpoint.close()
+    assert pool._missing() == 2
+    await until_ready(pool, 100)
+    await networks.aclose()
+    assert budget.used == 0
 
 
 def test_addresses_are_walked_and_those_in_use_left_out() -> None:

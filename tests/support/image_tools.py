@@ -1,7 +1,7 @@
 """Programs that are independent readers and writers of container images and their file systems, from Debian's packages.
 
 A fresh machine has none of them; tests that compare with one are skipped there. `apt install erofs-utils skopeo umoci
-docker-registry` has them run."""
+docker-registry containerd buildah` has them run."""
 
 from __future__ import annotations
 

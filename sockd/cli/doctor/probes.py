@@ -94,7 +94,9 @@ def private_network() -> None:
 
 
 async def _endpoint_as_read() -> dict[str, list[list[Any]]]:
-    networks = await Networks.open(NetworkConfig(), f"{os.getpid():08x}", MemoryBudget(1 << 30).reserve_nowait)
+    networks = await Networks.open(
+        NetworkConfig(idle_pools=0), f"{os.getpid():08x}", MemoryBudget(1 << 30).reserve_nowait
+    )
     try:
         pool = await networks.pool(_OwnNamespaces(), has_network=True)
         policy = await networks.policy(networks.parse(None))
