@@ -6,7 +6,7 @@ store/packages/   store/uv-cache/
 worker.log        what a detached worker logs, and the one before
 reserve           space for removals when the disk is full (`sockd.worker.space_reserve`)
 lock              the pid of the daemon that has it, held by flock(2): gone with its process, however that ends
-tmp/   base/   roots/   engine/   pythons/   sockd.sock   run.sock   handover.sock   worthless after a daemon: emptied at start
+tmp/   base/   engine/   pythons/   sockd.sock   run.sock   handover.sock   worthless after a daemon: emptied at start
 
 Other users may only pass through it (0711), to run.sock, and members of `management.group` to sockd.sock (0660); every other
 entry is closed to them (0700, 0600). What sandboxes read
