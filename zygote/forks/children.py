@@ -26,7 +26,7 @@ HARMLESS: dict[tuple[str, ...], tuple[str, ...]] = {
 """Commands that the standard library (`ctypes.util`, `platform`) and matplotlib run at import. Of what functions have otherwise
 they read variables alone: these, and `OF_ANY_PROGRAM`."""
 OF_ANY_PROGRAM = ("GLIBC_TUNABLES", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOCPATH")
-"""Variables that any program reads, beside PATH, which `subprocess` reads where it is observed, and what counts as read always."""
+"""Variables that any program reads, beside PATH, which `subprocess` reads where it is observed, and those that count as read."""
 
 
 class Ends:

@@ -96,14 +96,16 @@ class Recorder:
     def __enter__(self) -> Recorder:
         self._get_ident = sys.modules["_thread"].get_ident  # eventlet takes the module away
         self._thread = self._get_ident()
-        self._load = _bootstrap._find_and_load_unlocked
+        self._load, self._load_spec = _bootstrap._find_and_load_unlocked, _bootstrap._load_unlocked
         self._registrations.__enter__()
         self._reference = self._state()
         _bootstrap._find_and_load_unlocked = self._timed  # type: ignore[attr-defined]
+        _bootstrap._load_unlocked = self._noting_origin  # type: ignore[attr-defined]
         return self
 
     def __exit__(self, *_: object) -> None:
         _bootstrap._find_and_load_unlocked = self._load  # type: ignore[attr-defined]
+        _bootstrap._load_unlocked = self._load_spec  # type: ignore[attr-defined]
         self._registrations.__exit__()
         self._reference = None
 
@@ -187,6 +189,11 @@ class Recorder:
             (self._end if done else self._fail)(loading)
             if self._stack:
                 self._stack[-1].inner_s += time.perf_counter() - loading.began
+
+    def _noting_origin(self, spec: Any) -> object:
+        if isinstance(spec.origin, str):
+            self._kinds.origins[spec.name] = spec.origin
+        return self._load_spec(spec)
 
     def _begin(self, loading: Loading) -> None:
         """Compare what the function's code has left with what the import before has left."""

@@ -165,7 +165,9 @@ def test_commands_of_the_standard_library_use_what_any_program_does(tmp_path: Pa
 
 
 def test_fonts_are_listed_by_the_variables_of_fontconfig(tmp_path: Path) -> None:
-    code = "import subprocess\ntry: subprocess.run(['fc-list', r'--format=%{file}\\n'], stdout=-3)\nexcept OSError: pass"
+    code = (
+        "import subprocess\ntry: subprocess.run(['fc-list', r'--format=%{file}\\n'], stdout=-3)\nexcept OSError: pass"
+    )
     report = seen(tmp_path, code, "assert observer.processes == []")
     assert not report["every_variable"] and {"HOME", "FONTCONFIG_FILE", "LD_PRELOAD"} <= {*report["variables"]}
 
