@@ -204,7 +204,7 @@ class Recorder:
             changes = self._reference.changes(loading.state)
             changes += [f"sys.modules[{name!r}]" for name in self._put_in()]
             self._effect = in_words(changes)[:MOST_WORDS]
-            self._has_subclasses |= self._reference.has_more_subclasses(loading.state)
+            self._has_subclasses |= bool(self._reference.new_subclasses(loading.state))
             if self._has_subclasses:
                 loading.lists = ListsSubclasses()
                 loading.lists.__enter__()
@@ -226,7 +226,8 @@ class Recorder:
             loading.step["before"] = self._effect = self._effect or f"code of the function that {loading.name} imports"
         elif loading.state is not None and not self._effect:
             self._reference = self._state()
-            loading.step["writes"] = sorted(set(loading.state.changes(self._reference)))[:MOST_WRITES]
+            writes = {*loading.state.changes(self._reference), *loading.state.new_subclasses(self._reference)}
+            loading.step["writes"] = sorted(writes)[:MOST_WRITES]
         loading.state = None
 
     def _fail(self, loading: Loading) -> None:

@@ -188,6 +188,14 @@ def test_a_subclass_is_a_change_to_an_import_that_lists_them(starts: Starts) -> 
     assert [step.before for step in starts.record("import base\nimport plugins\n").steps] == ["", ""]
 
 
+def test_subclasses_that_an_import_makes_of_another_distributions_class_are_its_doing(starts: Starts) -> None:
+    starts.install(
+        "derives", {"derives.py": "import base, atexit\nclass Mine(base.Settings): pass\natexit.register(int)\n"}
+    )
+    recording = starts.record("import atexit\nimport base\nimport derives\n")
+    assert recording.step("derives").writes == ("atexit callbacks", "subclasses of base.Settings")
+
+
 def test_a_module_that_puts_an_object_in_its_place_is_its_distributions(starts: Starts) -> None:
     recording = starts.record("import proxied\nimport other\n")
     assert packages(recording) == [("proxied", "proxied", -1), ("other", "other", -1)]
