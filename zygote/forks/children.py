@@ -16,10 +16,17 @@ if TYPE_CHECKING:
 
 EVENTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.fork", "os.forkpty"})
 """Audit events, each before a child is started (native/observe.c)."""
-HARMLESS = frozenset({("/sbin/ldconfig", "-p"), ("uname", "-p")})
-"""Commands of the standard library (`ctypes.util`, `platform`): of what functions have otherwise they read variables alone."""
-THEIR_VARIABLES = ("GLIBC_TUNABLES", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOCPATH")
-"""What any program reads of those, beside PATH, which `subprocess` reads where it is observed, and what counts as read always."""
+_FONTS = ("HOME", "FONTCONFIG_FILE", "FONTCONFIG_PATH", "FONTCONFIG_SYSROOT", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+HARMLESS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("/sbin/ldconfig", "-p"): (),
+    ("uname", "-p"): (),
+    ("fc-list", "--help"): (),
+    ("fc-list", "--format=%{file}\\n"): (*_FONTS, "XDG_CACHE_HOME", "XDG_DATA_DIRS"),
+}
+"""Commands that the standard library (`ctypes.util`, `platform`) and matplotlib run at import. Of what functions have otherwise
+they read variables alone: these, and `OF_ANY_PROGRAM`."""
+OF_ANY_PROGRAM = ("GLIBC_TUNABLES", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOCPATH")
+"""Variables that any program reads, beside PATH, which `subprocess` reads where it is observed, and those that count as read."""
 
 
 class Ends:
@@ -43,14 +50,14 @@ class Ends:
             return
 
 
-def is_harmless(event: str, args: tuple[Any, ...], asked_by: object) -> bool:
-    """Whether a child shows an import nothing but `THEIR_VARIABLES`, or was told of before.
+def variables_of(event: str, args: tuple[Any, ...], asked_by: object) -> tuple[str, ...] | None:
+    """Return the variables that a child reads, if it shows an import nothing else; none of a child that was told of before.
 
     Args: asked_by: the name of the module that starts it."""
-    if event == "subprocess.Popen":
-        command = args[1]
-        return type(command) in (list, tuple) and tuple(command) in HARMLESS and args[0] == command[0]
-    return event == "os.posix_spawn" and asked_by == "subprocess"
+    if event == "subprocess.Popen" and type(args[1]) in (list, tuple) and args[0] == args[1][0]:
+        variables = HARMLESS.get(tuple(args[1]))
+        return None if variables is None else OF_ANY_PROGRAM + variables
+    return () if event == "os.posix_spawn" and asked_by == "subprocess" else None
 
 
 def in_words(event: str, args: tuple[Any, ...]) -> str:

@@ -37,18 +37,15 @@ class Kinds:
 
     def __init__(self, roots: list[tuple[str, str]] | None = None) -> None:
         self._roots = roots or []
+        self.origins: dict[str, str] = {}
+        """Files that modules were loaded from, by name: some put an object in their place that does not tell (humanfriendly)."""
 
     def key_of(self, name: str, module: Any) -> str:
         """Return the key of a module's distribution, STANDARD, OWN or RUNTIME. What is of unknown origin is the function's
         own."""
         if name.partition(".")[0] == RUNTIME_PACKAGE or name == "__main__":
             return RUNTIME
-        if not is_a(module, ModuleType):
-            return OWN
-        names = namespace(module)
-        origin = names.get("__file__") or getattr(names.get("__spec__"), "origin", None)
-        if not isinstance(origin, str):
-            origin = place_of_namespace(names)
+        origin = (origin_of(module) if is_a(module, ModuleType) else "") or self.origins.get(name, "")
         if not origin and "." in name:  # made by its package, as six.moves is
             above = name.partition(".")[0]
             return self.key_of(above, sys.modules.get(above))
@@ -60,6 +57,13 @@ class Kinds:
         if origin in BUILT_IN or (origin.startswith(PREFIXES) and not any(part in origin for part in SITE)):
             return STANDARD
         return OWN
+
+
+def origin_of(module: Any) -> str:
+    """Return the file that a module says it is from, or the directory of a namespace package."""
+    names = namespace(module)
+    origin = names.get("__file__") or getattr(names.get("__spec__"), "origin", None)
+    return origin if isinstance(origin, str) else place_of_namespace(names)
 
 
 def place_of_namespace(names: Mapping[str, Any]) -> str:

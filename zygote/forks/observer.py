@@ -198,8 +198,9 @@ class Observer:
 
     def _starts_process(self, event: str, args: tuple, asked_by: object) -> None:
         """A child has all variables, and may read any file, even if its own environment is a few variables."""
-        if children.is_harmless(event, args, asked_by):
-            self._variables.update(children.THEIR_VARIABLES)
+        variables = children.variables_of(event, args, asked_by)
+        if variables is not None:
+            self._variables.update(variables)
             return
         self._every_variable = True
         self._files.add(EVERY_FILE)

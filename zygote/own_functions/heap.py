@@ -34,6 +34,7 @@ ATOMS: frozenset[type] = frozenset(
 """Types of values in which nothing is to be found; modules are walked by themselves."""
 _EMPTY: tuple[Iterable[object], ...] = ([], (), range(0), "", b"", {}, {}.values(), {}.items(), set())
 ITERATORS = tuple(type(iter(each)) for each in _EMPTY)
+TLS_SETTINGS = ("check_hostname", "maximum_version", "minimum_version", "options", "verify_flags", "verify_mode")
 LARGEST = 1 << 20
 """Bytes of one array that are compared."""
 MOST = 4_000_000
@@ -45,7 +46,7 @@ class Heap:
 
     Attributes:
         inside: for each name of a module, what is reached from its value and from no other name's, in a fixed order;
-        subclasses: those of the classes of packages, in the order of the classes."""
+        subclasses: classes of packages, each with its subclasses, by identity."""
 
     def __init__(
         self, modules: Mapping[str, Names], foreign: Mapping[str, Names], skipped: Callable[[str, str], bool]
@@ -55,7 +56,7 @@ class Heap:
         self._foreign = set(map(id, foreign.values()))
         self._ways = self._known_ways(foreign)
         self._left = MOST
-        self.subclasses: list[Any] = []
+        self.subclasses: dict[int, list[type]] = {}
         self.inside: dict[str, dict[str, list[Any]]] = {module: {} for module in modules}
         owners = owners_of(modules, skipped)
         self._seen = {*self._foreign, *map(id, modules.values()), id(sys.modules), *owners}
@@ -96,7 +97,7 @@ class Heap:
     def _class(self, value: type, found: list[Any]) -> bool:
         module = home_of(value)
         if module and module.partition(".")[0] not in sys.stdlib_module_names:
-            self.subclasses += (value, *type.__subclasses__(value))
+            self.subclasses[id(value)] = [value, *type.__subclasses__(value)]
         return True
 
     def _function(self, value: Any, found: list[Any]) -> bool:
@@ -192,6 +193,20 @@ def random_state(value: Any, found: list[Any]) -> bool:
     return True
 
 
+def of_this_thread(value: Any, found: list[Any]) -> bool:
+    """The attributes of a `threading.local` in the thread that imports; a subclass may run code when it is asked."""
+    attributes = value.__dict__
+    found += [*attributes, *attributes.values()]
+    return True
+
+
+def of_tls(value: Any, found: list[Any]) -> bool:
+    kind: Any = type(value).__base__  # `_ssl._SSLContext`, which the properties of `ssl` convert
+    found += [getattr(kind, name).__get__(value) for name in TLS_SETTINGS]
+    found.append(repr(kind.cert_store_stats(value)))
+    return True
+
+
 def cache(value: Any, found: list[Any]) -> bool:
     """Those of the standard library change no answer; one of a package may hold what code changes."""
     module = getattr(value.__wrapped__, "__module__", None)
@@ -199,11 +214,13 @@ def cache(value: Any, found: list[Any]) -> bool:
 
 
 OF_MODULES: tuple[tuple[str, str, Way | None], ...] = (
-    ("_decimal", "Context", None),
+    ("_decimal", "Context", text),
     ("_functools", "_lru_cache_wrapper", cache),
+    ("_thread", "_local", of_this_thread),
     ("array", "array", contents),
     ("itertools", "count", text),
     ("numpy", "ndarray", numbers),
     ("random", "Random", random_state),
+    ("ssl", "SSLContext", of_tls),
 )
 """Module, type, and how its objects are looked at, if the module is loaded."""

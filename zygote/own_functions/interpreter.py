@@ -165,6 +165,7 @@ OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "mimetypes": ("mimetypes", lambda module: [len(table) for table in getattr(module._db, "types_map", ())]),
     "resource limits": ("resource", limits),
     "signal handlers": ("_signal", signal_handlers),
+    "signal mask": ("_signal", lambda module: sorted(module.pthread_sigmask(module.SIG_BLOCK, ()))),
     "socket": ("_socket", lambda module: str(module.getdefaulttimeout())),
     "socket.socket": ("socket", lambda module: module.socket.__module__),
     "ssl": ("ssl", lambda module: module.SSLContext.__module__),

@@ -12,7 +12,7 @@ import sys
 
 from sockd_zygote.forks.module_kinds import MACHINERY, is_a, namespace
 from sockd_zygote.own_functions import interpreter
-from sockd_zygote.own_functions.heap import Heap
+from sockd_zygote.own_functions.heap import Heap, home_of
 
 ModuleType = type(sys)
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -71,9 +71,13 @@ class State:
         """Return what `later` has otherwise, in words; modules and subclasses that it has besides are no change."""
         return [*self._changed_names(later), *self._changed_objects(later), *self._changed_settings(later)]
 
-    def has_more_subclasses(self, later: State) -> bool:
-        """Whether a class of a package has other subclasses in `later`."""
-        return not are_same_items(self._heap.subclasses, later._heap.subclasses)
+    def new_subclasses(self, later: State) -> list[str]:
+        """Return the classes of packages that have other subclasses in `later`, in words."""
+        before, after = self._heap.subclasses, later._heap.subclasses
+        changed = [
+            before[key][0] for key in before.keys() & after.keys() if not are_same_items(before[key], after[key])
+        ]
+        return [f"subclasses of {home_of(each)}.{type.__dict__['__qualname__'].__get__(each)}" for each in changed]
 
     def _changed_names(self, later: State) -> Iterator[str]:
         for name in later._blocked - self._blocked:

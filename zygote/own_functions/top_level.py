@@ -96,14 +96,16 @@ class Recorder:
     def __enter__(self) -> Recorder:
         self._get_ident = sys.modules["_thread"].get_ident  # eventlet takes the module away
         self._thread = self._get_ident()
-        self._load = _bootstrap._find_and_load_unlocked
+        self._load, self._load_spec = _bootstrap._find_and_load_unlocked, _bootstrap._load_unlocked
         self._registrations.__enter__()
         self._reference = self._state()
         _bootstrap._find_and_load_unlocked = self._timed  # type: ignore[attr-defined]
+        _bootstrap._load_unlocked = self._noting_origin  # type: ignore[attr-defined]
         return self
 
     def __exit__(self, *_: object) -> None:
         _bootstrap._find_and_load_unlocked = self._load  # type: ignore[attr-defined]
+        _bootstrap._load_unlocked = self._load_spec  # type: ignore[attr-defined]
         self._registrations.__exit__()
         self._reference = None
 
@@ -188,6 +190,11 @@ class Recorder:
             if self._stack:
                 self._stack[-1].inner_s += time.perf_counter() - loading.began
 
+    def _noting_origin(self, spec: Any) -> object:
+        if isinstance(spec.origin, str):
+            self._kinds.origins[spec.name] = spec.origin
+        return self._load_spec(spec)
+
     def _begin(self, loading: Loading) -> None:
         """Compare what the function's code has left with what the import before has left."""
         self._begun.append((loading, loading.asked_by))
@@ -197,7 +204,7 @@ class Recorder:
             changes = self._reference.changes(loading.state)
             changes += [f"sys.modules[{name!r}]" for name in self._put_in()]
             self._effect = in_words(changes)[:MOST_WORDS]
-            self._has_subclasses |= self._reference.has_more_subclasses(loading.state)
+            self._has_subclasses |= bool(self._reference.new_subclasses(loading.state))
             if self._has_subclasses:
                 loading.lists = ListsSubclasses()
                 loading.lists.__enter__()
@@ -219,7 +226,8 @@ class Recorder:
             loading.step["before"] = self._effect = self._effect or f"code of the function that {loading.name} imports"
         elif loading.state is not None and not self._effect:
             self._reference = self._state()
-            loading.step["writes"] = sorted(set(loading.state.changes(self._reference)))[:MOST_WRITES]
+            writes = {*loading.state.changes(self._reference), *loading.state.new_subclasses(self._reference)}
+            loading.step["writes"] = sorted(writes)[:MOST_WRITES]
         loading.state = None
 
     def _fail(self, loading: Loading) -> None:

@@ -28,7 +28,6 @@ STANDARD_LIBRARY_WORDS = "the standard library"
 COMMUTING = frozenset(
     {
         *(
-            "atexit callbacks",
             "copyreg.dispatch_table",
             "loggers",
             "pickle.dispatch_table",

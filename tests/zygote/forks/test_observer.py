@@ -164,6 +164,14 @@ def test_commands_of_the_standard_library_use_what_any_program_does(tmp_path: Pa
     assert "platform" not in code or "PATH" in report["variables"]
 
 
+def test_fonts_are_listed_by_the_variables_of_fontconfig(tmp_path: Path) -> None:
+    code = (
+        "import subprocess\ntry: subprocess.run(['fc-list', r'--format=%{file}\\n'], stdout=-3)\nexcept OSError: pass"
+    )
+    report = seen(tmp_path, code, "assert observer.processes == []")
+    assert not report["every_variable"] and {"HOME", "FONTCONFIG_FILE", "LD_PRELOAD"} <= {*report["variables"]}
+
+
 def test_nothing_is_noted_afterwards(tmp_path: Path) -> None:
     after = (
         "import ctypes; ctypes.CDLL(None).getenv(b'LATER'); os.environ.get('LATER2'); os.listdir('/')\n"

@@ -188,12 +188,12 @@ def test_a_class_is_named_by_the_module_that_made_it(p: types.ModuleType) -> Non
 
 def test_a_subclass_is_told_by_itself(p: types.ModuleType) -> None:
     before = state()
-    assert not before.has_more_subclasses(state())
+    assert before.new_subclasses(state()) == []
     derived = type("Derived", (p.Settings,), {})
-    assert before.has_more_subclasses(state()) and derived.__base__ is p.Settings
+    assert before.new_subclasses(state()) == [f"subclasses of {NAME}.Settings"] and derived.__base__ is p.Settings
     after = state()
     mine = type("Mine", (Exception,), {})
-    assert not after.has_more_subclasses(state()) and mine.__base__ is Exception
+    assert after.new_subclasses(state()) == [] and mine.__base__ is Exception
 
 
 def test_a_context_variable_is_a_part(p: types.ModuleType) -> None:
@@ -224,6 +224,19 @@ def test_a_cache_of_a_package_is_compared_and_one_of_the_standard_library_is_not
     assert changes(lambda each: each.standard("state_of_p*"), cached) == []
     assert changes(lambda each: each.settings(), cached) == [f"{NAME}.cached.settings"]
     assert changes(lambda each: each.settings().update(a=1), cached) == [f"{NAME}.cached.settings"]
+
+
+def test_settings_of_objects_in_c_are_compared(p: types.ModuleType) -> None:
+    code = (
+        "import decimal, ssl, threading\nlocal, numbers = threading.local(), decimal.Context()\n"
+        "tls = ssl.create_default_context()\nlocal.mode = 1"
+    )
+    objects = add_module(f"{NAME}.objects", code)
+    assert changes(lambda each: None, objects) == []
+    assert changes(lambda each: setattr(each.local, "mode", 2), objects) == [f"{NAME}.objects.local"]
+    assert changes(lambda each: setattr(each.numbers, "prec", 5), objects) == [f"{NAME}.objects.numbers"]
+    assert changes(lambda each: setattr(each.tls, "check_hostname", False), objects) == [f"{NAME}.objects.tls"]
+    assert changes(lambda each: setattr(each.tls, "minimum_version", 772), objects) == [f"{NAME}.objects.tls"]
 
 
 def test_an_array_of_numbers_is_compared(p: types.ModuleType) -> None:

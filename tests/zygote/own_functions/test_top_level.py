@@ -37,6 +37,13 @@ DISTRIBUTIONS: dict[str, Files] = {
         "thread.start()\nthread.join()\n"
     },
     "plugins": {"plugins.py": "import base\nfound = [each.__name__ for each in base.Settings.__subclasses__()]\n"},
+    "proxied": {
+        "proxied/__init__.py": "import sys\nfrom . import part\n"
+        "class Proxy:\n    def __init__(self, module): self.module = module\n"
+        "    def __getattr__(self, name): return getattr(self.module, name)\n"
+        "for name in (__name__, part.__name__): sys.modules[name] = Proxy(sys.modules[name])\n",
+        "proxied/part.py": "",
+    },
     "slow": {"slow.py": BUSY.format(0.01) + "import slower\n"},
     "slower": {"slower.py": BUSY.format(0.2)},
 }
@@ -179,6 +186,20 @@ def test_a_subclass_is_a_change_to_an_import_that_lists_them(starts: Starts) -> 
     words = "subclasses, which plugins lists,"
     assert [step.before for step in recording.steps if step.key] == ["", "", words, words]
     assert [step.before for step in starts.record("import base\nimport plugins\n").steps] == ["", ""]
+
+
+def test_subclasses_that_an_import_makes_of_another_distributions_class_are_its_doing(starts: Starts) -> None:
+    starts.install(
+        "derives", {"derives.py": "import base, atexit\nclass Mine(base.Settings): pass\natexit.register(int)\n"}
+    )
+    recording = starts.record("import atexit\nimport base\nimport derives\n")
+    assert recording.step("derives").writes == ("atexit callbacks", "subclasses of base.Settings")
+
+
+def test_a_module_that_puts_an_object_in_its_place_is_its_distributions(starts: Starts) -> None:
+    recording = starts.record("import proxied\nimport other\n")
+    assert packages(recording) == [("proxied", "proxied", -1), ("other", "other", -1)]
+    assert [step.before for step in recording.steps] == ["", ""]
 
 
 def test_every_import_after_a_change_has_it(starts: Starts) -> None:
