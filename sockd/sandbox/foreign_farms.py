@@ -147,7 +147,7 @@ class ForeignFarms:
             farm = self._farms.get(interpreter) or await self._start(interpreter)
             farm.zygotes += 1
         try:
-            uids = self._uids.take_child()
+            uids = self._uids.take_child(is_root=True)
         except BaseException:
             self._release(farm)
             raise

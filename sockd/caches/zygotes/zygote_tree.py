@@ -437,16 +437,16 @@ class ZygoteTree:
     async def spawn_apart(self, network: Network) -> Zygote:
         """A new child Zygote of a root of the worker's interpreter, which never is in the tree. Raises: as `spawn`."""
         await self._living_root(Lineage(network))
-        return await self._spawn(self.root_of(Lineage(network)))
+        return await self._spawn(self.root_of(Lineage(network)), is_apart=True)
 
     async def fork_from(self, zygote: Zygote, program: Program, reservation: Reservation) -> Sandbox:
         """A new child of a Zygote that is not in the tree; it owns the reservation, also when this fails. Raises: as `fork`."""
         return await Sandbox.fork(self._parts, zygote, program.limits, reservation, program)
 
-    async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None) -> Zygote:
+    async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None, *, is_apart: bool = False) -> Zygote:
         limit_bytes, deadline_s = self._config.memory_mb << 20, self._parts.spawn_deadline_s
         return await parent.zygote.spawn(
-            limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended, wall=wall
+            limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended, wall=wall, is_apart=is_apart
         )
 
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
