@@ -238,6 +238,15 @@ class ImportLearner:
             self._tree.remove(node)
         self._forget_sharing()
 
+    def end_unused(self, views: Sequence[ImportView]) -> None:
+        """A function was removed: end the Zygotes that none of the versions that are left can be served by.
+
+        Args: views: of these; one whose top level is not recorded yet may be served by any Zygote of its packages."""
+        unused = [node for node in self._tree.nodes if node.imports and not any(may_use(node, view) for view in views)]
+        for node in reversed(unused):
+            _log.info("%s (%s) ends: no function imports this any more", node.id, node.words)
+            self._tree.remove(node)
+
     def why_unmade(self, view: ImportView) -> str:
         """Why there is no Zygote for a version whose top level is recorded, or no better one, in words."""
         if not self._config.enabled or view.top is None:
@@ -493,6 +502,13 @@ class ImportLearner:
         """The new imports, the shortest first: dependencies before what depends on them."""
         costs = self._import_costs()
         return sorted(plan.node.added, key=lambda each: (costs[each].seconds if each in costs else 0.0, each))
+
+
+def may_use(node: ZygoteNode, view: ImportView) -> bool:
+    """Whether a Zygote may have imported ahead for a version, as far as that is known."""
+    if node.lineage != view.lineage or view.zygote == "none":
+        return False
+    return node.packages <= view.closure if view.top is None else node.imports <= view.top.wanted
 
 
 def passed_deadline(error: Exception) -> bool:

@@ -326,6 +326,18 @@ async def test_why_a_version_has_no_zygote_is_told(tmp_path: Path, monkeypatch: 
         assert learner.why_unmade(view) == "it is considered after its next cold start"
 
 
+async def test_with_the_last_function_that_may_use_it_a_zygote_ends(tmp_path: Path) -> None:
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        views = {key: await recorded(learner, key, program=key) for key in (A, B, C)}
+        fresh = view_of(C, program="new")
+        learner.end_unused([views[A], fresh])
+        assert tree.packages() == [set(), {A}, {C}], "what is not recorded yet may use what has its packages"
+        assert [zygote.closed for zygote in tree.zygotes] == [False, False, True, False]
+        learner.end_unused([dataclasses.replace(views[A], network="none"), dataclasses.replace(fresh, zygote="none")])
+        assert tree.packages() == [set()] and not tree.zygotes[0].closed
+
+
 async def test_switched_off_it_only_remembers(tmp_path: Path) -> None:
     tree = Tree()
     async with learner_of(tree, tmp_path, enabled=False) as learner:
