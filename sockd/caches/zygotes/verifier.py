@@ -29,6 +29,7 @@ from sockd.caches.zygotes.recordings import Recordings
 from sockd.caches.zygotes.refusals import Refusal, Refusals
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.top_level import BadRecording, TopLevel, read_steps
+from sockd.caches.zygotes.turns import Turns
 from sockd.caches.zygotes.verification import (
     BadFingerprint,
     Difference,
@@ -147,7 +148,7 @@ class Verifier:
         self._save = save
         self._refusals = Refusals()
         self._refused: dict[Key, Refused] = {}
-        self._waiting: OrderedDict[Key, Work] = OrderedDict()
+        self._waiting: Turns[Key, Work] = Turns()
         self._under_way: set[Key] = set()
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._postponed: set[Key] = set()
@@ -269,9 +270,7 @@ class Verifier:
         if handle is not None:
             handle.cancel()
         if key not in self._waiting and key not in self._under_way and len(self._waiting) < MOST_WAITING:
-            self._waiting[key] = work
-            if work.node is None:
-                self._waiting.move_to_end(key, last=False)  # learners wait for it
+            self._waiting.add(key, work, is_recording=work.node is None)
             self._wake.set()
 
     def _postpone(self, work: Work, why: str) -> None:
@@ -297,7 +296,7 @@ class Verifier:
                 await self._let_learners_go_first()
                 if not self._waiting:
                     break  # another task has it
-                key, work = self._waiting.popitem(last=False)
+                key, work = self._waiting.take()
                 self._under_way.add(key)
                 try:
                     await self._do(work)
@@ -308,10 +307,10 @@ class Verifier:
             self._wake.clear()
 
     async def _let_learners_go_first(self) -> None:
-        """Recordings do not wait: learners need them."""
+        """Recordings do not wait: learners need them. While one waits, verifications take turns with recordings instead."""
         ends_s = time.monotonic() + LONGEST_LEARNING_S
         while self._is_learning() and time.monotonic() < ends_s:
-            if any(work.node is None for work in self._waiting.values()):
+            if self._waiting.has_recording:
                 return
             await self._until(time.monotonic() + LOOK_S)
 

@@ -347,7 +347,7 @@ async def test_why_a_version_is_not_recorded_is_told(monkeypatch: pytest.MonkeyP
         assert "zygote.enabled" in g.verifier.why_unrecorded(view)
 
 
-async def test_recordings_go_before_verifications_and_wait_for_no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recording_waits_for_no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers, "LOOK_S", 0.0)
     async with ground(monkeypatch, verifiers=1) as g:
         g.tree.is_learning = True
@@ -360,6 +360,25 @@ async def test_recordings_go_before_verifications_and_wait_for_no_learner(monkey
         g.tree.is_learning = False
         await g.settle()
         assert g.counted() == {"recorded": 1, "alike": 3}
+
+
+async def test_recordings_and_verifications_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while learners are busy, as they are with what was recorded."""
+    async with ground(monkeypatch, verifiers=1) as g:
+        g.tree.is_learning, g.tree.gate = True, asyncio.Event()
+        known = [view_of(name) for name in ("one", "two")]
+        fresh = [view_of(name, is_recorded=False) for name in ("three", "four", "five")]
+        for view in (*fresh, *known):
+            g.start(view)
+        g.tree.gate.set()
+        while len(g.recorded) < len(fresh):
+            await asyncio.sleep(0)
+        assert [asked["record"] for _, asked in g.tree.asked] == [True, False, False, True, False, False, True]
+        assert g.where() == ["root", "root", "of-a", "root", "root", "of-a", "root"]
+        assert [view for view, _ in g.recorded] == fresh, "the one that has waited longest first"
+        g.tree.is_learning = False
+        await g.settle()
+        assert g.counted() == {"recorded": 3, "alike": 5}
 
 
 # -- verifications
