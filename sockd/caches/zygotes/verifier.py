@@ -121,7 +121,7 @@ class Refused:
 
 
 class Verifier:
-    """`consider` each cold start when it is over; `unverified` is asked once for each node and version."""
+    """`know` what is recorded; `consider` each cold start when it is over; `unverified` is asked once per node and version."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Verifier:
         """Of these the ones that found no memory or no Zygote; the others have failed."""
         self._unrecorded = Reasons()
         self._versions: WeakKeyDictionary[ImportView, tuple[Program, str]] = WeakKeyDictionary()
-        """Versions that had a cold start."""
+        """Versions that had a cold start, or whose top levels an earlier daemon has recorded."""
         self._own: OrderedDict[str, Fingerprint] = OrderedDict()
         """Of starts of versions' own, by `ImportView.program`."""
         self._wake = asyncio.Event()
@@ -218,6 +218,12 @@ class Verifier:
             and self._starts % self._config.verify_again_after == 0
         ):
             self._add(Work(node, view, program, function))
+
+    def know(self, view: ImportView, program: Program, function: str) -> None:
+        """A version is there whose top level may be recorded: a Zygote that is made for it, or made again, is verified without a
+        cold start of it, as an earlier daemon may have ended before that was done."""
+        if self._tasks and view.zygote != "none" and view.top is not None:
+            self._versions[view] = program, function
 
     def _consider_larger(self, view: ImportView, program: Program, function: str) -> bool:
         for larger, reason in self._tree.passed_over(view):

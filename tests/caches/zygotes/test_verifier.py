@@ -744,6 +744,23 @@ async def test_a_learner_that_does_not_end_holds_nothing_up_for_ever(monkeypatch
 # -- verdicts
 
 
+async def test_zygotes_that_are_made_again_are_verified_for_versions_without_a_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An earlier daemon was killed before it had compared them: nobody starts the versions."""
+    async with ground(monkeypatch) as g:
+        known, missing = view_of("known"), view_of("missing")
+        g.recordings.note_verified(pair_of(g.tree.node, known))
+        for view in (known, missing, view_of("new", is_recorded=False), view_of("none", zygote="none")):
+            g.verifier.know(view, PROGRAM, "f@1")
+        g.tree.nodes.remove(g.tree.node)
+        g.add(g.tree.node)
+        assert g.verifier.pending == 1 and g.verifier.has_work
+        await g.settle()
+        assert g.counted() == {"alike": 1} and g.where() == ["root", "of-a"]
+        assert g.tree.best(missing) is g.tree.best(known) is g.tree.node
+
+
 async def test_verdicts_are_there_for_the_next_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recordings = Recordings(tmp_path)
     async with ground(monkeypatch, recordings) as g:
