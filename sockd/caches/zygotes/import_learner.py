@@ -45,6 +45,8 @@ MAX_WAITING = 1024
 MAX_SEEN = 512
 """Most versions of which it is known what their last new sandbox imported."""
 NO_ROOM = "there is no room for it: all Zygotes that there are save more (zygote.memory_mb, zygote.max_nodes)"
+NO_SAVING = "none would save enough at the rate of its cold starts"
+NO_UIDS = "its parent has no uids for another child: sandboxes of Zygotes that have ended still use them, too"
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
 
 _log = logging.getLogger(__name__)
@@ -380,9 +382,7 @@ class ImportLearner:
             return None
         wanted, lineage = view.top.wanted, view.lineage
         serving = self._tree.nodes_of(lineage)
-        # What a parent saw is not asked for again with what its child has on sys.path: it must be fit to serve the function.
-        parents = (node for node in serving if node.zygote.may_spawn and not difference(node.shared, view))
-        depths = {node.id: node.depth for node in parents}
+        depths = {node.id: node.depth for node in self._parents(view) if node.zygote.may_spawn}
         nodes: list[selection.NodeView] = [*serving, *self._under_way_for(lineage)]
         costs, failed = self._import_costs(), frozenset(self.recordings.failed)
         if self._config.policy == "sock":
@@ -408,6 +408,11 @@ class ImportLearner:
             sharing=self._sharing,
         )
 
+    def _parents(self, view: ImportView) -> list[ZygoteNode]:
+        """The Zygotes that one for this version may be forked from, if they have uids for it. What a parent saw is not asked for
+        again with what its child has on sys.path: it must be fit to serve the function."""
+        return [node for node in self._tree.nodes_of(view.lineage) if not difference(node.shared, view)]
+
     def _why_no_plan(self, view: ImportView) -> str:
         """Why the policy wants no Zygote for a version: what has failed is left out, and the rest must be worth it."""
         wanted, costs = view.top.wanted if view.top is not None else frozenset[str](), self._import_costs()
@@ -415,8 +420,14 @@ class ImportLearner:
             return f"{name_of_import(import_)} fails in a Zygote: {self.recordings.failed[import_]}"
         spent_s, least_s = sum(costs[each].seconds for each in wanted & costs.keys()), self._limits.min_saving_s
         if spent_s < least_s:
-            return f"its imports take {spent_s * 1e3:.1f} ms, and a Zygote must save {least_s * 1e3:.0f} ms"
-        return "none would save enough at the rate of its cold starts, or none that exists may be its parent"
+            change = view.top.change if view.top is not None else ""
+            what = "the imports that may be shared" if change else "its imports"
+            least = f"{what} take {spent_s * 1e3:.1f} ms, and a Zygote must save {least_s * 1e3:.0f} ms"
+            return f"{least}: {change}" if change else least
+        parents = self._parents(view)
+        if not parents:
+            return "no Zygote that there is may be its parent"
+        return NO_SAVING if any(node.zygote.may_spawn for node in parents) else NO_UIDS
 
     def _import_costs(self) -> dict[str, selection.PackageCost]:
         if self._costs is None:
