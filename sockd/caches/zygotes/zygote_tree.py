@@ -130,8 +130,20 @@ class ZygoteTree:
         wall = None if lineage.network == "host" else self._walls.get(lineage.network)
         if wall is None and lineage.network != "host":
             raise ZygoteGone(f'no function with network = "{lineage.network}" can be served')
+        if self._foreign.is_short_of_uids:
+            self._end_least_recently_used()
         limit_bytes = self._config.memory_mb << 20
         return await self._foreign.exec_root(lineage.interpreter, wall, self.zygote_ended, limit_bytes=limit_bytes)
+
+    def _end_least_recently_used(self) -> None:
+        """End the Zygotes of another interpreter, so that its block of uids comes back; its next start makes them again."""
+        foreign = [lineage for lineage in self._roots if lineage.interpreter != OWN]
+        if foreign:
+            used_s = {lineage: max(node.last_used_s for node in self.nodes_of(lineage)) for lineage in foreign}
+            lineage = min(foreign, key=lambda each: used_s[each])
+            _log.info("the Zygotes of %s end: other interpreters need their uids", in_words(lineage))
+            for node in reversed(self.nodes_of(lineage)):
+                self.remove(node)
 
     def _note_foreign(self, root: ZygoteNode, began_s: float) -> None:
         """What a root of another interpreter costs and saves, as the eviction policies see it."""
