@@ -67,6 +67,8 @@ PATIENT_TRIES = 5
 AGAIN_S = 2.0
 """How long work waits that found no memory; doubled each time, up to LONGEST_AGAIN_S."""
 LONGEST_AGAIN_S = 300.0
+SAVE_S = 10.0
+"""What was found to be alike for so long is lost with a daemon that is killed, and compared again by the next one."""
 MOST_OWN = 128
 """Versions of which the fingerprint of a start of their own is kept, for the next Zygote that may serve them."""
 
@@ -135,7 +137,7 @@ class Verifier:
         save: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-        save: publishes the recordings, after the last verification that waits;
+        save: publishes the recordings, after the last verification that waits, and now and then before;
         recordings: has the pairs that were verified, also by an earlier daemon;
         on_recorded: called with each recording;
         on_refused: called with each pair that is refused, and whether it may have served until then."""
@@ -158,6 +160,7 @@ class Verifier:
         """Versions that had a cold start, or whose top levels an earlier daemon has recorded."""
         self._own: OrderedDict[str, Fingerprint] = OrderedDict()
         """Of starts of versions' own, by `ImportView.program`."""
+        self._saved_s = time.monotonic()
         self._wake = asyncio.Event()
         self._starts = 0
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
@@ -395,7 +398,8 @@ class Verifier:
         if self._refused.pop(work.key, None) is not None:
             self._refusals.forgive("/".join(work.key))
         self._forget_verdict(node, work.view)
-        if not self._waiting:
+        if not self._waiting or time.monotonic() - self._saved_s >= SAVE_S:
+            self._saved_s = time.monotonic()
             self._save()
         _log.info(
             "%s is verified for %s: %.2f s, of which %.2f s CPU",

@@ -761,6 +761,21 @@ async def test_zygotes_that_are_made_again_are_verified_for_versions_without_a_v
         assert g.tree.best(missing) is g.tree.best(known) is g.tree.node
 
 
+@pytest.mark.parametrize(("save_s", "saved"), [(0.0, [1, 2, 3]), (3600.0, [3])])
+async def test_verdicts_are_saved_while_others_wait(
+    monkeypatch: pytest.MonkeyPatch, save_s: float, saved: list[int]
+) -> None:
+    """A daemon that is killed loses what is not."""
+    monkeypatch.setattr(verifiers, "SAVE_S", save_s)
+    found: list[int] = []
+    async with ground(monkeypatch, verifiers=1) as g:
+        g.verifier._save = lambda: found.append(len(g.recordings.verified))
+        for name in ("one", "two", "three"):
+            g.start(view_of(name))
+        await g.settle()
+        assert found == saved
+
+
 async def test_verdicts_are_there_for_the_next_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recordings = Recordings(tmp_path)
     async with ground(monkeypatch, recordings) as g:
