@@ -1,20 +1,21 @@
 """Blocks of uids: the range that a Zygote's user namespace maps, divided among its sandboxes and child Zygotes.
 
-A block belongs to one Zygote. Its first half are the uids of its own sandboxes, one each; its second half is cut into
-equal blocks for child Zygotes. Numbers are as that Zygote sees them, because a uid_map is written in terms of the parent
-namespace (user_namespaces(7)): from SANDBOX_UID in a user namespace of its own, but the host's for the root Zygote.
+A block belongs to one Zygote. Its first quarter are the uids of its own sandboxes, one each; the rest is cut into
+equal blocks for child Zygotes, unless these would be too small: then all are for sandboxes. Numbers are as that Zygote
+sees them, because a uid_map is written in terms of the parent namespace (user_namespaces(7)): from SANDBOX_UID in a user
+namespace of its own, but the host's for the root Zygote.
 """
 
 from __future__ import annotations
 
 from sockd.plain.errors import NoCapacity
+from sockd.plain.uids import CHILD_ZYGOTES, KEPT_FOR_ROOTS
 
 SANDBOX_UID = 1000
 """Of each handler, and of each Zygote with packages, inside its user namespace (zygote/native/native.h)."""
-CHILDREN = 64
-"""Most child Zygotes of one Zygote at a time."""
-LEAST = 64
+LEAST = 32
 """Uids of the smallest block."""
+ALL_IN_USE = "every block of uids for child Zygotes is in use, by Zygotes and by sandboxes of Zygotes that have ended"
 
 
 class UidBlock:
@@ -25,6 +26,9 @@ class UidBlock:
         self.absolute = absolute
         self.count = count
         self._zero = zero
+        size = (count - count // 4) // CHILD_ZYGOTES
+        self._child_size = size if size >= LEAST else 0
+        self._own = count - self._child_size * CHILD_ZYGOTES
         self._next_uid = 1  # the first of the block is the Zygote itself
         self._free_uids: list[int] = []
         self._next_child = 0
@@ -38,19 +42,22 @@ class UidBlock:
     @property
     def has_uid(self) -> bool:
         """Whether `take_uid` has one."""
-        return bool(self._free_uids) or self._next_uid < self.count // 2
+        return bool(self._free_uids) or self._next_uid < self._own
 
     @property
     def has_child(self) -> bool:
-        """Whether `take_child` has a block."""
-        enough = self.count // 2 // CHILDREN >= LEAST
-        return enough and (bool(self._free_children) or self._next_child < CHILDREN)
+        """Whether `take_child` has a block for a Zygote that is no root."""
+        return bool(self._child_size) and self._children_left > KEPT_FOR_ROOTS
+
+    @property
+    def _children_left(self) -> int:
+        return CHILD_ZYGOTES - self._next_child + len(self._free_children)
 
     def take_uid(self) -> int:
         """A uid for one sandbox, in the Zygote's numbering. Raises: NoCapacity when all are in use."""
         if self._free_uids:
             return self._free_uids.pop()
-        if self._next_uid >= self.count // 2:
+        if self._next_uid >= self._own:
             raise NoCapacity("every uid of this Zygote is in use by a sandbox")
         self._next_uid += 1
         return self._zero + self._next_uid - 1
@@ -63,21 +70,23 @@ class UidBlock:
         """A sandbox's uid in the host's numbering."""
         return self.absolute + uid - self._zero
 
-    def take_child(self) -> UidBlock:
-        """A block for one child Zygote. Raises: NoCapacity when the block cannot be divided again."""
-        size = self.count // 2 // CHILDREN
-        if size < LEAST:
+    def take_child(self, *, is_root: bool = False) -> UidBlock:
+        """A block for one child Zygote.
+
+        Args: is_root: it imports nothing and others are forked from it, so that it may have one of the blocks that are kept.
+        Raises: NoCapacity when the block cannot be divided again, or all are in use."""
+        if not self._child_size:
             raise NoCapacity("the Zygote tree is too deep for its block of uids")
+        if self._children_left <= (0 if is_root else KEPT_FOR_ROOTS):
+            raise NoCapacity(ALL_IN_USE)
         if self._free_children:
             index = self._free_children.pop()
-        elif self._next_child < CHILDREN:
+        else:
             index = self._next_child
             self._next_child += 1
-        else:
-            raise NoCapacity("every block for child Zygotes is in use")
-        offset = self.count // 2 + index * size
-        return UidBlock(self._zero + offset, self.absolute + offset, size, zero=SANDBOX_UID)
+        offset = self._own + index * self._child_size
+        return UidBlock(self._zero + offset, self.absolute + offset, self._child_size, zero=SANDBOX_UID)
 
     def give_back_child(self, block: UidBlock) -> None:
         """The child Zygote and all its sandboxes are gone."""
-        self._free_children.append((block.absolute - self.absolute - self.count // 2) // block.count)
+        self._free_children.append((block.absolute - self.absolute - self._own) // block.count)

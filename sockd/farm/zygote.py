@@ -150,12 +150,14 @@ class Zygote:
         deadline_s: float,
         on_end: Callable[[Zygote], None],
         wall: Wall | None = None,
+        is_apart: bool = False,
     ) -> Zygote:
         """A child Zygote in a user namespace of its own.
 
-        Args: wall: it is a root, which imports nothing, and behind this wall with all its descendants.
+        Args: wall: it is a root, which imports nothing, and behind this wall with all its descendants; is_apart: nothing serves
+            instead of it, so it gets a block of uids as a root does.
         Raises: NoCapacity, ZygoteGone, ZygoteRefused, OSError."""
-        child = Zygote(self._cgroups, self.uids.take_child(), on_end)
+        child = Zygote(self._cgroups, self.uids.take_child(is_root=is_apart or wall is not None), on_end)
         child._parent = self
         child._wall = wall or self._wall
         child.interpreter, child.farm = self.interpreter, self.farm
@@ -301,7 +303,7 @@ class Zygote:
 
     @property
     def may_spawn(self) -> bool:
-        """Whether there are uids for another child Zygote."""
+        """Whether there are uids for another child Zygote that is no root."""
         return self.uids.has_child
 
     @property

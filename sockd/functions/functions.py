@@ -379,6 +379,8 @@ class Functions:
             function.close()
             live.append(function)
         await self.drain_closed(live, self.allowances.closed(name))
+        published = [function.version for function in self.published.live()]
+        self._caches.learner.end_unused([version.view for version in (*self.all(), *published)])
 
     def users(self, key: str) -> list[str]:
         """The functions that have a distribution in their closure, deploys under way among them."""

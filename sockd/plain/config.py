@@ -16,6 +16,7 @@ import msgspec
 from sockd.plain import toml
 from sockd.plain.errors import BadConfig
 from sockd.plain.spelling import unknown_key
+from sockd.plain.uids import MOST_ZYGOTES
 
 MB = 1 << 20
 MOVED = {("sandbox", "favordynmods"): ("latency", "favordynmods"), ("sandbox", "hrtick"): ("latency", "hrtick")}
@@ -257,7 +258,7 @@ class ZygoteConfig(Slice, frozen=True):
     enabled: bool = True
     """False: every sandbox is forked from the bare root Zygote."""
     max_nodes: int = 64
-    """Most Zygotes."""
+    """Most Zygotes, at most 96: each has a block of uids, and a root has 128 for its children."""
     memory_mb: int = 2048
     """Of all Zygotes, in MB."""
     policy: Literal["measured", "sock"] = "measured"
@@ -291,6 +292,10 @@ class ZygoteConfig(Slice, frozen=True):
     """Memory of each of these sandboxes, at most a quarter of what is free; where that is less than 128 MB, they wait."""
     verify_again_after: int = 1000
     """Cold starts from Zygotes with packages after which one that serves is verified again; 0: never."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_nodes <= MOST_ZYGOTES:
+            raise ValueError(f"zygote.max_nodes = {self.max_nodes}: must be between 1 and {MOST_ZYGOTES}")
 
 
 class PackageConfig(Slice, frozen=True):

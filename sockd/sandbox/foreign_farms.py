@@ -116,6 +116,11 @@ class ForeignFarms:
         """Interpreters whose ids begin with `scheme:` come from there."""
         self._grounds[scheme] = grounds
 
+    @property
+    def is_short_of_uids(self) -> bool:
+        """Whether all blocks for root Zygotes are in use but those that are kept until others come back."""
+        return not self._uids.has_child
+
     def interpreter(self, interpreter: str) -> Interpreter:
         """Raises: KeyError: it has no farm now."""
         return self._farms[interpreter].interpreter
@@ -147,7 +152,7 @@ class ForeignFarms:
             farm = self._farms.get(interpreter) or await self._start(interpreter)
             farm.zygotes += 1
         try:
-            uids = self._uids.take_child()
+            uids = self._uids.take_child(is_root=True)
         except BaseException:
             self._release(farm)
             raise

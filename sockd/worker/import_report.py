@@ -12,15 +12,19 @@ from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.restoring import Unready
+from sockd.functions.version import Version
 from sockd.registry.aliases import LATEST
 from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker
 
 
-def why(worker: Worker, view: ImportView, node: ZygoteNode | None) -> str:
+def why(worker: Worker, version: Version, node: ZygoteNode | None) -> str:
     """In one line: why the starts of a version share imports with others, or do not."""
+    view = version.view
+    if version.config.zygote == "none":
+        return 'nothing is imported ahead: zygote = "none"'
     if view.zygote == "none":
-        return 'nothing is imported ahead: zygote = "none", or it is a program'
+        return "nothing is imported ahead: it is a program, which no Zygote of Python runs"
     if view.top is None:
         return worker.verifier.why_unrecorded(view)
     if not view.top.wanted:
@@ -71,7 +75,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
         "version": version.number,
         "seen": top is not None or seen is not None,
         "zygotes_allowed": version.view.zygote == "packages",
-        "sharing": why(worker, version.view, node),
+        "sharing": why(worker, version, node),
         "passed_over": [
             {"packages": requirements(worker, larger.packages), "reason": str(reason)}
             for larger, reason in worker.tree.passed_over(version.view)

@@ -282,7 +282,10 @@ class Worker:
 
     async def rebuild_zygotes(self) -> None:
         """Make the Zygotes that an earlier worker had, as many as `zygote.rebuild_s` allows."""
-        views = [version.view for version in self.functions.all()]
+        versions = self.functions.all()
+        for version in versions:
+            self.verifier.know(version.view, version.program, version.id)
+        views = [version.view for version in versions]
         await self.learner.rebuild(views, deadline_s=self.config.zygote.rebuild_s)
 
     def _uses_images(self) -> bool:

@@ -31,4 +31,8 @@ def test_why_it_shares_or_does_not_is_said() -> None:
     assert "the Zygote of requests==2.34 is passed over: an import looked for socks, which pysocks has" in words(
         {**IMPORTS, "passed_over": [over]}
     )
+    unmeasured = [{**package, "ms": 0.0, "in_zygote": False} for package in IMPORTS["packages"]]
+    alone = 'nothing is imported ahead: zygote = "none"'
+    assert words({**IMPORTS, "packages": unmeasured, "sharing": alone, "zygotes_allowed": False}) == [alone]
+    assert words({**IMPORTS, "packages": unmeasured}) == [IMPORTS["sharing"]], "nothing was measured yet"
     assert state({"refused": None, "in_zygote": False, "ms": 0.0}) == "-"

@@ -236,6 +236,28 @@ def test_what_was_learned_survives_the_daemon(daemon: RunningDaemon) -> None:
     assert "hunter2" not in learned + verified
 
 
+def test_why_nothing_is_imported_ahead_is_said(daemon: RunningDaemon) -> None:
+    def sharing(name: str) -> str:
+        said: str = daemon.manage("GET", f"/functions/{name}/imports").json["sharing"]
+        return said
+
+    deploy(daemon, "alone", "slow==1.0", USES, zygote="none")
+    daemon.deploy("program", {"f.py": "def f(event): pass\n"}, runtime="provided", handler="f.f")
+    assert sharing("alone") == 'nothing is imported ahead: zygote = "none"'
+    assert sharing("program") == "nothing is imported ahead: it is a program, which no Zygote of Python runs"
+
+
+def test_removing_a_function_ends_the_zygotes_that_no_other_can_use(daemon: RunningDaemon, index: PackageIndex) -> None:
+    index.add(wheel("lonely", "1.0", {"lonely.py": SLOW}))
+    for name in ("leaving", "staying"):
+        fresh(daemon, name, "lonely==1.0", f"# {name}\nimport lonely\ndef f(event): return 1\n")
+        assert daemon.call_learned(name) == 1
+    daemon.remove("leaving")
+    assert daemon.node("lonely==1.0") is not None and daemon.call_learned("staying") == 1
+    daemon.remove("staying")
+    assert daemon.node("lonely==1.0") is None
+
+
 def test_removing_a_package_takes_its_zygotes_along(daemon: RunningDaemon, index: PackageIndex) -> None:
     index.add(wheel("passing", "1.0", {"passing.py": SLOW}))
     fresh(daemon, "passes", "passing", "import passing\ndef f(event): return 1\n")

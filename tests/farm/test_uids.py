@@ -7,8 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from sockd.farm.uids import CHILDREN, SANDBOX_UID, UidBlock
+from sockd.farm.uids import SANDBOX_UID, UidBlock
 from sockd.plain.errors import NoCapacity
+from sockd.plain.uids import CHILD_ZYGOTES, KEPT_FOR_ROOTS, MOST_ZYGOTES
 
 BASE = 0x10000000
 
@@ -28,7 +29,7 @@ class Tree(RuleBasedStateMachine):
         self.parents: dict[UidBlock, UidBlock | None] = {}
         self.uids: dict[UidBlock, set[int]] = {}
 
-    @initialize(target=blocks, count=st.sampled_from([1 << 30, 1 << 16, 1 << 13]))
+    @initialize(target=blocks, count=st.sampled_from([1 << 30, 1 << 16, 1 << 14]))
     def root(self, count: int) -> UidBlock:
         block = UidBlock.of_host(BASE, count)
         self.parents[block], self.uids[block] = None, set()
@@ -38,15 +39,16 @@ class Tree(RuleBasedStateMachine):
         """What must be added to a uid as the block's Zygote sees it, to be the host's."""
         return 0 if self.parents[block] is None else block.absolute - SANDBOX_UID
 
-    @rule(target=blocks, parent=blocks)
-    def spawn(self, parent: UidBlock) -> UidBlock:
+    @rule(target=blocks, parent=blocks, is_root=st.booleans())
+    def spawn(self, parent: UidBlock, is_root: bool) -> UidBlock:
         if parent not in self.parents:
             return multiple()  # type: ignore[return-value]
         children = [block for block, owner in self.parents.items() if owner is parent]
         try:
-            child = parent.take_child()
+            child = parent.take_child(is_root=is_root)
         except NoCapacity:
-            assert len(children) == CHILDREN or parent.count // 2 // CHILDREN < 64
+            is_small = (parent.count - parent.count // 4) // CHILD_ZYGOTES < 32
+            assert is_small or len(children) >= CHILD_ZYGOTES - (0 if is_root else KEPT_FOR_ROOTS)
             return multiple()  # type: ignore[return-value]
         assert child.first + self.zero(parent) == child.absolute
         self.parents[child], self.uids[child] = parent, set()
@@ -98,8 +100,8 @@ TestTree.settings = settings(max_examples=60, stateful_step_count=40, deadline=N
 
 
 def test_all_uids_of_a_block_can_be_had_and_no_more() -> None:
-    block = UidBlock.of_host(BASE, 1 << 13)
-    uids = [block.take_uid() for _ in range((1 << 12) - 1)]
+    block = UidBlock.of_host(BASE, 1 << 15)
+    uids = [block.take_uid() for _ in range((1 << 13) - 1)]
     assert len(set(uids)) == len(uids) and BASE not in uids
     with pytest.raises(NoCapacity):
         block.take_uid()
@@ -107,13 +109,13 @@ def test_all_uids_of_a_block_can_be_had_and_no_more() -> None:
     assert block.take_uid() == uids[5]
 
 
-def test_a_tree_has_at_least_four_levels_of_a_thousand_uids() -> None:
+def test_a_tree_has_three_levels_of_thousands_of_uids_and_one_of_hundreds() -> None:
     block = UidBlock.of_host(BASE, 1 << 30)
     for _ in range(2):
         block = block.take_child()
-        assert block.count >= 1 << 16
+        assert block.count // 4 >= 1 << 13
     block = block.take_child()
-    assert block.count >= 1 << 9
+    assert block.count >= 200
 
 
 def test_a_block_says_beforehand_what_it_has_left() -> None:
@@ -131,7 +133,23 @@ def test_a_block_says_beforehand_what_it_has_left() -> None:
     block.give_back_uid(uid)
     assert block.has_uid
     wide = UidBlock.of_host(BASE, 1 << 30)
-    children = [wide.take_child() for _ in range(CHILDREN)]
+    children = [wide.take_child() for _ in range(CHILD_ZYGOTES - KEPT_FOR_ROOTS)]
     assert not wide.has_child
     wide.give_back_child(children[0])
     assert wide.has_child
+
+
+def test_a_root_gets_a_block_when_other_children_have_theirs() -> None:
+    block = UidBlock.of_host(BASE, 1 << 30)
+    children = [block.take_child() for _ in range(CHILD_ZYGOTES - KEPT_FOR_ROOTS)]
+    assert len(children) >= MOST_ZYGOTES
+    with pytest.raises(NoCapacity, match="every block of uids"):
+        block.take_child()
+    roots = [block.take_child(is_root=True) for _ in range(KEPT_FOR_ROOTS)]
+    assert len({each.absolute for each in (*children, *roots)}) == CHILD_ZYGOTES
+    with pytest.raises(NoCapacity, match="every block of uids"):
+        block.take_child(is_root=True)
+    block.give_back_child(roots[0])
+    with pytest.raises(NoCapacity):
+        block.take_child()
+    assert block.take_child(is_root=True).absolute == roots[0].absolute

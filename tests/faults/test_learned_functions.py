@@ -99,7 +99,7 @@ def test_a_package_of_thousands_of_modules_is_learned(unhurried: PrivateWorker, 
 SMALL_BLOCKS = (
     sys.executable,
     "-c",
-    "import sys; from sockd.plain import uids as worker_uids; worker_uids.ROOT_UIDS = 1024; "
+    "import sys; from sockd.plain import uids as worker_uids; worker_uids.ROOT_UIDS = 704; "
     "from sockd.farm import uids; uids.LEAST = 2; from sockd.cli.main import main; sys.argv[0] = 'sockd'; main()",
     *COMMAND[3:],
 )

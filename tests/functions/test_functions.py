@@ -74,7 +74,9 @@ class House:
         code.recover()
         self.registry = Registry.open(state / "registry.sqlite", keep_versions=2)
         tree: Any = SimpleNamespace(expect=lambda lineage, at_once: None, release=lambda lineage: None)
-        learner: Any = SimpleNamespace(adopt=lambda view: None)
+        self.used: list[list[Any]] = []
+        """Of each removal the views that were left."""
+        learner: Any = SimpleNamespace(adopt=lambda view: None, end_unused=self.used.append)
         caches = Caches(self.handlers, tree, starts=None, learner=learner, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), self.registry, code, self.packages, caches)
 
@@ -316,6 +318,7 @@ async def test_a_removed_function_s_last_requests_are_waited_for(tmp_path: Path,
         assert version.record.digest in os.listdir(tmp_path / "code") and not removing.done()
         function.admission.leave()
         await removing
+        assert house.used == [[(await house.functions.get("next")).version.view]]
         assert version.record.digest not in os.listdir(tmp_path / "code")
 
 

@@ -78,6 +78,13 @@ def test_by_default_as_many_images_as_start_at_once_have_memory_for_startup_data
     assert images.startup_mb >= images.cold_starts * images.profile_mb
 
 
+@pytest.mark.parametrize("count", [0, 97])
+def test_more_zygotes_than_there_are_blocks_of_uids_for_are_refused(tmp_path: Path, count: int) -> None:
+    with pytest.raises(BadConfig, match=f"zygote.max_nodes = {count}: must be between 1 and 96"):
+        loaded(tmp_path / "sockd.toml", f"[zygote]\nmax_nodes = {count}\n")
+    assert loaded(tmp_path / "sockd.toml", "[zygote]\nmax_nodes = 96\n").zygote.max_nodes == 96
+
+
 @pytest.mark.parametrize("megabytes", [-1, 129])
 def test_a_bound_of_startup_data_that_cannot_be_kept_is_refused(tmp_path: Path, megabytes: int) -> None:
     with pytest.raises(BadConfig, match=f"images.profile_mb = {megabytes}: must be between 0 and 128"):

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from sockd.farm import uids
 from sockd.farm.control import ZygoteGone, ZygoteRefused
-from sockd.farm.uids import CHILDREN
+from sockd.farm.walled_networks import Wall
 from sockd.farm.zygote import Child
 from sockd.kernel import pidfds
 from sockd.kernel.mounts import owned
@@ -56,7 +57,7 @@ def test_zygotes_nest_three_deep_and_their_forks_have_all_that_was_imported(hous
 
 def test_too_deep_a_tree_is_refused_and_nothing_is_lost(house: House) -> None:
     zygotes = [house.root]
-    while zygotes[-1].uids.count // 2 // CHILDREN >= 64:
+    while zygotes[-1].may_spawn:
         zygotes.append(house.spawn(zygotes[-1]))
     with pytest.raises(NoCapacity, match="too deep"):
         house.spawn(zygotes[-1])
@@ -126,6 +127,29 @@ def test_a_block_of_uids_comes_back_when_its_last_sandbox_has_gone(house: House)
     running.destroy()
     house.settle()
     assert house.spawn().uids.absolute in (block.absolute, other.uids.absolute)
+
+
+def test_a_root_behind_a_wall_gets_a_block_of_uids_when_all_others_are_in_use(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uids, "CHILD_ZYGOTES", 3)
+    monkeypatch.setattr(uids, "KEPT_FOR_ROOTS", 1)
+    root = house.run(house.new_root())
+    try:
+        children = [house.spawn(root) for _ in range(2)]
+        assert not root.may_spawn
+        with pytest.raises(NoCapacity, match="every block of uids for child Zygotes is in use"):
+            house.spawn(root)
+        wall = Wall("none", house.networks, house.namespaces)
+        walled = house.run(root.spawn(limit_bytes=512 * MB, deadline_s=10, on_end=lambda zygote: None, wall=wall))
+        assert house.answer(HANDLER, 5, zygote=walled, network="none") == 5
+        house.call(walled.close)
+        house.call(children[0].close)
+        house.settle()
+        assert house.answer(HANDLER, 6, zygote=house.spawn(root)) == 6
+        house.settle()
+    finally:
+        house.call(root.close)
 
 
 def test_a_request_that_cannot_be_understood_is_refused_and_the_zygote_lives(house: House) -> None:

@@ -51,7 +51,7 @@ DEADLINE_S = 40.0
 """For what takes less than a second on an idle host."""
 MAX_ANSWER_BYTES = 1 * MB
 BASE_UID = 0x20000000
-ROOT_UIDS = 1 << 27
+ROOT_UIDS = 1 << 28
 """Three levels of Zygotes below the root, and all blocks of a house below the group ids of test runs (support/ledger)."""
 
 Source = str | Callable[..., Any]

@@ -45,6 +45,8 @@ MAX_WAITING = 1024
 MAX_SEEN = 512
 """Most versions of which it is known what their last new sandbox imported."""
 NO_ROOM = "there is no room for it: all Zygotes that there are save more (zygote.memory_mb, zygote.max_nodes)"
+NO_SAVING = "none would save enough at the rate of its cold starts"
+NO_UIDS = "its parent has no uids for another child: sandboxes of Zygotes that have ended still use them, too"
 POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
 
 _log = logging.getLogger(__name__)
@@ -238,6 +240,15 @@ class ImportLearner:
             self._tree.remove(node)
         self._forget_sharing()
 
+    def end_unused(self, views: Sequence[ImportView]) -> None:
+        """A function was removed: end the Zygotes that none of the versions that are left can be served by.
+
+        Args: views: of these; one whose top level is not recorded yet may be served by any Zygote of its packages."""
+        unused = [node for node in self._tree.nodes if node.imports and not any(may_use(node, view) for view in views)]
+        for node in reversed(unused):
+            _log.info("%s (%s) ends: no function imports this any more", node.id, node.words)
+            self._tree.remove(node)
+
     def why_unmade(self, view: ImportView) -> str:
         """Why there is no Zygote for a version whose top level is recorded, or no better one, in words."""
         if not self._config.enabled or view.top is None:
@@ -371,9 +382,7 @@ class ImportLearner:
             return None
         wanted, lineage = view.top.wanted, view.lineage
         serving = self._tree.nodes_of(lineage)
-        # What a parent saw is not asked for again with what its child has on sys.path: it must be fit to serve the function.
-        parents = (node for node in serving if node.zygote.may_spawn and not difference(node.shared, view))
-        depths = {node.id: node.depth for node in parents}
+        depths = {node.id: node.depth for node in self._parents(view) if node.zygote.may_spawn}
         nodes: list[selection.NodeView] = [*serving, *self._under_way_for(lineage)]
         costs, failed = self._import_costs(), frozenset(self.recordings.failed)
         if self._config.policy == "sock":
@@ -399,6 +408,11 @@ class ImportLearner:
             sharing=self._sharing,
         )
 
+    def _parents(self, view: ImportView) -> list[ZygoteNode]:
+        """The Zygotes that one for this version may be forked from, if they have uids for it. What a parent saw is not asked for
+        again with what its child has on sys.path: it must be fit to serve the function."""
+        return [node for node in self._tree.nodes_of(view.lineage) if not difference(node.shared, view)]
+
     def _why_no_plan(self, view: ImportView) -> str:
         """Why the policy wants no Zygote for a version: what has failed is left out, and the rest must be worth it."""
         wanted, costs = view.top.wanted if view.top is not None else frozenset[str](), self._import_costs()
@@ -406,8 +420,14 @@ class ImportLearner:
             return f"{name_of_import(import_)} fails in a Zygote: {self.recordings.failed[import_]}"
         spent_s, least_s = sum(costs[each].seconds for each in wanted & costs.keys()), self._limits.min_saving_s
         if spent_s < least_s:
-            return f"its imports take {spent_s * 1e3:.1f} ms, and a Zygote must save {least_s * 1e3:.0f} ms"
-        return "none would save enough at the rate of its cold starts, or none that exists may be its parent"
+            change = view.top.change if view.top is not None else ""
+            what = "the imports that may be shared" if change else "its imports"
+            least = f"{what} take {spent_s * 1e3:.1f} ms, and a Zygote must save {least_s * 1e3:.0f} ms"
+            return f"{least}: {change}" if change else least
+        parents = self._parents(view)
+        if not parents:
+            return "no Zygote that there is may be its parent"
+        return NO_SAVING if any(node.zygote.may_spawn for node in parents) else NO_UIDS
 
     def _import_costs(self) -> dict[str, selection.PackageCost]:
         if self._costs is None:
@@ -493,6 +513,13 @@ class ImportLearner:
         """The new imports, the shortest first: dependencies before what depends on them."""
         costs = self._import_costs()
         return sorted(plan.node.added, key=lambda each: (costs[each].seconds if each in costs else 0.0, each))
+
+
+def may_use(node: ZygoteNode, view: ImportView) -> bool:
+    """Whether a Zygote may have imported ahead for a version, as far as that is known."""
+    if node.lineage != view.lineage or view.zygote == "none":
+        return False
+    return node.packages <= view.closure if view.top is None else node.imports <= view.top.wanted
 
 
 def passed_deadline(error: Exception) -> bool:

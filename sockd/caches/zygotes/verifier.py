@@ -29,6 +29,7 @@ from sockd.caches.zygotes.recordings import Recordings
 from sockd.caches.zygotes.refusals import Refusal, Refusals
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.top_level import BadRecording, TopLevel, read_steps
+from sockd.caches.zygotes.turns import Turns
 from sockd.caches.zygotes.verification import (
     BadFingerprint,
     Difference,
@@ -66,6 +67,8 @@ PATIENT_TRIES = 5
 AGAIN_S = 2.0
 """How long work waits that found no memory; doubled each time, up to LONGEST_AGAIN_S."""
 LONGEST_AGAIN_S = 300.0
+SAVE_S = 10.0
+"""What was found to be alike for so long is lost with a daemon that is killed, and compared again by the next one."""
 MOST_OWN = 128
 """Versions of which the fingerprint of a start of their own is kept, for the next Zygote that may serve them."""
 
@@ -120,7 +123,7 @@ class Refused:
 
 
 class Verifier:
-    """`consider` each cold start when it is over; `unverified` is asked once for each node and version."""
+    """`know` what is recorded; `consider` each cold start when it is over; `unverified` is asked once per node and version."""
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class Verifier:
         save: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-        save: publishes the recordings, after the last verification that waits;
+        save: publishes the recordings, after the last verification that waits, and now and then before;
         recordings: has the pairs that were verified, also by an earlier daemon;
         on_recorded: called with each recording;
         on_refused: called with each pair that is refused, and whether it may have served until then."""
@@ -147,16 +150,17 @@ class Verifier:
         self._save = save
         self._refusals = Refusals()
         self._refused: dict[Key, Refused] = {}
-        self._waiting: OrderedDict[Key, Work] = OrderedDict()
+        self._waiting: Turns[Key, Work] = Turns()
         self._under_way: set[Key] = set()
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._postponed: set[Key] = set()
         """Of these the ones that found no memory or no Zygote; the others have failed."""
         self._unrecorded = Reasons()
         self._versions: WeakKeyDictionary[ImportView, tuple[Program, str]] = WeakKeyDictionary()
-        """Versions that had a cold start."""
+        """Versions that had a cold start, or whose top levels an earlier daemon has recorded."""
         self._own: OrderedDict[str, Fingerprint] = OrderedDict()
         """Of starts of versions' own, by `ImportView.program`."""
+        self._saved_s = time.monotonic()
         self._wake = asyncio.Event()
         self._starts = 0
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
@@ -218,6 +222,12 @@ class Verifier:
         ):
             self._add(Work(node, view, program, function))
 
+    def know(self, view: ImportView, program: Program, function: str) -> None:
+        """A version is there whose top level may be recorded: a Zygote that is made for it, or made again, is verified without a
+        cold start of it, as an earlier daemon may have ended before that was done."""
+        if self._tasks and view.zygote != "none" and view.top is not None:
+            self._versions[view] = program, function
+
     def _consider_larger(self, view: ImportView, program: Program, function: str) -> bool:
         for larger, reason in self._tree.passed_over(view):
             if isinstance(reason, Unverified) and self._refused_now(larger, view) is None:
@@ -269,9 +279,7 @@ class Verifier:
         if handle is not None:
             handle.cancel()
         if key not in self._waiting and key not in self._under_way and len(self._waiting) < MOST_WAITING:
-            self._waiting[key] = work
-            if work.node is None:
-                self._waiting.move_to_end(key, last=False)  # learners wait for it
+            self._waiting.add(key, work, is_recording=work.node is None)
             self._wake.set()
 
     def _postpone(self, work: Work, why: str) -> None:
@@ -297,7 +305,7 @@ class Verifier:
                 await self._let_learners_go_first()
                 if not self._waiting:
                     break  # another task has it
-                key, work = self._waiting.popitem(last=False)
+                key, work = self._waiting.take()
                 self._under_way.add(key)
                 try:
                     await self._do(work)
@@ -308,10 +316,10 @@ class Verifier:
             self._wake.clear()
 
     async def _let_learners_go_first(self) -> None:
-        """Recordings do not wait: learners need them."""
+        """Recordings do not wait: learners need them. While one waits, verifications take turns with recordings instead."""
         ends_s = time.monotonic() + LONGEST_LEARNING_S
         while self._is_learning() and time.monotonic() < ends_s:
-            if any(work.node is None for work in self._waiting.values()):
+            if self._waiting.has_recording:
                 return
             await self._until(time.monotonic() + LOOK_S)
 
@@ -390,7 +398,8 @@ class Verifier:
         if self._refused.pop(work.key, None) is not None:
             self._refusals.forgive("/".join(work.key))
         self._forget_verdict(node, work.view)
-        if not self._waiting:
+        if not self._waiting or time.monotonic() - self._saved_s >= SAVE_S:
+            self._saved_s = time.monotonic()
             self._save()
         _log.info(
             "%s is verified for %s: %.2f s, of which %.2f s CPU",

@@ -130,8 +130,20 @@ class ZygoteTree:
         wall = None if lineage.network == "host" else self._walls.get(lineage.network)
         if wall is None and lineage.network != "host":
             raise ZygoteGone(f'no function with network = "{lineage.network}" can be served')
+        if self._foreign.is_short_of_uids:
+            self._end_least_recently_used()
         limit_bytes = self._config.memory_mb << 20
         return await self._foreign.exec_root(lineage.interpreter, wall, self.zygote_ended, limit_bytes=limit_bytes)
+
+    def _end_least_recently_used(self) -> None:
+        """End the Zygotes of another interpreter, so that its block of uids comes back; its next start makes them again."""
+        foreign = [lineage for lineage in self._roots if lineage.interpreter != OWN]
+        if foreign:
+            used_s = {lineage: max(node.last_used_s for node in self.nodes_of(lineage)) for lineage in foreign}
+            lineage = min(foreign, key=lambda each: used_s[each])
+            _log.info("the Zygotes of %s end: other interpreters need their uids", in_words(lineage))
+            for node in reversed(self.nodes_of(lineage)):
+                self.remove(node)
 
     def _note_foreign(self, root: ZygoteNode, began_s: float) -> None:
         """What a root of another interpreter costs and saves, as the eviction policies see it."""
@@ -437,16 +449,16 @@ class ZygoteTree:
     async def spawn_apart(self, network: Network) -> Zygote:
         """A new child Zygote of a root of the worker's interpreter, which never is in the tree. Raises: as `spawn`."""
         await self._living_root(Lineage(network))
-        return await self._spawn(self.root_of(Lineage(network)))
+        return await self._spawn(self.root_of(Lineage(network)), is_apart=True)
 
     async def fork_from(self, zygote: Zygote, program: Program, reservation: Reservation) -> Sandbox:
         """A new child of a Zygote that is not in the tree; it owns the reservation, also when this fails. Raises: as `fork`."""
         return await Sandbox.fork(self._parts, zygote, program.limits, reservation, program)
 
-    async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None) -> Zygote:
+    async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None, *, is_apart: bool = False) -> Zygote:
         limit_bytes, deadline_s = self._config.memory_mb << 20, self._parts.spawn_deadline_s
         return await parent.zygote.spawn(
-            limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended, wall=wall
+            limit_bytes=limit_bytes, deadline_s=deadline_s, on_end=self.zygote_ended, wall=wall, is_apart=is_apart
         )
 
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:

@@ -33,7 +33,8 @@ def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
         return
     rows = []
     for package in packages:
-        rows.append((package["package"], f"{package['ms']:.1f} ms", str(len(package["modules"])), state(package)))
+        took = f"{package['ms']:.1f} ms" if package["ms"] else "-"
+        rows.append((package["package"], took, str(len(package["modules"])), state(package)))
         if modules:
             rows += [(f"  {module['module']}", f"{module['ms']:.1f} ms", "", "") for module in package["modules"]]
     print_table(("package", "import", "modules", "Zygote"), rows)
@@ -54,12 +55,15 @@ def words(shown: dict[str, Any]) -> list[str]:
     """The sums of the table."""
     spared = sum(package["ms"] for package in shown["packages"] if package["in_zygote"])
     paid = sum(package["ms"] for package in shown["packages"] if not package["in_zygote"])
-    lines = [
-        f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote",
-        shown["sharing"],
-    ]
+    was_measured = paid or spared  # not with zygote = "none", and not before the first cold start
+    lines = [f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote"] * bool(
+        was_measured
+    )
+    lines.append(shown["sharing"])
     for larger in shown["passed_over"]:
         lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")
+    if shown["sharing"].startswith("nothing is imported ahead"):
+        return lines
     if not shown["zygotes_allowed"]:
         lines.append("its zygote setting allows no Zygote with packages, so it imports all packages itself")
     elif movable := [p["package"] for p in shown["packages"] if p["ms"] and not p["in_zygote"] and not p["refused"]]:

@@ -305,8 +305,20 @@ async def test_why_a_version_has_no_zygote_is_told(tmp_path: Path, monkeypatch: 
     async with learner_of(tree, tmp_path, max_nodes=1) as learner:
         view = await recorded(learner, A)
         assert learner.why_unmade(view) == "its imports take 1.0 ms, and a Zygote must save 3 ms"
+        one, two = top_of(A, B).steps
+        top = TopLevel((one, msgspec.structs.replace(two, before="os.environ['X']")), frozenset({A, B}))
+        view = await recorded(learner, A, B, program="changing", top=top)
+        assert learner.why_unmade(view) == (
+            "the imports that may be shared take 1.0 ms, and a Zygote must save 3 ms: "
+            "the function's own code changes os.environ['X'] before it imports b"
+        )
         view = await recorded(learner, B, program="g")
         assert learner.why_unmade(view).startswith("there is no room for it")
+        for may_spawn, words in ((False, import_learner.NO_UIDS), (True, import_learner.NO_ROOM)):
+            tree.zygotes[0].may_spawn = may_spawn
+            learner.consider(view)
+            await settled(learner)
+            assert learner.why_unmade(view) == words
         learner.recordings.note_failed(import_id("b", B), "ImportError: no such library")
         view = await recorded(learner, B, program="h")
         assert learner.why_unmade(view) == "b fails in a Zygote: ImportError: no such library"
@@ -324,6 +336,18 @@ async def test_why_a_version_has_no_zygote_is_told(tmp_path: Path, monkeypatch: 
         await settled(learner)
         assert tree.nodes[1].refusal(view) == ""
         assert learner.why_unmade(view) == "it is considered after its next cold start"
+
+
+async def test_with_the_last_function_that_may_use_it_a_zygote_ends(tmp_path: Path) -> None:
+    tree = Tree()
+    async with learner_of(tree, tmp_path) as learner:
+        views = {key: await recorded(learner, key, program=key) for key in (A, B, C)}
+        fresh = view_of(C, program="new")
+        learner.end_unused([views[A], fresh])
+        assert tree.packages() == [set(), {A}, {C}], "what is not recorded yet may use what has its packages"
+        assert [zygote.closed for zygote in tree.zygotes] == [False, False, True, False]
+        learner.end_unused([dataclasses.replace(views[A], network="none"), dataclasses.replace(fresh, zygote="none")])
+        assert tree.packages() == [set()] and not tree.zygotes[0].closed
 
 
 async def test_switched_off_it_only_remembers(tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ async def test_why_a_version_is_not_recorded_is_told(monkeypatch: pytest.MonkeyP
         assert "zygote.enabled" in g.verifier.why_unrecorded(view)
 
 
-async def test_recordings_go_before_verifications_and_wait_for_no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recording_waits_for_no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers, "LOOK_S", 0.0)
     async with ground(monkeypatch, verifiers=1) as g:
         g.tree.is_learning = True
@@ -360,6 +360,25 @@ async def test_recordings_go_before_verifications_and_wait_for_no_learner(monkey
         g.tree.is_learning = False
         await g.settle()
         assert g.counted() == {"recorded": 1, "alike": 3}
+
+
+async def test_recordings_and_verifications_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while learners are busy, as they are with what was recorded."""
+    async with ground(monkeypatch, verifiers=1) as g:
+        g.tree.is_learning, g.tree.gate = True, asyncio.Event()
+        known = [view_of(name) for name in ("one", "two")]
+        fresh = [view_of(name, is_recorded=False) for name in ("three", "four", "five")]
+        for view in (*fresh, *known):
+            g.start(view)
+        g.tree.gate.set()
+        while len(g.recorded) < len(fresh):
+            await asyncio.sleep(0)
+        assert [asked["record"] for _, asked in g.tree.asked] == [True, False, False, True, False, False, True]
+        assert g.where() == ["root", "root", "of-a", "root", "root", "of-a", "root"]
+        assert [view for view, _ in g.recorded] == fresh, "the one that has waited longest first"
+        g.tree.is_learning = False
+        await g.settle()
+        assert g.counted() == {"recorded": 3, "alike": 5}
 
 
 # -- verifications
@@ -723,6 +742,38 @@ async def test_a_learner_that_does_not_end_holds_nothing_up_for_ever(monkeypatch
 
 
 # -- verdicts
+
+
+async def test_zygotes_that_are_made_again_are_verified_for_versions_without_a_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An earlier daemon was killed before it had compared them: nobody starts the versions."""
+    async with ground(monkeypatch) as g:
+        known, missing = view_of("known"), view_of("missing")
+        g.recordings.note_verified(pair_of(g.tree.node, known))
+        for view in (known, missing, view_of("new", is_recorded=False), view_of("none", zygote="none")):
+            g.verifier.know(view, PROGRAM, "f@1")
+        g.tree.nodes.remove(g.tree.node)
+        g.add(g.tree.node)
+        assert g.verifier.pending == 1 and g.verifier.has_work
+        await g.settle()
+        assert g.counted() == {"alike": 1} and g.where() == ["root", "of-a"]
+        assert g.tree.best(missing) is g.tree.best(known) is g.tree.node
+
+
+@pytest.mark.parametrize(("save_s", "saved"), [(0.0, [1, 2, 3]), (3600.0, [3])])
+async def test_verdicts_are_saved_while_others_wait(
+    monkeypatch: pytest.MonkeyPatch, save_s: float, saved: list[int]
+) -> None:
+    """A daemon that is killed loses what is not."""
+    monkeypatch.setattr(verifiers, "SAVE_S", save_s)
+    found: list[int] = []
+    async with ground(monkeypatch, verifiers=1) as g:
+        g.verifier._save = lambda: found.append(len(g.recordings.verified))
+        for name in ("one", "two", "three"):
+            g.start(view_of(name))
+        await g.settle()
+        assert found == saved
 
 
 async def test_verdicts_are_there_for_the_next_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

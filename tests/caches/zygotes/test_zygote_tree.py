@@ -263,6 +263,7 @@ class Farms:
     """Foreign farms whose roots are stand-ins, or errors."""
 
     on_retired: Any = None
+    is_short_of_uids = False
 
     def __init__(self) -> None:
         self.coming: list[Any] = []
@@ -334,4 +335,26 @@ async def test_a_root_whose_image_cannot_be_read_is_tried_once_by_each_start_and
         await tree.living_best(view)
     farms.coming = [Root(1, alive=True)]
     assert (await tree.living_best(view)).zygote.alive
+    tree.close()
+
+
+async def test_where_uids_are_short_a_new_root_ends_the_interpreter_that_was_used_longest_ago(roots: list[Any]) -> None:
+    farms = Farms()
+    tree, lineages = Tree(farms), [Lineage(interpreter=f"image:{name}") for name in "abc"]
+    await tree.open()
+    farms.coming = [Root(number, alive=True) for number in range(1, 5)]
+    made: list[Any] = []
+    for lineage in lineages[:2]:
+        tree.expect(lineage, at_once=False)
+        made.append(await tree.living_best(ImportView(frozenset(), interpreter=lineage.interpreter)))
+    below = learned(9, "a", made[0], lineage=lineages[0])
+    tree.add(below)
+    made[0].last_used_s, below.last_used_s, made[1].last_used_s = 1.0, 3.0, 2.0
+    farms.is_short_of_uids = True
+    tree.expect(lineages[2], at_once=False)
+    third = await tree.living_best(ImportView(frozenset(), interpreter=lineages[2].interpreter))
+    assert set(tree.nodes) == {tree.root, made[0], below, third} and not made[1].zygote.alive
+    third.last_used_s = 4.0
+    again = await tree.living_best(ImportView(frozenset(), interpreter=lineages[1].interpreter))
+    assert set(tree.nodes) == {tree.root, third, again} and tree.root.zygote.alive
     tree.close()

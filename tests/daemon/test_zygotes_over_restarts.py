@@ -1,0 +1,37 @@
+"""What a daemon does that follows one that was killed while it verified Zygotes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.daemon.running import RunningDaemon
+from tests.support.package_index import PackageIndex, wheel
+
+SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\nV = 1\n"
+
+
+def test_what_a_killed_daemon_had_not_verified_is_verified_without_a_start(tmp_path: Path, index: PackageIndex) -> None:
+    index.add(wheel("slow", "1.0", {"slow.py": SLOW}))
+    config = f'[packages]\nindex_url = "{index.url}"\n'
+    daemon = RunningDaemon.start(tmp_path / "state", config)
+    try:
+        daemon.deploy("f", {"f.py": "import slow\ndef f(event): return slow.V\n", "requirements.txt": "slow==1.0"})
+        assert daemon.call("f") == 1 and daemon.call_learned("f") == 1
+        daemon.kill()
+        daemon.end_reading()
+        learned = daemon.state / "learned.json"
+        content = json.loads(learned.read_text())
+        assert len(content["verified"]) == 1
+        learned.write_text(json.dumps({**content, "verified": []}))  # as if it had been killed a second earlier
+        again = RunningDaemon.start(daemon.state, config)
+        try:
+            again.wait_verified()
+            told = again.manage("GET", "/functions/f/imports").json
+            assert told["sharing"] == "a Zygote has imported ahead all that its top level imports", again.lines
+            assert told["passed_over"] == []
+            assert json.loads(learned.read_text())["verified"] == content["verified"]
+        finally:
+            again.close()
+    finally:
+        daemon.close()
