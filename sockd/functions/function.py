@@ -109,14 +109,20 @@ class Function:
         self.allowance.change(version.config)
         self._adopt(version)
         old, self.version = self.version, version
-        self.caches.handlers.drop(old.program)
-        self._let_go(old)
+        self._withdraw(old)
 
     def close(self) -> None:
         """Close this version after its current requests. The caller owns its allowance."""
         self._closed = True
-        self.caches.handlers.drop(self.version.program)
-        self._let_go(self.version)
+        self._withdraw(self.version)
+
+    def _withdraw(self, version: Version) -> None:
+        """Keep nothing for a version's next start."""
+        self.caches.handlers.drop(version.program)
+        self.caches.learner.forget_reason(version.view)
+        if self.caches.verifier is not None:
+            self.caches.verifier.forget_reason(version.view)
+        self._let_go(version)
 
     async def drain(self) -> None:
         """Wait until no request runs on it, after `close` or `switch`."""

@@ -80,7 +80,7 @@ class Counted:
 
     def count(self) -> Alive:
         mark = self.daemon.mark
-        self.daemon.signal(signal.SIGUSR2)
+        self.daemon.signal(signal.SIGUSR1)
         self.daemon.wait_line(WRITTEN, since=mark, deadline_s=60)
         counted: dict[str, Any] = json.loads(self._file.read_text())
         return Alive(**counted)

@@ -6,6 +6,7 @@ something besides that those packages look for, must answer as in a start of its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -409,7 +410,7 @@ def test_what_an_import_would_not_see_does_not_hinder_sharing(house: PrivateWork
     trace = house.json(f"/traces/{first.headers['x-amzn-requestid']}")
     assert trace["zygote"] == "root Zygote", "served before it was verified"
     assert house.call_learned(f"then-{name}") == same.expected
-    assert any(f"is verified for then-{name}@" in line for line in house.daemon.lines)
+    house.daemon.wait_line(rf"is verified for then-{re.escape(name)}@")
     assert house.json(f"/functions/then-{name}/imports")["passed_over"] == []
 
 

@@ -67,6 +67,9 @@ class Learning:
     def leave_out(self, view: ImportView, why: str) -> None:
         self.left_out.append(why)
 
+    def forget_reason(self, view: ImportView) -> None:
+        """Nothing is told of a version that is withdrawn."""
+
     def adopt(self, view: ImportView) -> None:
         self.adopted.append(view)
 

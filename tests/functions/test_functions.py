@@ -76,7 +76,9 @@ class House:
         tree: Any = SimpleNamespace(expect=lambda lineage, at_once: None, release=lambda lineage: None)
         self.used: list[list[Any]] = []
         """Of each removal the views that were left."""
-        learner: Any = SimpleNamespace(adopt=lambda view: None, end_unused=self.used.append)
+        learner: Any = SimpleNamespace(
+            adopt=lambda view: None, end_unused=self.used.append, forget_reason=lambda view: None
+        )
         caches = Caches(self.handlers, tree, starts=None, learner=learner, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), self.registry, code, self.packages, caches)
 

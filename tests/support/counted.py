@@ -1,6 +1,6 @@
 """A worker that counts what is alive in it: python -m tests.support.counted up ...
 
-On SIGUSR2 it collects all cycles and writes what it then holds to the file that SOCKD_COUNTED_FILE names, as JSON: objects by
+On SIGUSR1 it collects all cycles and writes what it then holds to the file that SOCKD_COUNTED_FILE names, as JSON: objects by
 type, bytes that malloc(3) has given out, and, unless SOCKD_COUNTED_LINES is 0, blocks and bytes by the line that has asked for
 them (tracemalloc, which makes it several times slower). A line on stderr says when.
 """
@@ -58,7 +58,7 @@ def main() -> None:
     from sockd.cli.main import main as sockd_main
 
     file = Path(os.environ["SOCKD_COUNTED_FILE"])
-    signal.signal(signal.SIGUSR2, lambda *_: count(file))
+    signal.signal(signal.SIGUSR1, lambda *_: count(file))
     if os.environ.get("SOCKD_COUNTED_LINES") != "0":
         tracemalloc.start()
     sockd_main()

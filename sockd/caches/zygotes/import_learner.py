@@ -249,6 +249,10 @@ class ImportLearner:
             _log.info("%s (%s) ends: no function imports this any more", node.id, node.words)
             self._tree.remove(node)
 
+    def forget_reason(self, view: ImportView) -> None:
+        """A version is no longer served: nobody asks why it has no Zygote."""
+        self._unmade.forget(view.program)
+
     def why_unmade(self, view: ImportView) -> str:
         """Why there is no Zygote for a version whose top level is recorded, or no better one, in words."""
         if not self._config.enabled or view.top is None:

@@ -191,6 +191,10 @@ class Verifier:
             return "its top level waits to be recorded"
         return self._unrecorded.find(view.program) or "its top level is recorded after its next cold start"
 
+    def forget_reason(self, view: ImportView) -> None:
+        """A version is no longer served: nobody asks why it is not recorded."""
+        self._unrecorded.forget(view.program)
+
     def leave_out(self, view: ImportView, why: str) -> None:
         """A sandbox of a version was started, and recording its top level is not worth it."""
         self._unrecorded.note(view.program, f"its top level is not recorded: {why}")
