@@ -12,7 +12,8 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -213,37 +214,39 @@ def cgroup_moves() -> Check:
 
 def socket_guards() -> Check:
     """Whether cgroup BPF can protect the worker's ports and count sockets."""
-    unified = Hierarchies.detect().unified
-    if unified is None:
-        return Check("socket guards", None, f"{UNGUARDED}: no cgroup hierarchy of version 2", GUARDS_FIX)
-    directory = os.path.join(unified, f"sockd-doctor-sockets-{os.getpid()}")
-    os.mkdir(directory)
     try:
-        PortGuard.attach(directory).close()
-        SocketCounts.attach(directory).close()
+        with group_for_programs() as directory:
+            PortGuard.attach(directory).close()
+            SocketCounts.attach(directory).close()
     except OSError as error:
         return Check("socket guards", None, f"{UNGUARDED}: {error}", GUARDS_FIX)
-    finally:
-        os.rmdir(directory)
     return Check("socket guards", True, "functions cannot bind the worker's ports; their sockets are counted")
 
 
 def packet_guard() -> Check:
     """Whether cgroup BPF can check each packet of functions on the host's network, and not only the addresses that they name."""
-    unified = Hierarchies.detect().unified
-    if unified is None:
-        return Check("packet guard", None, f"{UNCHECKED}: no cgroup hierarchy of version 2", PACKETS_FIX)
-    directory = os.path.join(unified, f"sockd-doctor-packets-{os.getpid()}")
-    os.mkdir(directory)
     try:
-        reason = deny_networks(directory, ())
+        with group_for_programs() as directory:
+            reason = deny_networks(directory, ())
     except OSError as error:
         reason = str(error)
-    finally:
-        os.rmdir(directory)
     if reason:
         return Check("packet guard", None, f"{UNCHECKED}: {reason}", PACKETS_FIX)
     return Check("packet guard", True, "each packet of functions on the host's network is checked for denied networks")
+
+
+@contextmanager
+def group_for_programs() -> Iterator[str]:
+    """A cgroup of version 2, to which eBPF programs can be attached, for the length of the block. Raises: OSError."""
+    unified = Hierarchies.detect().unified
+    if unified is None:
+        raise OSError("no cgroup hierarchy of version 2")
+    directory = os.path.join(unified, f"sockd-doctor-{os.getpid()}")
+    os.mkdir(directory)
+    try:
+        yield directory
+    finally:
+        os.rmdir(directory)
 
 
 # -- the rest of the host
