@@ -162,7 +162,7 @@ class Restoring:
 
 
 def why_unready(name: str, error: SockdError | OSError) -> SockdError:
-    """What a call of a function is told that could not be made live."""
+    """Return the error for calls of a function that the worker could not load."""
     if isinstance(error, OSError):
         return HostFailed(f"{name}: {error.strerror}")
     if isinstance(error, PackagesFailed) and not isinstance(error, PackagesMissing):

@@ -1,4 +1,7 @@
-"""Many calls at once: a bounded number of threads, results in order or as they come, a bar for who looks."""
+"""Many calls of one function at once, by a bounded number of threads, with a progress bar on a terminal.
+
+Results come in the order of the arguments or in that of their completion.
+"""
 
 from __future__ import annotations
 

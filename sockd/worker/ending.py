@@ -161,7 +161,7 @@ async def followed(ending: Ending, kept: Sequence[Named], endings: Endings) -> E
         return Ended(ending.status, kept, is_fallback=successor is not None)
     close_all(kept)
     for number in STOP:
-        # All is taken down. Whoever asks once more, while the loop and the interpreter end, makes no failure of it.
+        # Everything is closed. A further signal while the interpreter exits would turn a clean end into a failure.
         signal.signal(number, signal.SIG_IGN)
     return Ended(ending.status)
 

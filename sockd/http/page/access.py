@@ -144,7 +144,7 @@ class PageAccess:
             raise PageForbidden("the worker was restarted: reload this page")
 
     async def may_change(self, request: Request) -> bool:
-        """Whether who asks, who may have the page, may make changes."""
+        """Return whether the client of a request, who may read the page, may also make changes."""
         if self._keys is not None:
             return self._keys_deploy
         uid = uid_of(request)
