@@ -11,11 +11,13 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from sockd.confined.confined_process import ConfinedProcess, Ground
+from sockd.confined.kept_process import KeptProcess
 from sockd.confined.software import Places, software
 from sockd.networks import dns
 from sockd.networks.policy import Policy
@@ -32,7 +34,6 @@ QUERIES_BUFFER_BYTES = 4 << 20
 """For queries that wait, as the kernel counts them: 768 bytes or more for each. Its default has room for 277."""
 REPLIES_BUFFER_BYTES = 1 << 20
 """For replies on the wire that wait: one for each query that may be under way (`query_shares.MOST_QUERIES`)."""
-RESTART_S = 1.0
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 """socket(7), asm-generic/socket.h: sizes beyond net.core.wmem_max and rmem_max."""
 _log = logging.getLogger(__name__)
@@ -61,28 +62,18 @@ class Resolver:
         self._policy_of = policy_of
         self._never = never
         self._loop = asyncio.get_running_loop()
-        self._closing = asyncio.Event()
-        self._running = self._loop.create_task(self._run())
         self._opening: set[asyncio.Task[None]] = set()
         self.answered = 0
         """Names that were opened."""
+        self._kept = KeptProcess("the resolver of private networks", self._running)
 
     async def aclose(self) -> None:
         """End the process."""
-        self._closing.set()
-        await asyncio.wait([self._running])
+        await self._kept.aclose()
         self._queries.close()
 
-    async def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                await self._run_once()
-            except OSError as error:
-                _log.error("the resolver of private networks does not start: %s", error)
-            if not self._closing.is_set():
-                await _first_of(self._closing.wait(), RESTART_S)
-
-    async def _run_once(self) -> None:
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[ConfinedProcess]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         with ours:
             _enlarge(ours, socket.SO_SNDBUF, _SO_SNDBUFFORCE, REPLIES_BUFFER_BYTES)
@@ -100,18 +91,11 @@ class Resolver:
                 )
             self._loop.add_reader(ours, self._asked, ours)
             try:
-                ended = self._loop.create_task(process.wait())
-                closing = self._loop.create_task(self._closing.wait())
-                await asyncio.wait([ended, closing], return_when=asyncio.FIRST_COMPLETED)
-                if not self._closing.is_set():
-                    _log.error("the resolver of private networks ended (%s), and is started again", await ended)
-                closing.cancel()
+                yield process
             finally:
                 self._loop.remove_reader(ours)
                 if self._opening:
                     await asyncio.wait(self._opening)
-                await process.close()
-                await ended
 
     def _asked(self, wire: socket.socket) -> None:
         try:
@@ -182,11 +166,3 @@ def _enlarge(sock: socket.socket, option: int, force: int, size_bytes: int) -> N
             sock.setsockopt(socket.SOL_SOCKET, force, size_bytes // 2)  # the kernel doubles it
         except PermissionError:
             sock.setsockopt(socket.SOL_SOCKET, option, size_bytes // 2)
-
-
-async def _first_of(waiting: Any, deadline_s: float) -> None:
-    try:
-        async with asyncio.timeout(deadline_s):
-            await waiting
-    except TimeoutError:
-        return
