@@ -8,11 +8,12 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sockd.confined.confined_process import Ground
-from sockd.networks import dns, resolver
+from sockd.confined.confined_process import ConfinedProcess, Ground
+from sockd.networks import dns, host_proxy, resolver
 from sockd.networks.endpoint import Endpoint
 from sockd.networks.host_proxy_process import MOST_OF_ONE_SOURCE
 from sockd.networks.networks import Networks, Proxying, Resolving
@@ -39,6 +40,24 @@ WAIT_S = 20.0
 async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     async with ground_at(tmp_path / "ground", resolver.places()) as ground:
         yield ground
+
+
+Started = asyncio.Queue[tuple[str, ConfinedProcess]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Each confined process that is started, with the name of its module."""
+    queue: Started = asyncio.Queue()
+    start = ConfinedProcess.start
+
+    async def noted(ground: Ground, *arguments: str, **options: Any) -> ConfinedProcess:
+        process = await start(ground, *arguments, **options)
+        queue.put_nowait((arguments[1], process))
+        return process
+
+    monkeypatch.setattr(ConfinedProcess, "start", noted)
+    return queue
 
 
 @pytest.fixture
@@ -116,6 +135,25 @@ async def test_a_port_where_nobody_listens_is_a_reset(world: Lab, networks: Netw
         ours = connected(world, one, CLOSED)
         with pytest.raises(ConnectionResetError):
             await asyncio.to_thread(ours.recv, 1)
+
+
+async def test_processes_that_end_are_started_again(
+    started: Started, world: Lab, networks: Networks, database: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await endpoint(networks, [f"host:{DATABASE}"])
+    with contextlib.closing(one), Nameserver(NAMESERVER, {}):
+        async with asyncio.timeout(WAIT_S):
+            first = dict([await started.get(), await started.get()])
+            assert set(first) == {resolver.MODULE, host_proxy.MODULE}
+            for process in first.values():
+                process.launcher.kill()
+            again = dict([await started.get(), await started.get()])
+        assert set(again) == set(first) and all(again[name] is not first[name] for name in first)
+        assert caplog.text.count("is started again") == 2
+        assert (await ask(world, one, dns.HOST_NAME)).addresses == [IPv4Address(GATEWAY)]
+        connected(world, one)
+        theirs, _ = await asyncio.to_thread(database.accept)
+        theirs.close()
 
 
 async def test_a_greedy_sandbox_leaves_connections_to_others(
