@@ -111,9 +111,8 @@ class Heap:
         ways |= {FunctionType: self._function, GeneratorType: generator, bytearray: contents}
         ways |= dict.fromkeys(ITERATORS, place)
         if "abc" in sys.modules:
-            ways[type(vars(sys.modules["abc"].ABC)["_abc_impl"])] = (
-                None  # caches; `interpreter.registered` counts registrations
-            )
+            # Caches of isinstance; `State` has the number of registrations.
+            ways[type(vars(sys.modules["abc"].ABC)["_abc_impl"])] = None
         for module, name, way in OF_MODULES:
             kind: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
             if is_a(kind, type):
