@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -25,19 +26,21 @@ from typing import Any
 from sockd.caches.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
+from sockd.confined.confined_process import ConfinedProcess, Ground
 from sockd.farm import uids, zygote
 from sockd.http import front, sandbox_front
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
 from sockd.http.wire import body
-from sockd.images import base
-from sockd.kernel import allocator, mounts, pidfds, procfs, readiness, syscalls
+from sockd.images import base, writable_root
+from sockd.kernel import allocator, mounts, pidfds, procfs, readiness, syscalls, task_shares
 from sockd.kernel.bpf import assembler, packet_guard
 from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
 from sockd.kernel.seccomp.syscall_table import NUMBERS
+from sockd.networks import resolver
 from sockd.registry import sqlite_store
 from sockd.sandbox import channel, deadline, process
 from sockd_zygote import protocol
@@ -192,9 +195,27 @@ def capabilities() -> None:
 
 
 @breaks("writable-root")
-def writable_root() -> None:
+def unsealed_root() -> None:
     """The base, and so each sandbox's root, is not sealed."""
     mounts.seal = mounts.replace_by_sealed = lambda target: None
+
+
+@breaks("shared-changes")
+def shared_changes() -> None:
+    """The changes of all sandboxes to files of their images lie in one place."""
+    original = writable_root.overlay
+    place: list[int] = []
+
+    def overlay(lower: int, changes: int, uid: int) -> int:
+        if place:
+            os.mkdir(base.TMP, dir_fd=changes)  # /tmp stays the sandbox's own
+            return mounts.new_overlay(lower, *place)
+        root = original(lower, changes, uid)
+        names = (writable_root.UPPER, writable_root.WORK)
+        place.extend(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=changes) for name in names)
+        return root
+
+    writable_root.overlay = overlay
 
 
 @breaks("host-proc")
@@ -242,6 +263,12 @@ def cgroup_files() -> None:
 def no_pids_limit() -> None:
     """A sandbox may have as many processes as the machine."""
     leaf.Cgroup.set_pids = lambda self, tasks: None  # type: ignore[method-assign]
+
+
+@breaks("no-task-shares")
+def no_task_shares() -> None:
+    """The sandboxes of one function may have all processes and threads of the worker."""
+    task_shares.TaskShare.take = lambda self, wanted: task_shares.TaskGrant(self, wanted)  # type: ignore[method-assign]
 
 
 @breaks("no-memory-limit")
@@ -319,6 +346,28 @@ def without_modules_loaded() -> None:
 def plans_by_subset() -> None:
     """A plan for a Zygote is whatever two functions have in common."""
     sharing.Sharing.closed = lambda self, wanted, ours, theirs: wanted & ours & theirs  # type: ignore[method-assign]
+
+
+# -- group N
+
+
+@breaks("separate-queries")
+def separate_queries() -> None:
+    """Each function that waits for a name has the nameserver asked."""
+    code = f"""
+import asyncio
+from {resolver.MODULE} import ResolverProcess, main
+ResolverProcess._ask_nameservers = lambda self, name, kind: self._nameservers.ask(name, kind)
+asyncio.run(main())
+"""
+    start = ConfinedProcess.start
+
+    async def start_broken(ground: Ground, *arguments: str, **given: Any) -> ConfinedProcess:
+        if arguments[:2] == ("-m", resolver.MODULE):
+            arguments = ("-c", code, *arguments[2:])
+        return await start(ground, *arguments, **given)
+
+    ConfinedProcess.start = start_broken  # type: ignore[method-assign, assignment]
 
 
 # -- groups E, F
