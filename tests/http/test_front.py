@@ -13,7 +13,7 @@ from sockd.http.front import Front, FrontExchange
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp
 from sockd.plain.config import HttpConfig
-from sockd.worker.daemon import open_without_key
+from sockd.worker.doors import open_without_key
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw
 

@@ -367,7 +367,7 @@ asyncio.run(main())
             arguments = ("-c", code, *arguments[2:])
         return await start(ground, *arguments, **given)
 
-    ConfinedProcess.start = start_broken  # type: ignore[method-assign, assignment]
+    ConfinedProcess.start = start_broken  # type: ignore[method-assign]
 
 
 # -- groups E, F
