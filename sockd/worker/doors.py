@@ -5,6 +5,7 @@ Owns nothing: each server is closed by the stack that it is given.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -44,13 +45,14 @@ from sockd.plain.config import Config, HttpConfig
 from sockd.worker.daemon import Daemon
 from sockd.worker.state_dir import StateDir
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Guards:
     """Who is let in, as far as the configuration says."""
 
     access: Access
-    page: PageAccess | None
     managers: Managers
 
     @classmethod
@@ -58,7 +60,7 @@ class Guards:
         """Return what a configuration says, before anything is built. Raises: BadConfig: it would open too much."""
         if config.management.listen:
             check_listen(config.management)
-        return cls(Access.of(config.lambda_api, config.http), PageAccess.of(config), Managers.of(config.management))
+        return cls(Access.of(config.lambda_api, config.http), Managers.of(config.management))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +143,17 @@ class Doors:
 
     def _page(self) -> Page | None:
         """The page for people."""
-        if self._guards.page is None:
+        access = PageAccess.of(self._config, self._keys)
+        if access is None:
             return None
+        if access.keys is not None and not access.keys.are_there:
+            _log.warning("the page asks for a key, and there is none: sockd keys add NAME --may read")
         daemon, config = self._daemon, self._config
         later = daemon.later
         sources = WorkerSources(
             daemon.versions, daemon.urls, later.events, later.schedules, config, worker_url=lambda: daemon.url
         )
-        return Page(daemon, sources, self._guards.page, self._callers, viewers=config.page.viewers)
+        return Page(daemon, sources, access, self._callers, viewers=config.page.viewers)
 
     def _public(self) -> HttpServer:
         return self._for_functions(self._front, self._inherited.tcp(HTTP, self._config.http.listen))

@@ -12,7 +12,8 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize(
-    ("broken", "red", "green"), [("no-task-shares", "D13", "K25"), ("shared-changes", "K25", "D13")]
+    ("broken", "red", "green"),
+    [("no-task-shares", "D13", "K25"), ("shared-changes", "K25", "K26"), ("passed-on-keys", "K26", "K25")],
 )
 def test_without_a_protection_its_case_fails_and_the_other_does_not(
     broken: str, red: str, green: str, tmp_path: Path

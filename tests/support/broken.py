@@ -29,6 +29,7 @@ from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
 from sockd.confined.confined_process import ConfinedProcess, Ground
 from sockd.farm import uids, zygote
 from sockd.http import front, sandbox_front
+from sockd.http.access import basic_keys
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
@@ -397,6 +398,12 @@ def late_deadlines() -> None:
 
 
 # -- group K
+
+
+@breaks("passed-on-keys")
+def passed_on_keys() -> None:
+    """A function gets the key that a browser knows for the page."""
+    basic_keys.BasicKeys.withhold = lambda self, head: None  # type: ignore[method-assign]
 
 
 @breaks("borrowed-pidfd")

@@ -34,6 +34,7 @@ FOLDERS = (
     *("tests/abuse", "tests/agent_keeper", "tests/faults", "tests/networks", "tests/spec"),
     "tests/daemon/test_image_failures.py",
     "tests/daemon/test_lost_images.py",
+    "tests/daemon/test_page_keys.py",
     "tests/daemon/test_task_limits.py",
     "tests/daemon/test_writable_roots.py",
 )
