@@ -9,7 +9,6 @@ import pytest
 from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
 from sockd.sandbox.memory_budget import MemoryBudget
-from tests.support.broken import BREAKS
 from tests.support.cases import happened
 from tests.support.network_lab import Lab, lab
 
@@ -27,13 +26,6 @@ def world() -> Iterator[Lab]:
 @pytest.fixture
 def budget() -> MemoryBudget:
     return MemoryBudget(1 << 30)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def protections(request: pytest.FixtureRequest) -> None:
-    """Takes one away, which is for a run of its own (`tests/support/can_fail.py`)."""
-    if broken := request.config.getoption("broken", default=""):
-        BREAKS[broken]()
 
 
 @pytest.fixture

@@ -23,13 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sockd.caches.packages import built_names
 from sockd.caches.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
 from sockd.confined.confined_process import ConfinedProcess, Ground
 from sockd.farm import uids, zygote
 from sockd.http import front, sandbox_front
-from sockd.http.access import basic_keys
+from sockd.http.access import basic_keys, keys
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
@@ -42,21 +43,27 @@ from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
 from sockd.kernel.seccomp.syscall_table import NUMBERS
 from sockd.networks import resolver
+from sockd.observe import log_segments
+from sockd.oci import destinations, image
 from sockd.registry import sqlite_store
 from sockd.sandbox import channel, deadline, process
 from sockd_zygote import protocol
 
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
+IN_TESTS: set[str] = set()
+"""Those that the process of the tests lacks as well: their cases start no worker."""
 
 Break = Callable[[], None]
 
 
-def breaks(name: str) -> Callable[[Break], Break]:
+def breaks(name: str, *, in_tests: bool = False) -> Callable[[Break], Break]:
     """Register a function that takes the protection `name` away."""
 
     def register(function: Break) -> Break:
         BREAKS[name] = function
+        if in_tests:
+            IN_TESTS.add(name)
         return function
 
     return register
@@ -352,7 +359,7 @@ def plans_by_subset() -> None:
 # -- group N
 
 
-@breaks("separate-queries")
+@breaks("separate-queries", in_tests=True)
 def separate_queries() -> None:
     """Each function that waits for a name has the nameserver asked."""
     code = f"""
@@ -398,6 +405,42 @@ def late_deadlines() -> None:
 
 
 # -- group K
+
+
+@breaks("keys-reach-all")
+def keys_reach_all() -> None:
+    """A key may invoke every function."""
+    check = keys.Key.check
+
+    def check_others(self: keys.Key, right: keys.Right, function: str | None) -> None:
+        if right != "invoke":
+            check(self, right, function)
+
+    keys.Key.check = check_others  # type: ignore[method-assign]
+
+
+@breaks("any-address", in_tests=True)
+def any_address() -> None:
+    """A registry may have an import connect to any address."""
+    destinations.Destinations.refusal = lambda *_: ""  # type: ignore[method-assign]
+
+
+@breaks("one-log", in_tests=True)
+def one_log() -> None:
+    """No function has a share of the kept logs: the oldest records go first, whoever printed them."""
+    log_segments.fair_share = lambda sizes, limit: 0 if sum(sizes) > limit else limit
+
+
+@breaks("any-configuration", in_tests=True)
+def any_configuration() -> None:
+    """The configuration of an image may have any size."""
+    image.ImageConfig.excess = lambda self: ""  # type: ignore[method-assign]
+
+
+@breaks("any-modules", in_tests=True)
+def any_modules() -> None:
+    """A package that was built may hold modules of others."""
+    built_names.module_of_another = lambda closure, provided: ""
 
 
 @breaks("passed-on-keys")
@@ -473,7 +516,7 @@ def nothing_undone() -> None:
 # -- group H
 
 
-@breaks("no-host-check")
+@breaks("no-host-check", in_tests=True)
 def no_host_check() -> None:
     """Whatever name a request uses for this host is right."""
     HostCheck.allows = lambda self, header: True  # type: ignore[method-assign]
