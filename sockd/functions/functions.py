@@ -505,7 +505,9 @@ class Functions:
         version, name = self._version(record), record.name
         is_known = name in self.names()
         try:
-            await held.enter_async_context(deploy_check.started_once(version, self._caches, is_known=is_known))
+            check = deploy_check.started_once(version, self._caches, is_known=is_known)
+            if advice := await held.enter_async_context(check):
+                progress(Note(advice))
         except VersionFailed as error:
             if is_known:
                 before = self.failed_deploys.get(name)
