@@ -339,6 +339,8 @@ async def _networks(
     networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving, proxying, is_short)
     stack.push_async_callback(networks.aclose)
     networks.configured.check_defaults(config.function.egress)
+    if config.network.private and (why := networks.why_not()):
+        _log.info('functions with network = "private" are refused: %s', why)
     return networks
 
 
