@@ -37,7 +37,10 @@ NEEDED = {
         *("package_path", "web_server", "wsgi"),
     ],
     "messages": "log_layout rare_answers".split(),
-    "own_functions": "building checks fingerprint heap interpreter own_variables registrations state top_level trial".split(),
+    "own_functions": [
+        *("building", "change_names", "checks", "fingerprint", "heap", "interpreter", "own_variables", "registrations"),
+        *("state", "top_level", "trial"),
+    ],
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names

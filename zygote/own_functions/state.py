@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-MOST_TOLD = 3
 CACHES = frozenset(
     {
         *("re._cache", "re._cache2", "encodings._cache", "linecache.cache", "sys.path_importer_cache", "sys.modules"),
@@ -134,13 +133,6 @@ def changed_setting(name: str, before: object, after: object) -> str:
     keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     first = "root" if name == "loggers" and "root" in keys else min(keys)
     return f"{name}[{first!r}]"
-
-
-def in_words(changes: list[str]) -> str:
-    """Return the first changes; empty if there are none."""
-    names = sorted(set(changes))
-    told = ", ".join(names[:MOST_TOLD])
-    return f"{told} and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else told
 
 
 def are_same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

@@ -14,9 +14,10 @@ import sys
 import time
 
 from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
+from sockd_zygote.own_functions.change_names import in_words
 from sockd_zygote.own_functions.own_variables import OwnVariables
 from sockd_zygote.own_functions.registrations import Registrations
-from sockd_zygote.own_functions.state import VARIABLES, State, in_words
+from sockd_zygote.own_functions.state import VARIABLES, State
 
 _bootstrap = sys.modules["_frozen_importlib"]
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name

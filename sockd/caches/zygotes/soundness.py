@@ -127,7 +127,9 @@ def _whole_imports(shared: Preimported, view: ImportView) -> str:
         return ""
     nothing, packages = frozenset[str](), view.top.of_packages
     parts = {name for name, group in shared.groups if group & packages != view.top.whole.get(name, nothing)}
-    return _first("the function's code does not import {} by itself", parts)
+    return _first("the function imports {} only within another import", parts - view.top.whole.keys()) or _first(
+        "another import of the function loads a part of {} first", parts
+    )
 
 
 def _order_of_imports(shared: Preimported, view: ImportView) -> str:
