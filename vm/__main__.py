@@ -12,7 +12,7 @@ from vm.debian import Debian, VmError, mirror, require
 from vm.emulators import EMULATORS, Files
 from vm.job import Checkout, write_job
 from vm.kernels import NEWEST, UML, WAYS, Kernels
-from vm.machine import Bounds, preparing, raise_at_signals, run_directory, run_machine
+from vm.machine import Bounds, preparing, raise_at_signals, run_directory, run_in_short_slices, run_machine
 from vm.root import Root
 
 TOP = Path(__file__).parent.parent
@@ -35,7 +35,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--list", action="store_true", help="show the kernels that Debian has, and end")
     parser.add_argument("--prepare", action="store_true", help="only fetch and make what is kept in the cache")
-    parser.add_argument("--update", action="store_true", help="first fetch Debian's lists of packages anew")
+    parser.add_argument(
+        "--update", action="store_true", help="first fetch Debian's lists of packages anew, and drop older kernels"
+    )
     parser.add_argument(
         "--way", choices=WAYS, default=UML, help="uml: quick (the default); qemu: thorough, 10 to 30 times slower"
     )
@@ -63,9 +65,10 @@ def main(arguments: list[str]) -> int:
     raise_at_signals()
     try:
         debian = Debian(given.cache / "apt", given.mirror or mirror())
+        kernels = Kernels(given.cache / "kernels", debian)
         if given.update:
             debian.update()
-        kernels = Kernels(given.cache / "kernels", debian)
+            kernels.forget_older()
         if given.list:
             show(kernels)
             return 0
@@ -96,6 +99,7 @@ def boot(given: argparse.Namespace, kernels: Kernels) -> int:
         root = Root(given.cache, kernels.debian).image(checkout)
     if given.prepare:
         return 0
+    run_in_short_slices()
     with run_directory(given.cache) as directory:
         files = Files(directory, kernel, root, directory / "job.tar")
         write_job(files.job, checkout, given.command)

@@ -70,8 +70,18 @@ class Kernels:
                 found[series] = [name, name.replace("-binary-", "-modules-")]
         return dict(sorted(found.items(), key=lambda item: numbers(item[0])))
 
+    def forget_older(self) -> None:
+        """Remove the kernels of which Debian has a newer package."""
+        for way in WAYS:
+            for series, packages in self.available(way).items():
+                place = self.place(series, way)
+                if place.exists() and (place / "packages").read_text().split() != packages:
+                    shutil.rmtree(place)
+
     def choose(self, series: str, way: str) -> str:
         """The series that was asked for, which may be `newest`. Raises: VmError: there is no such kernel."""
+        if self.place(series, way).exists():
+            return series
         found = list(self.available(way))
         if series == NEWEST and found:
             return found[-1]
@@ -86,9 +96,10 @@ class Kernels:
         return self.directory / f"{way}-{series}"
 
     def kernel(self, series: str, way: str) -> Kernel:
-        """The files of a kernel; fetched if the cache does not have them, or those of an older package. Raises: VmError."""
-        directory, packages = self.place(series, way), self.available(way)[series]
-        if not _is_of(directory, packages):
+        """The files of a kernel; fetched if the cache does not have them. Raises: VmError."""
+        directory = self.place(series, way)
+        if not directory.exists():
+            packages = self.available(way)[series]
             print(f"vm: fetching {', '.join(packages)}", flush=True)
             require({"depmod": "kmod", "mke2fs": "e2fsprogs", "cpio": "cpio", "zstd": "zstd", "dpkg-deb": "dpkg"})
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -98,7 +109,6 @@ class Kernels:
                 self.debian.unpack(packages, tree)
                 (self._fill_uml if way == UML else self._fill_qemu)(tree, made)
                 (made / "packages").write_text(" ".join(packages))
-                shutil.rmtree(directory, ignore_errors=True)
                 made.rename(directory)
         return Kernel(directory)
 
@@ -142,10 +152,6 @@ class Kernels:
             ["cpio", "--null", "-o", "-H", "newc", "--quiet"], cwd=init, input=names, capture_output=True, check=True
         )
         initrd.write_bytes(gzip.compress(packed.stdout, 1))
-
-
-def _is_of(directory: Path, packages: list[str]) -> bool:
-    return directory.exists() and (directory / "packages").read_text().split() == packages
 
 
 def _unpacked(module: Path) -> bytes:

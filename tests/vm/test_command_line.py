@@ -102,6 +102,15 @@ def test_a_kernel_that_debian_does_not_have_is_refused(kernels: Kernels) -> None
         kernels.choose("5.10", UML)
 
 
+def test_a_kernel_is_kept_until_an_update_knows_a_newer_one(kernels: Kernels) -> None:
+    for series, package in (("6.1", "user-mode-linux=6.1um4+b13"), ("6.12", "user-mode-linux=6.12um1+b1")):
+        kernels.place(series, UML).mkdir(parents=True)
+        (kernels.place(series, UML) / "packages").write_text(package)
+    assert kernels.kernel("6.12", UML).directory == kernels.place("6.12", UML)
+    kernels.forget_older()
+    assert kernels.place("6.1", UML).exists() and not kernels.place("6.12", UML).exists()
+
+
 def test_numbers_of_packages_are_compared_as_numbers() -> None:
     assert numbers("6.1.0-156-amd64") > numbers("6.1.0-56-amd64") and series_of("6.12.118+deb13-amd64") == "6.12"
 
