@@ -9,10 +9,10 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page doors isolation network startup_breakdown restart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults docs site images dist lint format bench clean
+.PHONY: help setup demo test test-kernels faults docs site images dist lint format bench clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/'
 
 setup: $(STAMP) ## make .venv with sockd, its tests and its demo
 
@@ -32,6 +32,9 @@ demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it
 
 test: $(STAMP) ## all tests (root; without, those that need it are skipped)
 	scripts/test $(BIN)/python $(ARGS)
+
+test-kernels: ## demo, attacks and some tests on stock kernels, emulated (root; hours); ARGS="--only demo"
+	PYTHONUNBUFFERED=1 $(PYTHON) -m vm.suite $(ARGS)
 
 faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS="--all" for the long cases, too
 	$(BIN)/sockd selftest $(ARGS)
