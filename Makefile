@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page doors isolation network startup_breakdown restart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults docs site images dist lint format bench clean
+.PHONY: help setup demo test faults docs owners site images dist lint format bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
@@ -38,6 +38,9 @@ faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS
 
 docs: $(STAMP) ## write docs/reference from the code
 	$(BIN)/python -m docs.reference
+
+owners: $(STAMP) ## list which module owns which resource
+	$(BIN)/python -m docs.owners
 
 site: $(STAMP) ## build the documentation as a web site, in site/
 	$(BIN)/python -m docs.site site
