@@ -123,7 +123,7 @@ class Functions:
         """Functions of an earlier daemon that cannot run yet, as something of them is missing."""
         self._unready = self.restoring.unready
         if self._images is not None:
-            self._images.on_added = self.restoring.imported
+            self._images.added.append(self.restoring.imported)
         self.published = Published(
             registry,
             self.restoring.files,

@@ -40,6 +40,7 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import BodyExchange, Exchange, answer_of
 from sockd.http.wire.head import Head, length_of
+from sockd.http.wire.states import DROP_BODY
 from sockd.http.wire.streamed import StreamedAnswer
 from sockd.plain import trace_context
 from sockd.plain.config import HttpConfig
@@ -258,14 +259,15 @@ class FrontExchange(BodyExchange):
             self._target = front.route(head, called)
             self._has_key = front.check_caller(self._target, connection, head)
             self._hides_errors = front.hides_errors(self._target, connection, head)
-            self.ready = self.ignores_body = not isinstance(self._target, Called)
+            if not isinstance(self._target, Called):
+                self.payload = DROP_BODY[self.payload]
         except SockdError as error:
             self.refuse(error)
 
     def refuse(self, error: SockdError) -> None:
         self.body = b""
         self._target = error
-        self.ready = self.ignores_body = True
+        self.payload = DROP_BODY[self.payload]
 
     def start(self) -> None:
         """Without a task where a live function is just to be run, with a body that came in one piece."""

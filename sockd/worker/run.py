@@ -46,7 +46,7 @@ async def serve(config: Config, inherited: Inherited | None = None, predecessor:
         worker = await Worker.build(config, state, stack, lambda: endings.stop(1))
         observations = Observations.open(config, state.path / "logs", worker.live_output, state.path / HISTORY)
         stack.push_async_callback(observations.aclose)
-        worker.functions.failed_inits.note = observations.note_failed_init
+        worker.functions.failed_inits.listeners.append(observations.note_failed_init)
         daemon = Daemon(worker, observations)
         stack.push_async_callback(daemon.later.aclose)
         await worker.rebuild_zygotes()

@@ -41,7 +41,7 @@ from sockd.kernel.bpf import assembler, packet_guard
 from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
-from sockd.kernel.seccomp.syscall_table import NUMBERS
+from sockd.kernel.syscall_table import NUMBERS
 from sockd.networks import resolver
 from sockd.observe import log_segments
 from sockd.oci import destinations, image
