@@ -214,11 +214,11 @@ def shared_changes() -> None:
     original = writable_root.overlay
     place: list[int] = []
 
-    def overlay(lower: int, changes: int, uid: int) -> int:
+    def overlay(lower: int, changes: int) -> int:
         if place:
             os.mkdir(base.TMP, dir_fd=changes)  # /tmp stays the sandbox's own
             return mounts.new_overlay(lower, *place)
-        root = original(lower, changes, uid)
+        root = original(lower, changes)
         names = (writable_root.UPPER, writable_root.WORK)
         place.extend(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=changes) for name in names)
         return root
