@@ -14,6 +14,7 @@ from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.support import oci_images
+from tests.support.cases import case
 from tests.support.image_layouts import ASK, PYTHON, python_files, write_layout
 from tests.support.older_kernel import kernel_paths
 
@@ -117,6 +118,11 @@ def test_changes_are_seen_by_the_sandbox_that_made_them_only(daemon: RunningDaem
     assert usual.run("open('/new', 'w')") == "error EROFS"
 
 
+@case(
+    "K25",
+    "set security.selinux, and other attributes for security, of a file of the writable root",
+    expect="refused, or seen by that sandbox alone and gone with it",
+)
 def test_labels_of_selinux_are_seen_by_the_sandbox_that_set_them_only(daemon: RunningDaemon, image: str) -> None:
     """A kernel with SELinux and without a policy lets a file's owner set them; other attributes for security it does not."""
     one, two = Function(daemon, image, "labels"), Function(daemon, image, "no-labels")

@@ -136,7 +136,7 @@ def host_files() -> Check:
 
 
 def forks() -> Check:
-    """Whether a Zygote can fork: it asks the kernel where its thread's id is kept, which few kernels leave out."""
+    """Whether a Zygote can fork: it has to find where its thread's id is kept, with the kernel's help if there is any."""
     return probed("forks", "thread_id_address", "use a kernel with CONFIG_CHECKPOINT_RESTORE=y")
 
 
