@@ -15,7 +15,7 @@ import pytest
 from tests.support.rooms import IMPORTED_AS, ROOT, Room, name_of, rooms, rooms_of
 
 # Ours, and never to be imported from where it would not be ours to: the product knows nothing of its tests and shows.
-TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests")
+TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests", "vm")
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
 # it imports of others, it imports when a function needs it; so does a sandbox that is debugged its debugger.

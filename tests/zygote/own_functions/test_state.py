@@ -304,6 +304,18 @@ def test_what_refers_to_itself_ends(p: types.ModuleType) -> None:
     assert changes(lambda p: None, p) == []
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are computed at the definition")
+def test_annotations_that_only_a_type_checker_can_compute_are_left_alone() -> None:
+    computed: list[int] = []
+    module = add_module(NAME, "def call(x: note()) -> Absent: pass")
+    vars(module)["note"] = lambda: computed.append(1)
+    try:
+        assert changes(lambda p: None, module) == []
+    finally:
+        del sys.modules[NAME]
+    assert computed == []
+
+
 def test_more_objects_than_are_compared_are_a_change(p: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "MOST", 50)
     assert "more objects than are compared" in state().changes(state())
