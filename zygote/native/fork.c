@@ -11,7 +11,6 @@
 
 #include "native.h"
 
-#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,6 +18,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SIGNALLED 128 /* and the signal, as shells tell it; sockd/kernel/pidfds.py reads it */
@@ -26,7 +26,9 @@
 #define FORK_OP 'F'                    /* the first byte of a protocol.FORK; JSON begins with another */
 #define STATUS_OP 'W'                  /* the first byte of a protocol.STATUS */
 #define ANSWER_BYTES 300
-#define THREAD_WORDS 32 /* of a thread's structure, that its id is looked for in */
+#define THREAD_WORDS 256 /* of a thread's structure, that its id is looked for in: at byte 720 in glibc, much earlier in musl */
+#define CLOCK_BITS 3     /* a clock of a thread or process: the id inverted, above these (clock_getcpuclockid(3)) */
+#define THREAD_CLOCK 6   /* CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED */
 
 /* What `serve` returns, as in fork_server.py. */
 enum { MESSAGE = 0, IS_SANDBOX = 1, IS_SPARE = 2, IS_ZYGOTE = 3 };
@@ -317,27 +319,34 @@ static void end_as_by_default(int number)
     raise(number); /* SA_RESETHAND: by default it ends any other process */
 }
 
+/* Whether the C library reads this thread's id from here: by it, pthread_getcpuclockid(3) names the thread's clock, in glibc and musl. */
+static int is_own_tid(pid_t *word, pid_t tid)
+{
+    const pid_t other = tid + 1;
+    clockid_t clock = 0;
+    int error;
+
+    if (*word != tid)
+        return 0;
+    *word = other;
+    error = pthread_getcpuclockid(pthread_self(), &clock);
+    *word = tid;
+    return !error && clock == (clockid_t)(~(unsigned)other << CLOCK_BITS | THREAD_CLOCK);
+}
+
 /* Where the C library keeps this thread's id; NULL if that is not found.
  *
- * The kernel clears the same place of glibc's. Of musl's it clears a lock, the list of threads, which a child must not inherit as
- * taken; the id is in the thread's structure, and musl's gettid(2) reads it there, which proves the place. */
+ * The kernel clears the same place of glibc's before 2.43. Since then it clears a thread's state, and of musl's a lock, the list of
+ * threads, which a child must not inherit as taken; the id is in the thread's structure. */
 static pid_t *find_own_tid(void)
 {
     pid_t tid = (pid_t)syscall(SYS_gettid), *words = (pid_t *)pthread_self();
-    pid_t (*library)(void) = (pid_t (*)(void))dlsym(RTLD_DEFAULT, "gettid");
 
-    if (*tid_address == tid)
+    if (is_own_tid(tid_address, tid))
         return tid_address;
-    for (int i = 0; library && i < THREAD_WORDS; i++) {
-        if (words[i] != tid)
-            continue;
-        words[i] = 0;
-        if (library() == 0) {
-            words[i] = tid;
+    for (int i = 0; i < THREAD_WORDS; i++)
+        if (is_own_tid(&words[i], tid))
             return &words[i];
-        }
-        words[i] = tid;
-    }
     return NULL;
 }
 
