@@ -64,6 +64,7 @@ def main(arguments: list[str]) -> int:
     given = parse(arguments)
     raise_at_signals()
     try:
+        given.cache = given.cache.resolve()
         debian = Debian(given.cache / "apt", given.mirror or mirror())
         kernels = Kernels(given.cache / "kernels", debian)
         if given.update:

@@ -69,6 +69,7 @@ class Uml:
 
     def command(self, files: Files, memory_mb: int, ends: Ends, network: str) -> list[str]:
         return [
+            *("env", f"--chdir={files.kernel.directory}", f"LD_LIBRARY_PATH={files.kernel.directory}"),
             *(
                 str(files.kernel.binary),
                 f"mem={memory_mb}M",
