@@ -19,7 +19,7 @@ TOP = Path(__file__).parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sockd-vm"
 FAILED, TIMED_OUT = 125, 124
 """Statuses of this command itself, as those of timeout(1)."""
-BOOT_S = {"uml": 180, "qemu": 900}
+BOOT_S = {"uml": 180, "qemu": 1800}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

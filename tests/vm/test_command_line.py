@@ -183,7 +183,7 @@ def test_the_root_file_system_is_never_written(way: str, tmp_path: Path) -> None
     words = " ".join(EMULATORS[way].command(files, 512, Ends(3, 4), "net"))
     assert (
         f"{tmp_path}/cow,{tmp_path}/root.ext4" in words
-        or f"{tmp_path}/root.ext4,if=virtio,format=raw,snapshot=on" in words
+        or f"{tmp_path}/root.ext4,file.locking=off,if=virtio,format=raw,snapshot=on" in words
     )
 
 
