@@ -28,13 +28,19 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = {
-    "forks": "children clocks kept listed_variables module_kinds observer randomness surroundings taken_names".split(),
+    "forks": [
+        *("children", "clocks", "kept", "listed_variables", "module_kinds", "observer", "randomness", "surroundings"),
+        *("taken_names", "variable_reads"),
+    ],
     "handlers": [
         *("app_kinds", "apps", "asgi", "debugging", "image_program", "interpreter_settings", "own_listener"),
         *("package_path", "web_server", "wsgi"),
     ],
     "messages": "log_layout rare_answers".split(),
-    "own_functions": "building checks fingerprint heap interpreter registrations state top_level trial".split(),
+    "own_functions": [
+        *("building", "change_names", "checks", "fingerprint", "heap", "interpreter", "own_variables", "registrations"),
+        *("state", "top_level", "trial"),
+    ],
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names

@@ -28,6 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from sockd.kernel.syscall_table import NUMBERS
 from tests.support import ledger
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -38,8 +39,6 @@ NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid_for_children", "user", "uts")
 LIMITS = tuple(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
 LARGEST = 1 << 17
 
-# clone(2), x86_64
-_CLONE = 56
 _PARENT, _SET_TID, _CLEAR_TID = 0x8000, 0x0100_0000, 0x0020_0000
 _PR_GET_TID_ADDRESS = 40
 _THREAD_WORDS = 256
@@ -137,7 +136,7 @@ class _Forked(subprocess.Popen[Any]):
 def _serve(link: socket.socket) -> None:
     """Fork for each request. Returns in the processes that are forked, and never in the template."""
     gc.disable()
-    import sockd.worker.daemon  # noqa: F401
+    import sockd.worker.run  # noqa: F401
     from sockd.cli.main import COMMANDS
 
     for module in {module for module, _ in COMMANDS.values()}:
@@ -164,7 +163,10 @@ def _fork_for_parent() -> int:
     address = _tid_address(libc)
     python.PyOS_BeforeFork()
     # SAFETY: without CLONE_VM and with no stack this is fork. There is one thread, so no lock of libc is held.
-    pid = int(libc.syscall(_CLONE, _PARENT | _SET_TID | _CLEAR_TID, 0, 0, address, 0))
+    last = (
+        (address, 0) if os.uname().machine == "x86_64" else (0, address)
+    )  # elsewhere the thread's storage comes first
+    pid = int(libc.syscall(NUMBERS["clone"], _PARENT | _SET_TID | _CLEAR_TID, 0, 0, *last))
     if pid == 0:
         python.PyOS_AfterFork_Child()
     else:

@@ -133,12 +133,17 @@ static pid_t clone_child(const struct request *request, int *pidfd)
 {
     unsigned long flags = CLONE_NEWUSER | CLONE_PIDFD | CLONE_CHILD_CLEARTID | SIGCHLD;
     pid_t pid;
+#ifdef __x86_64__
+    long fourth = (long)tid_address, fifth = 0;
+#else /* clone(2): elsewhere the child's thread-local storage comes before the place of its id */
+    long fourth = 0, fifth = (long)tid_address;
+#endif
 
     if (request->kind == SANDBOX)
         flags |= CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
     if (own_tid == tid_address)
         flags |= CLONE_CHILD_SETTID;
-    pid = (pid_t)syscall(SYS_clone, flags, NULL, pidfd, tid_address, 0L);
+    pid = (pid_t)syscall(SYS_clone, flags, NULL, pidfd, fourth, fifth);
     if (pid == 0 && own_tid != tid_address)
         *own_tid = (pid_t)syscall(SYS_gettid);
     return pid;
