@@ -93,6 +93,9 @@ class NoSuchPage(SockdError):
 class Site(Protocol):
     """Pages of another application on this port, behind this door's rules of hosts. It checks itself where requests come from."""
 
+    withhold: Callable[[Head], None] | None
+    """Takes the keys that it asks for out of a request that is for others."""
+
     def serves(self, head: Head) -> bool:
         """Whether a request is for it."""
 
@@ -132,13 +135,16 @@ class Front:
         """Requests refused before they reach the worker, by error type."""
 
     def open(self, connection: Connection, head: Head) -> Exchange:
+        site = self._site
+        if site is not None and site.withhold is not None and not site.serves(head):
+            site.withhold(head)
         if self._url_door is not None and (addressed := self._url_door.addressed(head)) is not None:
             return self._url_door.open(connection, head, addressed)
         called = _RUN_TARGET.fullmatch(head.target)
         if called is None and self._lambda_api is not None and head.target.startswith(PREFIX):
             return self._lambda_api.open(connection, head)
-        if called is None and self._site is not None and self._site.serves(head) and self._allowed(head):
-            return self._site.open(connection, head)
+        if called is None and site is not None and site.serves(head) and self._allowed(head):
+            return site.open(connection, head)
         return FrontExchange(connection, head, self, called)
 
     def _allowed(self, head: Head) -> bool:
