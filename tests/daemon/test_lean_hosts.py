@@ -31,7 +31,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     try:
         yield start
-        assert [each.terminate() for each in started] == [0], started[0].lines
+        for each in started:
+            assert each.terminate() == 0, each.lines
     finally:
         for each in started:
             each.close()
