@@ -82,7 +82,7 @@ def runner(served: Served) -> Run:
         return sockd_template.run(
             [sys.executable, "-m", "sockd", *arguments],
             input=stdin,
-            timeout=20,
+            timeout=120,  # the machine may have much else to do, and packing takes a second of it alone
             env={**served.environment(), **environment},
         )
 
