@@ -1,6 +1,6 @@
 # sockd: everything a person types. `make help` lists it.
 #
-# `make setup` needs Linux on x86_64, Python 3.11 or newer and, where system packages are missing, root and apt.
+# `make setup` needs Linux on x86_64 or aarch64, Python 3.11 or newer and, where system packages are missing, root and apt.
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml setup.cfg scripts/setup $(wildcard zygote/native/*)
 demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it cost (root)
 	$(BIN)/python -m demo.run
 
-test: $(STAMP) ## all tests (root; without, those that need it are skipped)
+test: $(STAMP) ## all tests (root; without, those that need it are skipped); PYTHON=python3.13 VENV=.venv-3.13 on another one
 	scripts/test $(BIN)/python $(ARGS)
 
 faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS="--all" for the long cases, too
