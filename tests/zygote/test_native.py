@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from sockd.kernel.syscall_table import NUMBERS
 from sockd.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import _native, fork_server, protocol
 
@@ -34,12 +33,11 @@ def pair() -> Iterator[Pair]:
 
 IN_BOTH_LIBRARIES = set(
     """
-    __cxa_finalize __environ __errno_location __stack_chk_fail _exit chroot clock_gettime close dladdr dlsym dup2 dup3
-    environ fchdir fclose fcntl fgets free getpid lseek64 madvise malloc memcmp memcpy memset mmap64 mprotect mremap pipe2 poll
-    prctl pthread_getcpuclockid pthread_self putenv raise read recvmsg sbrk sched_yield sendmsg setns setresgid
-    setresuid setrlimit64 setsid sigaction
-    snprintf sscanf strchr strchrnul strcmp strcspn strdup strerror strlen strncmp strnlen strrchr syscall
-    sigaddset sigemptyset sigprocmask unsetenv waitpid write
+    __cxa_finalize __environ __errno_location __stack_chk_fail _exit chroot clock_gettime close dladdr dlsym dup2
+    dup3 environ fchdir fclose fcntl fgets free getpid lseek64 madvise malloc memcmp memcpy memset mmap64 mprotect
+    mremap pipe2 poll prctl pthread_getcpuclockid pthread_self putenv raise read recvmsg sbrk sched_yield sendmsg
+    setns setresgid setresuid setrlimit64 setsid sigaction snprintf sscanf strchr strchrnul strcmp strcspn strdup
+    strerror strlen strncmp strnlen strrchr syscall sigaddset sigemptyset sigprocmask unsetenv waitpid write
     """.split()
 )
 """Functions of glibc that every musl from 1.2 on has, too (readelf --dyn-syms ld-musl-x86_64.so.1). Its loader knows
@@ -59,20 +57,6 @@ def test_only_functions_that_glibc_and_musl_have_are_called() -> None:
     done = subprocess.run(["nm", "-D", "-u", _native.__file__], capture_output=True, text=True, check=True)
     called = {name.partition("@")[0] for kind, name in map(str.split, done.stdout.splitlines()) if kind == "U"}
     assert {name for name in called if not name.startswith(("Py", "_Py"))} <= IN_BOTH_LIBRARIES
-
-
-def test_the_threads_id_is_found_where_the_kernel_clears_something_else() -> None:
-    """As in glibc from 2.43 on. 2 is what glibc has there, and the id of the first root Zygote."""
-    code = f"""
-import ctypes
-cleared = ctypes.c_int(2)
-ctypes.CDLL(None).syscall({NUMBERS["set_tid_address"]}, ctypes.byref(cleared))
-_native.prepare(False)
-cleared.value = os.getpid()
-_native.prepare(False)
-print(json.dumps(cleared.value == os.getpid()))
-"""
-    assert evaluate(code) is True
 
 
 def test_frames_come_one_at_a_time_and_then_the_end(pair: Pair) -> None:

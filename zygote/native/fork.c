@@ -11,6 +11,7 @@
 
 #include "native.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SIGNALLED 128 /* and the signal, as shells tell it; sockd/kernel/pidfds.py reads it */
@@ -26,9 +26,8 @@
 #define FORK_OP 'F'                    /* the first byte of a protocol.FORK; JSON begins with another */
 #define STATUS_OP 'W'                  /* the first byte of a protocol.STATUS */
 #define ANSWER_BYTES 300
-#define THREAD_WORDS 256 /* of a thread's structure, that its id is looked for in: at byte 720 in glibc, much earlier in musl */
-#define CLOCK_BITS 3     /* a clock of a thread or process: the id inverted, above these (clock_getcpuclockid(3)) */
-#define THREAD_CLOCK 6   /* CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED */
+#define MUSL_WORDS 32   /* of a thread's structure, that its id is looked for in */
+#define GLIBC_WORDS 256 /* likewise */
 
 /* What `serve` returns, as in fork_server.py. */
 enum { MESSAGE = 0, IS_SANDBOX = 1, IS_SPARE = 2, IS_ZYGOTE = 3 };
@@ -319,35 +318,60 @@ static void end_as_by_default(int number)
     raise(number); /* SA_RESETHAND: by default it ends any other process */
 }
 
-/* Whether the C library reads this thread's id from here: by it, pthread_getcpuclockid(3) names the thread's clock, in glibc and musl. */
-static int is_own_tid(pid_t *word, pid_t tid)
+/* What the C library takes for this thread's id: from its function where that reads it in memory (musl), else from the number of the
+ * thread's clock, which glibc makes of it. */
+static pid_t id_by_library(void)
 {
-    const pid_t other = tid + 1;
-    clockid_t clock = 0;
-    int error;
+    pid_t (*library)(void) = (pid_t (*)(void))dlsym(RTLD_DEFAULT, "gettid");
+    clockid_t clock;
 
-    if (*word != tid)
-        return 0;
-    *word = other;
-    error = pthread_getcpuclockid(pthread_self(), &clock);
-    *word = tid;
-    return !error && clock == (clockid_t)(~(unsigned)other << CLOCK_BITS | THREAD_CLOCK);
+    if (!dlsym(RTLD_DEFAULT, "gnu_get_libc_version"))
+        return library ? library() : -1;
+    return pthread_getcpuclockid(pthread_self(), &clock) ? 0 : ~(clock >> 3);
 }
 
-/* Where the C library keeps this thread's id; NULL if that is not found.
- *
- * The kernel clears the same place of glibc's before 2.43. Since then it clears a thread's state, and of musl's a lock, the list of
- * threads, which a child must not inherit as taken; the id is in the thread's structure. */
-static pid_t *find_own_tid(void)
+/* Where the C library keeps this thread's id; NULL if that is not found. A word is the place if the library's answer changes with it. */
+static pid_t *search_own_tid(int word_count)
 {
     pid_t tid = (pid_t)syscall(SYS_gettid), *words = (pid_t *)pthread_self();
+    int is_place;
 
-    if (is_own_tid(tid_address, tid))
-        return tid_address;
-    for (int i = 0; i < THREAD_WORDS; i++)
-        if (is_own_tid(&words[i], tid))
+    for (int i = 0; i < word_count; i++) {
+        if (words[i] != tid)
+            continue;
+        words[i] = 1;
+        is_place = id_by_library() == 1;
+        words[i] = tid;
+        if (is_place)
             return &words[i];
+    }
     return NULL;
+}
+
+/* Find what a child needs right: `tid_address`, and `own_tid`. -1 with an exception.
+ *
+ * The kernel clears the place of the id of glibc's threads. Of musl's it clears a lock, the list of threads, which a child must not
+ * inherit as taken. A kernel without CONFIG_CHECKPOINT_RESTORE does not say what it clears. */
+static int find_thread_id(void)
+{
+    int is_glibc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version") != NULL, is_told;
+
+    is_told = prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) == 0;
+    if (!is_told && !is_glibc) {
+        os_error("prctl(PR_GET_TID_ADDRESS): an image with musl needs a kernel with CONFIG_CHECKPOINT_RESTORE");
+        return -1;
+    }
+    if (is_told && *tid_address == (pid_t)syscall(SYS_gettid))
+        own_tid = tid_address;
+    else
+        own_tid = search_own_tid(is_glibc ? GLIBC_WORDS : MUSL_WORDS);
+    if (!is_told)
+        tid_address = own_tid;
+    if (!own_tid) {
+        PyErr_SetString(PyExc_RuntimeError, "the C library is neither glibc nor musl: it keeps a thread's id elsewhere");
+        return -1;
+    }
+    return 0;
 }
 
 /* -- for Python */
@@ -368,14 +392,7 @@ PyObject *native_prepare(PyObject *module, PyObject *args)
     for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
         if (sigaction(ending[i], &by_default, NULL) < 0)
             return os_error("sigaction");
-    if (prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) < 0)
-        return os_error("prctl(PR_GET_TID_ADDRESS)");
-    own_tid = find_own_tid();
-    if (!own_tid) {
-        PyErr_SetString(PyExc_RuntimeError, "the C library is neither glibc nor musl: it keeps a thread's id elsewhere");
-        return NULL;
-    }
-    return none();
+    return find_thread_id() < 0 ? NULL : none();
 }
 
 /* While imports run: children that end wait to be asked how, as in a sandbox. */
