@@ -1,6 +1,6 @@
 # sockd: everything a person types. `make help` lists it.
 #
-# `make setup` needs Linux on x86_64, Python 3.11 or newer and, where system packages are missing, root and apt.
+# `make setup` needs Linux on x86_64 or aarch64, Python 3.11 or newer and, where system packages are missing, root and apt.
 
 PYTHON ?= python3
 VENV := .venv
@@ -33,7 +33,7 @@ demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it
 check: $(STAMP) ## linters, types, layers and the quick tests that need no root, in a minute
 	scripts/check $(BIN)/python
 
-test: $(STAMP) ## linters and all tests (root; without, those that need it are skipped); AREA=images: those of one area
+test: $(STAMP) ## linters and all tests (root; without, those that need it are skipped); AREA=images, PYTHON=python3.13 VENV=.venv-3.13
 	AREA="$(AREA)" scripts/test $(BIN)/python $(ARGS)
 
 test-kernels: ## demo, attacks and some tests on stock kernels, emulated (root; hours); ARGS="--only demo"

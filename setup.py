@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.errors import BaseError, CCompilerError
@@ -47,6 +47,12 @@ class BuildPy(build_py):
 
 class BuildExt(build_ext):
     """Compiles zygote/native and sockd/kernel/native."""
+
+    def build_extension(self, ext: Extension) -> None:
+        if self.plat_name.endswith("aarch64"):
+            # Calls of libgcc's atomic operations would need __getauxval, which musl does not export.
+            ext.extra_compile_args = [*ext.extra_compile_args, "-mno-outline-atomics"]
+        super().build_extension(ext)
 
     def run(self) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,13 +51,28 @@ def dpkg(root: Path, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_three_files_are_built(dist: Path) -> None:
+def test_wheels_an_sdist_and_a_package_are_built(dist: Path) -> None:
     names = sorted(path.name for path in dist.iterdir())
     assert names == [
+        f"sockd-{__version__}-cp311-abi3-linux_aarch64.whl",
         f"sockd-{__version__}-cp311-abi3-linux_x86_64.whl",
         f"sockd-{__version__}.tar.gz",
         f"sockd_{__version__}_amd64.deb",
     ]
+
+
+@pytest.mark.parametrize(("architecture", "machine"), [("x86_64", 62), ("aarch64", 183)])
+def test_a_wheel_has_native_parts_of_its_architecture(dist: Path, architecture: str, machine: int) -> None:
+    """Args: machine: e_machine in elf(5)."""
+    (wheel,) = dist.glob(f"*{architecture}.whl")
+    with zipfile.ZipFile(wheel) as files:
+        parts = {name: files.read(name) for name in files.namelist() if name.endswith(".so")}
+    assert sorted(parts) == [
+        "sockd/kernel/_hrtick.abi3.so",
+        "sockd/kernel/_procfs.abi3.so",
+        "sockd_zygote/_native.abi3.so",
+    ]
+    assert {int.from_bytes(part[18:20], "little") for part in parts.values()} == {machine}
 
 
 def test_the_package_needs_no_index_and_the_python_that_it_was_built_for(dist: Path) -> None:

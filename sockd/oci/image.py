@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import BinaryIO, Protocol
 
@@ -74,11 +75,15 @@ class OciImage(msgspec.Struct, frozen=True):
     """The lowest first."""
 
 
+_OWN_ARCHITECTURE = "arm64" if os.uname().machine == "aarch64" else "amd64"
+
+
 class Platform(msgspec.Struct, frozen=True):
     """What an image was built for."""
 
     os: str = "linux"
-    architecture: str = "amd64"
+    architecture: str = _OWN_ARCHITECTURE
+    """This machine's by default."""
     variant: str = ""
 
     def __str__(self) -> str:

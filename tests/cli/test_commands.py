@@ -395,11 +395,11 @@ def test_a_terminal_gets_the_same_facts(run: Run, served: Served, command: str) 
     assert set(plain.split()) - {"└──"} <= set(words)
 
 
-def test_a_worker_on_another_architecture_says_that_it_needs_x86_64(tmp_path: Path) -> None:
+def test_a_worker_on_another_architecture_says_which_ones_it_needs(tmp_path: Path) -> None:
     command = ["setarch", "i686", sys.executable, "-m", "sockd", "up", "--state-dir", str(tmp_path / "state")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "sockd runs on x86_64" in done.stderr and "this machine is i686" in done.stderr
+    assert "sockd runs on x86_64 and aarch64" in done.stderr and "this machine is i686" in done.stderr
 
 
 @pytest.mark.parametrize(

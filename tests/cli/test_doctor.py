@@ -197,6 +197,17 @@ def test_an_error_of_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
     assert "Could not process rule: Not supported" in check.found and "^^^^" not in check.found
 
 
+def test_a_machine_that_sockd_was_hardly_tried_on_is_told_how_to_try_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, ok, fix in (
+        ("x86_64", True, ""),
+        ("aarch64", None, "sockd selftest"),
+        ("riscv64", False, "x86_64 or aarch64"),
+    ):
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        check = look.kernel()
+        assert check.ok is ok and fix in check.fix and check.found.endswith(machine), check
+
+
 @needs_root
 def test_a_kernel_that_does_not_tell_where_thread_ids_are_is_told_its_option() -> None:
     assert look.forks().ok

@@ -17,6 +17,7 @@ from sockd.cli.worker.again import start_again
 from sockd.cli.worker.configuration import config_option, configured
 from sockd.cli.worker.detaching import detached
 from sockd.console.output import Failure
+from sockd.kernel.syscall_table import ARCHITECTURES
 from sockd.plain.own_command import same_as_root
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def up(
     settings = configured(config, listen=listen, state_dir=str(state_dir) if state_dir else None)
     configuration = config.read_bytes() if config is not None else None
     doctor = _doctor(config, state_dir)
-    if platform.machine() != "x86_64":
-        why = f"this machine is {platform.machine()}; the seccomp filter supports x86_64 only"
-        raise Failure("sockd runs on x86_64", why=why, fix=doctor)
+    if platform.machine() not in ARCHITECTURES:
+        why = f"this machine is {platform.machine()}, for which sockd has no seccomp filter"
+        raise Failure(f"sockd runs on {' and '.join(ARCHITECTURES)}", why=why, fix=doctor)
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix=same_as_root())
     if detach:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import os
 import platform
 import re
 import time
@@ -35,6 +36,8 @@ _PROVIDED = "provided"
 _NEWEST_PROVIDED = "provided.al2023"
 _OWN_RUNTIME = "python" + ".".join(platform.python_version_tuple()[:2])
 _TEXT_CHARS = {"description": 256, "role": 2048, "runtime": 64}
+ARCHITECTURE = "arm64" if os.uname().machine == "aarch64" else "x86_64"
+"""This worker's, as AWS calls it."""
 NO_ARCHIVE = msgspec.Raw()
 
 
@@ -197,8 +200,8 @@ class Code(Shape):
 
     def check(self, architectures: list[str] | None = None) -> None:
         """Raises: InvalidParameterValue."""
-        if architectures not in (None, [], ["x86_64"]):
-            raise InvalidParameterValue("Architectures: this worker runs on x86_64")
+        if architectures not in (None, [], [ARCHITECTURE]):
+            raise InvalidParameterValue(f"Architectures: this worker runs on {ARCHITECTURE}")
         if (self.image_uri is None) == (self.zip_file == NO_ARCHIVE):
             raise InvalidParameterValue(
                 "sockd takes code as ZipFile, an archive within the request, or as ImageUri, an image in a registry"
@@ -396,7 +399,7 @@ def configuration(details: Details, qualifier: str | None = None) -> dict[str, A
         "RevisionId": revision(details),
         **state(details),
         "PackageType": "Zip",
-        "Architectures": ["x86_64"],
+        "Architectures": [ARCHITECTURE],
         "EphemeralStorage": {"Size": config.tmp_mb},
         "SnapStart": {"ApplyOn": "None", "OptimizationStatus": "Off"},
         "LoggingConfig": logging_config(details),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -38,9 +41,14 @@ async def test_it_is_what_came(seed: int) -> None:
 async def test_megabytes_are_joined_outside_of_the_loop() -> None:
     piece = bytes(4 * PIECE_BYTES)
     body = Body(*[piece] * (JOINED_AT_ONCE_BYTES // len(piece)))
+    loop, may_go = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(max_workers=1))
+    busy = loop.run_in_executor(None, may_go.wait)  # or the thread may be done before it is waited for
     joining = body.whole()
     assert joining.send(None) is not None
     joining.close()
+    may_go.set()
+    assert await busy
 
 
 async def test_who_sends_byte_by_byte_makes_no_object_of_each() -> None:
