@@ -98,13 +98,6 @@ class Admission:
         elif self._idle is not None:
             self._check_idle()
 
-    def hand_over(self) -> None:
-        """`leave` as the caller's last action: the next request continues in the same loop iteration."""
-        if self._waiters and 0 < self.running <= self.concurrency:
-            self._waiters.popitem(last=False)[0].turn_came()
-        else:
-            self.leave()
-
     def resize(self, concurrency: int, queue_depth: int) -> None:
         """Set new limits. They apply to later requests; running and waiting requests stay. A concurrency of 0 refuses waiting
         requests with TooManyRequests."""

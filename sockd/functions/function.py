@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,8 +97,6 @@ class Function:
         """The failure of the last provisioned sandbox."""
         self.pools: list[Pool] = []
         """Its provisioned sandboxes."""
-        self._due: deque[tuple[Leased, Version]] = deque()
-        """Sandboxes whose request has ended, with its version."""
         self._adopt(version)
 
     def switch(self, version: Version) -> None:
@@ -295,29 +292,19 @@ class Function:
         larger = self.caches.tree.passed_over(version.view)
         return str(larger[0][1]) if larger else ""
 
-    def put_back_soon(self, leased: Leased, version: Version) -> None:
-        """Schedule the return of a sandbox after its request: not in the loop iteration that sends the answer, because keeping or
-        destroying a sandbox takes up to a millisecond, but before the next request begins."""
-        self._due.append((leased, version))
-        self.loop.call_soon(self.settle)
+    def put_back(self, leased: Leased, version: Version) -> None:
+        """Keep or destroy the sandbox of a request that has its answer, and admit the next request.
 
-    def settle(self) -> None:
-        """Return all scheduled sandboxes. Errors go to the loop's handler, not to the request that begins."""
-        while self._due:
-            try:
-                self._put_back(*self._due.popleft())
-            except Exception as error:
-                self.loop.call_exception_handler({"message": "a sandbox that was put back", "exception": error})
-
-    def _put_back(self, leased: Leased, version: Version) -> None:
-        """Keep or destroy the sandbox, then admit the next request."""
+        Errors go to the loop's handler: the request is over, and none of its callers could do anything."""
         try:
             self.dispose(leased, version)
             if self.starts.waiters:
                 self.offer_idle()
+        except Exception as error:
+            self.loop.call_exception_handler({"message": "a sandbox that was put back", "exception": error})
         finally:
             self.leave()
-            self.admission.hand_over()
+            self.admission.leave()
 
     def leave(self) -> None:
         """A request of it is over."""

@@ -104,7 +104,6 @@ class Serving:
         latency.running += 1
         if latency.request_begun is not None:
             latency.request_begun()
-        function.settle()  # a client that has its answer may ask again before what it used has been put back
         if function.admission.try_enter():
             self._enter()
             return
@@ -351,10 +350,15 @@ class Serving:
 
     def _end(self, reply: Reply) -> None:
         self._stop = _nothing
-        self._put_back()
         if reply.stream is None:
-            self._answer(reply, reply.body)
+            # In this order, as keeping or destroying a sandbox takes up to a millisecond; and in one step of the loop, so that
+            # a client that has its answer and asks again finds the sandbox.
+            try:
+                self._answer(reply, reply.body)
+            finally:
+                self._put_back()
             return
+        self._put_back()
         reply.stream.end()
         passing_on = self._loop.create_task(reply.stream.passed_on(failed=reply.told_error is not None))
         passing_on.add_done_callback(partial(self._passed_on, reply, reply.stream))
@@ -373,7 +377,7 @@ class Serving:
     def _put_back(self) -> None:
         if self._is_apart:
             self._leased.sandbox.destroy()
-        self._function.put_back_soon(self._leased, self._version)
+        self._function.put_back(self._leased, self._version)
 
     def _answer(self, reply: Reply, body: bytes, *, streamed: bool = False) -> None:
         invocation = self._leased.invocation(reply.exec_ns, body, streamed=streamed)

@@ -234,39 +234,6 @@ def test_draining_ends_when_the_last_waiter_is_cancelled() -> None:
     run(main())
 
 
-def test_a_place_that_is_handed_over_is_the_next_one_s_in_the_same_step() -> None:
-    async def main() -> None:
-        admission = Admission(1, 10)
-        assert admission.try_enter()
-        first, second = Visitor(), Visitor()
-        admission.queue(first)
-        admission.queue(second)
-        admission.hand_over()
-        assert first.turn.done() and not second.turn.done()
-        assert (admission.running, admission.waiting) == (1, 1)
-        admission.resize(0, 10)
-        admission.hand_over()
-        assert admission.running == 0 and isinstance(second.turn.exception(), TooManyRequests)
-
-    run(main())
-
-
-def test_a_place_too_many_is_not_handed_over() -> None:
-    async def main() -> None:
-        admission = Admission(2, 10)
-        assert admission.try_enter() and admission.try_enter()
-        visitor = Visitor()
-        admission.queue(visitor)
-        admission.resize(1, 10)
-        admission.hand_over()
-        await settle()
-        assert (admission.running, admission.waiting) == (1, 1)
-        admission.hand_over()
-        assert visitor.turn.done() and (admission.running, admission.waiting) == (1, 0)
-
-    run(main())
-
-
 def test_leaving_without_having_entered_is_a_bug_that_is_told() -> None:
     with pytest.raises(RuntimeError, match="leave without enter"):
         Admission(1, 1).leave()

@@ -183,8 +183,11 @@ async def test_who_waits_goes_before_a_request_in_the_step_of_an_answer(house: C
     second, (first,) = f.begin(), f.asked()
     f.answer(first)
     third = f.begin()
-    assert f.asked() == [first] and f.function.admission.waiting == 1
+    assert f.function.admission.waiting == 1
+    await asyncio.sleep(0)
+    assert f.asked() == [first]
     f.answer(first)
+    await asyncio.sleep(0)
     assert (len(second), len(third)) == (1, 0)
     assert not await f.settled()
     f.answer(first)
@@ -221,15 +224,15 @@ async def test_what_cannot_be_put_back_is_no_affair_of_who_comes_next(house: Cal
     assert len(complaints) == 1
 
 
-async def test_a_function_that_is_closed_before_a_sandbox_is_put_back_ends_it_and_is_drained(
+async def test_a_function_that_is_closed_before_an_answer_ends_its_sandbox_and_is_drained(
     house: Callable[..., House],
 ) -> None:
     f = house()
     f.begin()
     (sandbox,) = f.asked()
-    f.answer(sandbox)
     f.function.close()
     assert f.function.running == 1
+    f.answer(sandbox)
     await asyncio.wait_for(f.function.drain(), 10)
     assert sandbox.state is State.DEAD and await f.settled()
 
@@ -260,7 +263,7 @@ async def test_the_top_level_of_a_quick_function_without_packages_is_not_recorde
     leased = Leased(sandbox, "zygote", node=node)
     assert f.function.admission.try_enter()
     f.function.running += 1
-    f.function.put_back_soon(leased, f.version)
+    f.function.put_back(leased, f.version)
     assert await f.settled()
     assert f.learning.verified == [node] * is_verified
     why = "it initializes in 9.9 ms without packages, and less than 10 ms is not worth it"

@@ -127,12 +127,9 @@ class FakeFunction:
         """The sandbox of a request that goes on in another."""
         leased.sandbox.destroy()
 
-    def put_back_soon(self, leased: Leased, version: object) -> None:
-        self.loop.call_soon(self.leave)
-        self.loop.call_soon(self.admission.hand_over)
-
-    def settle(self) -> None:
-        pass
+    def put_back(self, leased: Leased, version: object) -> None:
+        self.leave()
+        self.admission.leave()
 
     def leave(self) -> None:
         self.running -= 1
@@ -171,6 +168,22 @@ async def test_a_warm_request_is_answered_without_a_task(function: FakeFunction)
     assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]"
     assert asyncio.all_tasks() == tasks
     assert await settled(function)
+
+
+async def test_a_sandbox_is_put_back_behind_the_answer_in_the_same_step(
+    function: FakeFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back, answers = function.put_back, []
+    _, told = begin(function)
+
+    def noted(leased: Leased, version: object) -> None:
+        answers.append(len(told))
+        put_back(leased, version)
+
+    monkeypatch.setattr(function, "put_back", noted)
+    assert function.sandbox.done is not None
+    function.sandbox.done(Reply(b"[]"))
+    assert answers == [1] and (function.running, function.admission.running) == (0, 0)
 
 
 async def test_a_request_that_the_program_did_not_take_is_started_anew_once(

@@ -54,6 +54,12 @@ from sockd.http.wire.transport import READ_BYTES, Transport
 from sockd.http.wire.turns import PLACES, UNIT_BYTES, Turns
 from sockd.plain.errors import BuffersFull, RequestTooLarge
 
+# A member of an enumeration that is asked of its class costs as much as a call, and these are asked for each request.
+_FIRST_HEAD, _SERVING = Input.FIRST_HEAD, Input.SERVING
+_FULL = Output.FULL
+_PAUSED = Flow.PAUSED
+_DROPPED, _COLLECTED = Payload.DROPPED, Payload.COLLECTED
+_WAITING = Stage.WAITING
 _JOINED_BYTES = 64 * 1024
 PIPELINED = 16
 """Requests of one connection, behind others, that are not counted."""
@@ -202,7 +208,7 @@ class Connection(RequestReader):
         assert exchange is not None
         if exchange.held is not None:
             exchange.held.touch()
-        elif exchange.payload is not Payload.DROPPED and exchange.max_body_bytes > PLACE_BYTES:
+        elif exchange.payload is not _DROPPED and exchange.max_body_bytes > PLACE_BYTES:
             self._body_bytes += count
             length = exchange.head.content_length()
             if max(length, self._body_bytes) > PLACE_BYTES:
@@ -293,7 +299,7 @@ class Connection(RequestReader):
     # -- the reader's calls
 
     def on_head(self, head: Head, *, keep_alive: bool) -> None:
-        if self.input is Input.FIRST_HEAD:
+        if self.input is _FIRST_HEAD:
             self.server.has_asked(self)
         exchange = self._reading = self.server.app.open(self, head)
         exchange.keep_alive = keep_alive and not self.server.retiring
@@ -318,7 +324,7 @@ class Connection(RequestReader):
     def on_body(self, data: bytes) -> None:
         exchange = self._reading
         assert exchange is not None
-        if exchange.payload is not Payload.DROPPED:
+        if exchange.payload is not _DROPPED:
             exchange.on_body(data)
             return
         exchange.discarded_bytes += len(data)
@@ -350,7 +356,7 @@ class Connection(RequestReader):
 
     async def writable(self) -> None:
         """Wait until the peer has read most of what was written."""
-        while self.output is Output.FULL:
+        while self.output is _FULL:
             self._writable = self._loop.create_future()
             await self._writable
 
@@ -366,34 +372,34 @@ class Connection(RequestReader):
             return
         if self._exchanges:
             self._loop.call_soon(self._run_next)  # when what this one had is free for the next
-        elif self.input is Input.SERVING:
+        elif self.input is _SERVING:
             self.input, self.since_s = ALL_ANSWERED[self.input], self._loop.time()
             self.transport.keep()
-        if self.flow is Flow.PAUSED and len(self._exchanges) < 2:
+        if self.flow is _PAUSED and len(self._exchanges) < 2:
             self.resume_reading()
 
     def pause_reading(self) -> None:
         """Take no more for now; deadlines of what is not read do not run."""
-        if self.flow is not Flow.PAUSED:
+        if self.flow is not _PAUSED:
             self.flow = PAUSED[self.flow]
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Go on reading."""
-        if self.flow is Flow.PAUSED and self.input is not Input.ROOM_AWAITED and self.input not in ENDED:
+        if self.flow is _PAUSED and self.input is not Input.ROOM_AWAITED and self.input not in ENDED:
             self.flow = RESUMED[self.flow]
             self.transport.resume_reading()
             self.since_s = self._loop.time()
 
     def _run_next(self) -> None:
         """Run the oldest exchange, if it may and no written answer waits to be read."""
-        if not self._exchanges or self.output is Output.FULL:
+        if not self._exchanges or self.output is _FULL:
             return
         first = self._exchanges[0]
-        if first.payload is Payload.COLLECTED:
+        if first.payload is _COLLECTED:
             if self.input is not Input.ROOM_AWAITED:
                 first.ask_for_body()
-        elif first.stage is Stage.WAITING:
+        elif first.stage is _WAITING:
             buffers = self.server.buffers
             if buffers.used > buffers.total and first.max_body_bytes and buffers.is_crowded_by(self.source):
                 first.refuse(BuffersFull())

@@ -21,6 +21,8 @@ from sockd.plain.errors import BuffersFull, Draining, RequestTooLarge, SockdErro
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Ending, Invocation
 
+# A member of an enumeration that is asked of its class costs as much as a call, and these are asked for each request.
+_LOST = Stage.LOST
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 
@@ -136,7 +138,7 @@ class Exchange:
 
     def gone(self) -> bool:
         """Whether the client has disconnected, or seems to have."""
-        return self.stage is Stage.LOST or self.connection.looks_gone()
+        return self.stage is _LOST or self.connection.looks_gone()
 
     def on_lost(self) -> None:
         """The client has gone, or its request broke off."""
@@ -189,7 +191,7 @@ class Exchange:
 
     def answer(self, answer: Answer) -> None:
         """Give a whole answer."""
-        if self.stage is Stage.LOST:
+        if self.stage is _LOST:
             return
         body = answer.body
         head = f"{self.begin(answer.status, answer.fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")

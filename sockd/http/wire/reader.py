@@ -15,6 +15,8 @@ from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, NO_ROOM, NO_SUCH_CODING, Refusal
 from sockd.http.wire.states import BODY_WHOLE, BYTES_CAME, HEAD_READ, IN_BODY, PART_READ, REQUEST_BEGUN, Input
 
+# A member of an enumeration that is asked of its class costs as much as a call, and these are asked for each request.
+_BODY_AWAITED, _BODY = Input.BODY_AWAITED, Input.BODY
 _log = logging.getLogger("sockd.http")
 
 
@@ -64,7 +66,7 @@ class RequestReader:
         if self.input is not before:
             self.since_s = self._chunk_s  # also for the blank lines that may precede a request
         self._chunk_bytes = len(data)
-        if self.input is not Input.BODY_AWAITED:
+        if self.input is not _BODY_AWAITED:
             self._head_bytes += self._chunk_bytes
         rest: bytes | None = None
         try:
@@ -75,9 +77,9 @@ class RequestReader:
             return _refusal(error)
         if rest is not None:
             return self._feed_plain(rest)
-        if self.input is Input.BODY:
+        if self.input is _BODY:
             self.input = PART_READ[self.input]
-        elif self._head_bytes > self.limits.head_bytes and self.input is not Input.BODY_AWAITED:
+        elif self._head_bytes > self.limits.head_bytes and self.input is not _BODY_AWAITED:
             return HEAD_TOO_LARGE
         return None
 
@@ -148,7 +150,7 @@ class RequestReader:
     def on_message_complete(self) -> None:
         if self.input not in IN_BODY:
             return  # an upgrade: it is still to be read
-        in_parts = self.input is Input.BODY_AWAITED
+        in_parts = self.input is _BODY_AWAITED
         self.input = BODY_WHOLE[self.input]
         self._head_bytes, self._head_slack_bytes = 0, self._chunk_bytes
         self.on_whole(in_parts=in_parts)
