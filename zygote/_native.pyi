@@ -18,6 +18,9 @@ def settle_atfork() -> bool:
 def keep_file(fd: int, flags: int, closes_on_exec: bool, in_tmp: bool, offset: int, path: bytes, /) -> None:
     """Have each child open this file again, as `fd`. Raises: OSError(EMFILE): those are too many."""
 
+def keep_socket(fd: int, family: int, kind: int, closes_on_exec: bool, /) -> None:
+    """Have each child make an unconnected socket, as `fd`. Raises: OSError(EMFILE): those are too many."""
+
 def keep_mapping(address: int, size: int, /) -> None:
     """Have each child's copy of this memory, which is mapped MAP_SHARED, be its own. Raises: OSError(ENOMEM)."""
 

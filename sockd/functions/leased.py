@@ -6,6 +6,7 @@ import time
 
 import msgspec
 
+from sockd.caches.templates.template import Template
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.functions.initscripts import CompanionRun
 from sockd.functions.provisioned import Pool
@@ -38,6 +39,8 @@ class Leased(msgspec.Struct):
     why: str = ""
     passed_over: str = ""
     """Why a Zygote with more of its packages could not serve it."""
+    template: Template | None = None
+    """What a new one was forked from, if that is a template."""
     waited_for: str = ""
     """Why it waited after its admission, if it did."""
 

@@ -27,6 +27,9 @@ from sockd.caches.builder import Builder
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.caches.starts import Starts
+from sockd.caches.templates.template_maker import TemplateMaker
+from sockd.caches.templates.templates import Templates
+from sockd.caches.templates.used_templates import UsedTemplates
 from sockd.caches.zygotes.import_learner import ImportLearner
 from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.soundness import ImportView
@@ -130,6 +133,7 @@ class Worker:
     packages: InstallCache
     tree: ZygoteTree
     learner: ImportLearner
+    templates: Templates
     verifier: Verifier
     handlers: HandlerCache
     functions: Functions
@@ -213,8 +217,11 @@ class Worker:
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
-        budget.make_room = partial(make_room, budget, tree, handlers, networks)
-        verifier = _verifier(config.zygote, tree, learner, handlers)
+        templates = Templates(TemplateMaker(tree), budget, UsedTemplates(state.path / "templates.json"))
+        stack.push_async_callback(templates.aclose)
+        tree.on_interpreter_ended.append(templates.end_interpreter)
+        budget.make_room = partial(make_room, budget, tree, handlers, templates, networks)
+        verifier = _verifier(config.zygote, tree, learner, handlers, templates)
         stack.push_async_callback(verifier.aclose)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
@@ -223,7 +230,7 @@ class Worker:
         await images.try_host()
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
-        starts = Starts(handlers, tree, programs)
+        starts = Starts(handlers, tree, programs, templates)
         if config.images.compile_timeout_s > 0:
             importer.compile_with(
                 ImageCompiler(starts, budget, base, config.images.compile_timeout_s, images.mounting).compile
@@ -244,15 +251,31 @@ class Worker:
             function_task_limit(groups, config.sandbox),
             networks=networks,
             images=images,
+            templates=templates,
             programs=programs,
             image_pythons=image_pythons,
             start_limits=StartLimits(
-                hierarchies.usable_cpus(), config.sandbox.start_wait_s, partial(can_evict, tree, handlers, networks)
+                hierarchies.usable_cpus(),
+                config.sandbox.start_wait_s,
+                partial(can_evict, tree, handlers, templates, networks),
             ),
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
-            *(config, state, hierarchies, cgroups, budget, ways, packages, tree, learner, verifier, handlers),
+            *(
+                config,
+                state,
+                hierarchies,
+                cgroups,
+                budget,
+                ways,
+                packages,
+                tree,
+                learner,
+                templates,
+                verifier,
+                handlers,
+            ),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
             *(SpaceReserve(state.path / "reserve"), networks, Images(images, functions.registry, garbage)),
         )
@@ -287,6 +310,7 @@ class Worker:
             self.verifier.know(version.view, version.program, version.id)
         views = [version.view for version in versions]
         await self.learner.rebuild(views, deadline_s=self.config.zygote.rebuild_s)
+        self.templates.begin()
 
     def _uses_images(self) -> bool:
         config = self.config.images
@@ -296,6 +320,7 @@ class Worker:
         """Every few seconds, drop or make spares, forget ports that are free again, return freed memory to the kernel."""
         self.sockets.forget_ports(time.monotonic())
         self.tree.adjust_spares()
+        self.templates.adjust()
         self.networks.adjust()
         self.tree.measure_root()
         self.reserve.fill()
@@ -347,12 +372,15 @@ async def _networks(
     return networks
 
 
-def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, handlers: HandlerCache) -> Verifier:
+def _verifier(
+    config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, handlers: HandlerCache, templates: Templates
+) -> Verifier:
     """Verification for a tree's nodes, the future ones."""
 
     def refused(node: ZygoteNode, view: ImportView, has_served: bool) -> None:
         if has_served:
             handlers.drop_children(node.zygote)
+            templates.zygote_refused(node.zygote, view)
         learner.differs(node, view)
 
     verifier = Verifier(
@@ -454,19 +482,26 @@ async def try_sandbox(tree: ZygoteTree) -> None:
 
 
 def make_room(
-    budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, networks: Networks, need_bytes: int
+    budget: MemoryBudget,
+    tree: ZygoteTree,
+    handlers: HandlerCache,
+    templates: Templates,
+    networks: Networks,
+    need_bytes: int,
 ) -> None:
     """POLICY: networks that wait for a burst go first, as their memory is free at once; then spares where they are enough, as a
-    new one takes milliseconds; else idle sandboxes, and then spares."""
+    new one takes milliseconds; else idle sandboxes, and then spares; templates last, as each is seconds of init."""
     missing = networks.make_room(need_bytes - budget.free)
     if tree.spare_bytes() < missing:
         missing = handlers.make_room(need_bytes)
+    left = missing - tree.spare_bytes()
     tree.make_room(missing)
+    templates.make_room(left)
 
 
-def can_evict(tree: ZygoteTree, handlers: HandlerCache, networks: Networks, size: int) -> bool:
+def can_evict(tree: ZygoteTree, handlers: HandlerCache, templates: Templates, networks: Networks, size: int) -> bool:
     """Whether `make_room` can find so many bytes."""
-    return handlers.holds(size - tree.spare_bytes() - networks.spare_bytes())
+    return handlers.holds(size - tree.spare_bytes() - networks.spare_bytes() - templates.memory_bytes())
 
 
 def budget_bytes(config: Config) -> int:

@@ -22,6 +22,7 @@ static PyMethodDef methods[] = {
     {"message_fds", native_message_fds, METH_NOARGS, NULL},
     {"settle_atfork", native_settle_atfork, METH_NOARGS, NULL},
     {"keep_file", native_keep_file, METH_VARARGS, NULL},
+    {"keep_socket", native_keep_socket, METH_VARARGS, NULL},
     {"keep_mapping", native_keep_mapping, METH_VARARGS, NULL},
     {"forget_kept", native_forget_kept, METH_NOARGS, NULL},
     {"reopen_in_tmp", native_reopen_in_tmp, METH_NOARGS, NULL},

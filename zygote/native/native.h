@@ -84,6 +84,7 @@ PyObject *native_message(PyObject *module, PyObject *args);
 PyObject *native_message_fds(PyObject *module, PyObject *args);
 PyObject *native_settle_atfork(PyObject *module, PyObject *args);
 PyObject *native_keep_file(PyObject *module, PyObject *args);
+PyObject *native_keep_socket(PyObject *module, PyObject *args);
 PyObject *native_keep_mapping(PyObject *module, PyObject *args);
 PyObject *native_forget_kept(PyObject *module, PyObject *args);
 PyObject *native_reopen_in_tmp(PyObject *module, PyObject *args);

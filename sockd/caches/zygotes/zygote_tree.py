@@ -94,6 +94,8 @@ class ZygoteTree:
         self.under_pressure: Callable[[], bool] = lambda: False
         self.unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
         """As each node's."""
+        self.on_interpreter_ended: list[Callable[[str, SockdError], None]] = []
+        """Called when the image of an interpreter is lost."""
         if foreign is not None:
             foreign.on_retired = self.end_interpreter
 
@@ -101,6 +103,11 @@ class ZygoteTree:
     def most_spares(self) -> int:
         """How many spares a node may have; 0: none are kept."""
         return self._config.spares
+
+    @property
+    def spawn_deadline_s(self) -> float:
+        """How long a fork may take."""
+        return self._parts.spawn_deadline_s
 
     @property
     def most_levels(self) -> int:
@@ -158,8 +165,8 @@ class ZygoteTree:
         except KeyError:
             raise ZygoteGone("the interpreter's farm has ended") from None
 
-    def _parts_of(self, zygote: Zygote) -> Parts:
-        """Raises: ZygoteGone: its farm has ended."""
+    def parts_of(self, zygote: Zygote) -> Parts:
+        """What the sandboxes of a Zygote are made from. Raises: ZygoteGone: its farm has ended."""
         return self._parts if zygote.interpreter == OWN else self._foreign.parts_of(zygote)
 
     async def _wall_in(self, network: Network) -> None:
@@ -287,7 +294,7 @@ class ZygoteTree:
 
     async def _fork(self, zygote: Zygote, limits: Limits, reservation: Reservation, program: Program | None) -> Sandbox:
         try:
-            parts = self._parts_of(zygote)
+            parts = self.parts_of(zygote)
         except ZygoteGone:
             reservation.close()
             raise
@@ -453,7 +460,7 @@ class ZygoteTree:
 
     async def fork_from(self, zygote: Zygote, program: Program, reservation: Reservation) -> Sandbox:
         """A new child of a Zygote that is not in the tree; it owns the reservation, also when this fails. Raises: as `fork`."""
-        return await Sandbox.fork(self._parts, zygote, program.limits, reservation, program)
+        return await self._fork(zygote, program.limits, reservation, program)
 
     async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None, *, is_apart: bool = False) -> Zygote:
         limit_bytes, deadline_s = self._config.memory_mb << 20, self._parts.spawn_deadline_s
@@ -463,7 +470,7 @@ class ZygoteTree:
 
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
         """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
-        parts = self._parts_of(zygote)
+        parts = self.parts_of(zygote)
         root = parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd, uid=zygote.uids.absolute)
         try:
             return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)
@@ -490,6 +497,8 @@ class ZygoteTree:
             if self._roots.get(node.lineage) is node:
                 _log.warning("the root Zygote of %s is ended: %s", in_words(node.lineage), error)
             self.remove(node)
+        for tell in self.on_interpreter_ended:
+            tell(interpreter, error)
 
     def zygote_ended(self, zygote: Zygote) -> None:
         """A node's Zygote died or was given up: the next best serves, and a root is made anew."""

@@ -18,6 +18,7 @@ KINDS = frozenset(("queue", "memory", "fork", "network", "prepare", "thaw", "set
 COLD = {
     "spare": "A spare was available: it had been forked and confined in advance.",
     "zygote": "No spare was available: the sandbox was forked for this request.",
+    "template": "The sandbox was forked from the version's snapshot, which had run its init.",
 }
 WARM = {
     "warm": "An idle sandbox served it.",
