@@ -60,6 +60,11 @@ def move_up(fd: int, /) -> int:
 def keep_filters(sandbox: bytes, zygote: bytes, /) -> None:
     """The seccomp programs that children add to this process's, by their kind."""
 
+def part_large(joins: bool, /) -> int:
+    """Move large blocks of malloc(3) into a memory file where the kernel cannot join them to huge pages; how many bytes.
+
+    Only while there is one thread. Args: joins: whether to try huge pages first. Raises: OSError."""
+
 def receive(channel: int, soon: bool = False, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
     """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError.
 

@@ -141,6 +141,8 @@ class Prepared:
         handler_server.begin_prepared = self.begin
         _native.fill_gaps()
         _native.join_pages()
+        if len(os.listdir("/proc/self/task")) == 1:  # another one's writes could be lost
+            _native.part_large(True)
 
     def begin(self, channel: int, number: int, function: dict, link: int | None, is_spare: bool) -> Handler | None:
         """Do what differs between starts of the function. Answers READY or FAILED. Args: as of `handler_server.initialize`."""
