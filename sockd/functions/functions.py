@@ -20,7 +20,7 @@ import msgspec
 
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
-from sockd.caches.templates.templates import Entry
+from sockd.caches.templates.templates import Entry, State
 from sockd.code import kept_settings
 from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
@@ -133,6 +133,8 @@ class Functions:
             allowance_of=self._allowance,
             most=config.code.live_versions,
         )
+        self._expecting: dict[tuple[str, int], asyncio.Task[None]] = {}
+        """Versions that were published just now, and are to have a snapshot."""
         self.run_rules: dict[str, RunRule] = {}
         """The functions that restrict /run, with their rule."""
         self.error_details: dict[str, ErrorDetail] = {}
@@ -231,6 +233,26 @@ class Functions:
         if entry is None:
             return info
         return msgspec.structs.replace(info, snapshot=entry.state.value, snapshot_reason=entry.reason)
+
+    def snapshot_state(self, name: str, number: int | None = None) -> str:
+        """The state of the snapshot of a function, or of a published version, for views; empty: it is to have none."""
+        function = self.live.get(name) if number is None else self.published.find(name, number)
+        entry = self.snapshot_of(function.version) if function is not None else None
+        if entry is None and number is not None and (name, number) in self._expecting:
+            return State.WAITING.value
+        return entry.state.value if entry is not None else ""
+
+    def expect_snapshot(self, name: str, number: int) -> None:
+        """A version with a snapshot was published: have that made before its first request."""
+
+        async def get() -> None:
+            try:
+                with contextlib.suppress(SockdError, OSError):  # its first request tells
+                    await self.published.get(name, number)
+            finally:
+                del self._expecting[name, number]
+
+        self._expecting[name, number] = asyncio.get_running_loop().create_task(get())
 
     def snapshot_of(self, version: Version) -> Entry | None:
         """What is known of a version's snapshot; None: it is to have none."""
@@ -482,7 +504,7 @@ class Functions:
                 self._note_failed(name, failed)
         for line in notes:
             progress(Note(line))
-        if config.snapshot:
+        if config.snapshot and "aws" not in overrides:  # AWS's API does not wait either
             await self._snapshot_made(version, progress)
         return version
 

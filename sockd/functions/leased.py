@@ -14,6 +14,9 @@ from sockd.plain.telemetry import Invocation, Origin, Times
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.sandbox import Sandbox
 
+OF_TEMPLATE = "the version's snapshot"
+"""What a sandbox was forked from, in the place of a Zygote's packages."""
+
 
 class Leased(msgspec.Struct):
     """A sandbox for one request, and the time that getting it took."""
@@ -50,7 +53,7 @@ class Leased(msgspec.Struct):
             times, node = Times(self.queue_ns, 0, 0, exec_ns), ""
         else:
             times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
-            node = self.node.words if self.node else ""
+            node = self.node.words if self.node else OF_TEMPLATE if self.template else ""
         return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace, self.why)
 
     async def thaw(self) -> None:

@@ -77,7 +77,7 @@ class Invocation(msgspec.Struct, frozen=True):
     sandbox_id: str
     version: str
     node: str = ""
-    """The Zygote that the sandbox was forked from, as its packages; empty for the root Zygote."""
+    """The Zygote that the sandbox was forked from, as its packages; or the version's snapshot; empty for the root Zygote."""
     times: Times = Times()
     streamed: bool = False
     """The answer went to the request's sink, piece by piece; the body is empty."""

@@ -21,20 +21,20 @@ def test_templates_are_made_again_the_most_used_first(tmp_path: Path) -> None:
     directory = tmp_path / "state"
     first = RunningDaemon.start(directory)
     try:
-        for name in ("seldom", "often"):
+        for name in ("a-seldom", "z-often"):
             deploy(first, name, TOKEN)
-        for name in ("seldom", "often", "often"):
+        for name in ("a-seldom", "z-often", "z-often"):
             assert origin(first.run(name)) == "template"
         assert first.terminate() == 0
     finally:
         first.close()
     second = RunningDaemon.start(directory)
     try:
-        second.wait_line("seldom .LATEST has a template")
+        second.wait_line("a-seldom .LATEST has a template")
         made = [line.split(": ")[1].split()[0] for line in second.lines if "has a template" in line]
-        assert made == ["often", "seldom"]
-        assert state(second, "often") == ("serving", "")
-        assert origin(second.run("often")) == "template"
+        assert made == ["z-often", "a-seldom"]
+        assert state(second, "z-often") == ("serving", "")
+        assert origin(second.run("z-often")) == "template"
         assert second.terminate() == 0
     finally:
         second.close()

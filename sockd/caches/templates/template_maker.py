@@ -17,7 +17,7 @@ from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.farm.control import ZygoteGone, ZygoteLate
 from sockd.farm.templated import TemplateReport
-from sockd.farm.zygote import Use, Zygote
+from sockd.farm.zygote import MAX_TASKS, Use, Zygote
 from sockd.images.program import Program
 from sockd.networks.policy import Policy
 from sockd.plain.errors import FunctionFailed, NoCapacity, SandboxFailed
@@ -31,6 +31,8 @@ LEAST_DEADLINE_S = 130.0
 """How long an init and the hooks before the snapshot may take, or the function's timeout if that is longer, as on AWS."""
 SLACK_BYTES = 1 << 20
 """What is reserved for a template beyond what it holds when it begins to serve."""
+FORK_BYTES = 32 << 20
+"""Memory of children that are about to move into cgroups of their own."""
 GONE_S = 5.0
 OF_A_PROGRAM = (
     "a program behind the Runtime API starts an interpreter of its own, of which there can be no snapshot: use a handler, or "
@@ -63,6 +65,7 @@ class TemplateMaker:
             undo.callback(zygote.close)
             report = await self._run_init(wanted, zygote, ended)
             template = Template(wanted, zygote, ancestors_of(node), reservation, report)
+            widen(zygote, program)
             await self._try(template)
             reservation.resize_nowait(min(zygote.memory_bytes() + SLACK_BYTES, reservation.size))
             if not zygote.alive:
@@ -166,6 +169,14 @@ def use_of(program: Program) -> Use:
     """What a template of a program may use: what one sandbox of it may."""
     limits = program.limits
     return Use(limits.memory_bytes, limits.pids, limits.cpus, limits.sockets, program.socket_account)
+
+
+def widen(zygote: Zygote, program: Program) -> None:
+    """Let a template fork as other Zygotes do: its init has ended, and its next children are in its cgroup for a moment."""
+    assert zygote.cgroup is not None
+    limits = program.limits
+    zygote.cgroup.lower_weight("usual")
+    zygote.cgroup.limit(limits.memory_bytes + FORK_BYTES, limits.pids + MAX_TASKS, None)
 
 
 def ancestors_of(node: ZygoteNode) -> tuple[Zygote, ...]:

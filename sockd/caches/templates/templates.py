@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from enum import Enum
 
 from sockd.caches.templates.template import SnapshotRefused, Snapshotted, Template
@@ -18,7 +17,7 @@ from sockd.caches.templates.used_templates import UsedTemplates
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.farm.zygote import Zygote
 from sockd.images.program import Program
-from sockd.plain.errors import SockdError
+from sockd.plain.errors import NoCapacity, SockdError
 from sockd.sandbox.memory_budget import MemoryBudget
 
 MOST_LOSSES = 3
@@ -64,12 +63,12 @@ class Templates:
         self._budget = budget
         self._used = used
         self._entries: dict[Program, Entry] = {}
+        self.losses = 0
+        """Templates that ended by themselves, or from which a start failed."""
         self._wake = asyncio.Event()
         self._may_begin = asyncio.Event()
         self._making: Entry | None = None
         self._task = asyncio.get_running_loop().create_task(self._run(), name="templates")
-        self.on_lost: list[Callable[[Snapshotted, str], None]] = []
-        """Called when a template that served ends, with the reason."""
 
     def begin(self) -> None:
         """Make templates from now on: the Zygotes of an earlier daemon are there again."""
@@ -84,6 +83,7 @@ class Templates:
         """A version is gone: end its template; its sandboxes live on."""
         entry = self._entries.pop(program, None)
         if entry is not None:
+            self._used.note([entry.template] if entry.template is not None else [])
             self._close(entry, State.REFUSED, "the version is gone")
 
     def of(self, program: Program) -> Template | None:
@@ -115,10 +115,9 @@ class Templates:
             return
         _log.warning("the template of %s is given up: %s", template.of.words, reason)
         entry.losses += 1
+        self.losses += 1
         is_last = entry.losses > MOST_LOSSES
         self._close(entry, State.REFUSED if is_last else State.WAITING, reason)
-        for tell in self.on_lost:
-            tell(template.of, reason)
         self._wake.set()
 
     def zygote_refused(self, zygote: Zygote, view: ImportView) -> None:
@@ -140,6 +139,13 @@ class Templates:
     def entries(self) -> list[Entry]:
         """All versions that are to have one."""
         return list(self._entries.values())
+
+    def counts(self) -> dict[str, int]:
+        """How many versions are in each state."""
+        counts = {state.value: 0 for state in State}
+        for entry in self._entries.values():
+            counts[entry.state.value] += 1
+        return counts
 
     def memory_bytes(self) -> int:
         """What all of them hold of the memory budget."""
@@ -198,6 +204,8 @@ class Templates:
         except SnapshotRefused as error:
             self._settle(entry, State.REFUSED, str(error))
             _log.warning("%s has no snapshot: %s", entry.of.words, error)
+        except NoCapacity as error:  # of memory or uids: it is made when there are
+            self._settle(entry, State.EVICTED, f"it could not be made yet: {error}")
         except (SockdError, OSError, TimeoutError) as error:
             self._settle(entry, State.REFUSED, f"it could not be made: {error}")
             _log.warning("the template of %s could not be made: %s", entry.of.words, error)

@@ -64,6 +64,8 @@ def story(trace: Mapping[str, Any]) -> list[str]:
     origin = trace["origin"]
     if origin not in COLD:
         return [WARM.get(origin, "")]
+    if origin == "template":
+        return [trace["why"], COLD[origin]]
     held = trace["zygote"]
     zygote = "the root Zygote, which has no packages" if held == "root Zygote" else f"the Zygote that holds {held}"
     modules = sum(each["modules"] for each in trace["imported"])
