@@ -7,11 +7,13 @@ import pytest
 from tests.daemon.gate import Gate
 from tests.daemon.running import RunningDaemon
 from tests.daemon.snapshots import TOKEN, deploy, has_template, origin, state
-from tests.support.threads import in_background
+from tests.support.cases import case
+from tests.support.threads import at_once, in_background
 
 pytestmark = pytest.mark.root
 
 
+@case("T7", "start a function again and again from its template", expect="one init; random numbers of each start's own")
 def test_each_start_is_a_fork_of_one_init(daemon: RunningDaemon) -> None:
     function, said = deploy(daemon, "one", TOKEN)
     assert function["snapshot"] == "serving"
@@ -22,6 +24,11 @@ def test_each_start_is_a_fork_of_one_init(daemon: RunningDaemon) -> None:
     assert {answer.json["count"] for answer in answers} == {1}
     assert len({answer.json["random"] for answer in answers}) == 5
     assert {answer.json["type"] for answer in answers} == {"snap-start"}
+    (row,) = [row for row in daemon.tree()["templates"] if row["function"] == "one"]
+    assert (row["version"], row["state"], row["starts"]) == ("$LATEST", "serving", 5)
+    assert row["memory_bytes"] > 1 << 20
+    trace = daemon.manage("GET", f"/traces/{answers[0].headers['x-amzn-requestid']}").json
+    assert (trace["origin"], trace["zygote"]) == ("template", "the version's snapshot")
     (log,) = [record["text"] for record in daemon.logs("one") if "the init of" in record["text"]]
     assert log == f"the init of {answers[0].json['token']}\n"
 
@@ -157,3 +164,54 @@ def handler(event, context):
         answer = daemon.run("files")
         assert origin(answer) == "template"
         assert answer.json[0] == "from init" and answer.json[2] == 13
+
+
+SEEDS = """
+import os, random, secrets, ssl, tempfile, uuid
+OWN = random.Random()
+FIXED = random.Random(7)
+import time
+CLOCK = random.Random(time.time())
+def handler(event, context):
+    return {
+        "random": random.random(), "own": OWN.random(), "clock": CLOCK.random(), "uuid": uuid.uuid4().hex,
+        "secrets": secrets.token_hex(), "ssl": ssl.RAND_bytes(16).hex(), "tempfile": next(tempfile._get_candidate_names()),
+        "fixed": FIXED.random(),
+    }
+"""
+
+
+@case(
+    "T8",
+    "draw numbers in many starts from one template",
+    expect="no number twice, but for generators with a fixed seed",
+)
+def test_no_two_starts_draw_the_same_numbers(daemon: RunningDaemon) -> None:
+    _, said = deploy(daemon, "seeds", SEEDS, concurrency=4)
+    assert any("each start draws another" in line for line in said), said
+    answers = at_once(4, lambda _: [daemon.run("seeds") for _ in range(12)])
+    seen = [answer.json for each in answers for answer in each if origin(answer) == "template"]
+    assert len(seen) == 48
+    for name in seen[0]:
+        assert len({each[name] for each in seen}) == (1 if name == "fixed" else len(seen)), name
+
+
+@case("T9", "a template serves while its function is deployed again and again", expect="no request fails")
+def test_no_request_fails_while_templates_come_and_go(daemon: RunningDaemon) -> None:
+    deploy(daemon, "busy", TOKEN, concurrency=4)
+    stopped: list[bool] = []
+
+    def call(_: int) -> int:
+        count = 0
+        while not stopped:
+            assert daemon.run("busy").status == 200
+            count += 1
+        return count
+
+    with in_background(lambda: at_once(2, call)) as counts:
+        try:
+            for number in range(4):
+                deploy(daemon, "busy", f"{TOKEN}# {number}\n", concurrency=4)
+        finally:
+            stopped.append(True)
+        assert sum(counts()) > 8

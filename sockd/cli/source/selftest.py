@@ -34,6 +34,8 @@ FOLDERS = (
     *("tests/abuse", "tests/agent_keeper", "tests/faults", "tests/networks", "tests/spec"),
     "tests/daemon/test_image_failures.py",
     "tests/daemon/test_lost_images.py",
+    "tests/daemon/test_failing_snapshots.py",
+    "tests/daemon/test_snapshots.py",
 )
 
 
