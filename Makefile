@@ -9,10 +9,10 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page doors isolation network startup_breakdown restart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults docs site images dist lint format bench clean
+.PHONY: help setup demo check test test-kernels faults docs owners site images dist lint format bench clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/'
 
 setup: $(STAMP) ## make .venv with sockd, its tests and its demo
 
@@ -30,14 +30,23 @@ $(STAMP): pyproject.toml setup.cfg scripts/setup $(wildcard zygote/native/*)
 demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it cost (root)
 	$(BIN)/python -m demo.run
 
-test: $(STAMP) ## all tests (root; without, those that need it are skipped)
-	scripts/test $(BIN)/python $(ARGS)
+check: $(STAMP) ## linters, types, layers and the quick tests that need no root, in a minute
+	scripts/check $(BIN)/python
+
+test: $(STAMP) ## linters and all tests (root; without, those that need it are skipped); AREA=images: those of one area
+	AREA="$(AREA)" scripts/test $(BIN)/python $(ARGS)
+
+test-kernels: ## demo, attacks and some tests on stock kernels, emulated (root; hours); ARGS="--only demo"
+	PYTHONUNBUFFERED=1 $(PYTHON) -m vm.suite $(ARGS)
 
 faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS="--all" for the long cases, too
 	$(BIN)/sockd selftest $(ARGS)
 
 docs: $(STAMP) ## write docs/reference from the code
 	$(BIN)/python -m docs.reference
+
+owners: $(STAMP) ## list which module owns which resource
+	$(BIN)/python -m docs.owners
 
 site: $(STAMP) ## build the documentation as a web site, in site/
 	$(BIN)/python -m docs.site site
@@ -48,10 +57,8 @@ images: $(STAMP) ## render the README's pictures (root, Chromium)
 dist: $(STAMP) ## build a wheel, an sdist and a Debian package, in dist/
 	scripts/dist dist
 
-lint: $(STAMP) ## what tests/test_linters.py asks
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+lint: $(STAMP) ## ruff, its formatter and mypy
+	scripts/lint $(BIN)/python
 
 format: $(STAMP) ## let the formatter have its way
 	$(BIN)/ruff check --fix .

@@ -24,7 +24,7 @@ from benchmarks.harness.worker import worker
 
 HANDLER = "VERSION = {version}\ndef f(event):\n    return [VERSION, event]\n"
 LIMIT_MB_PER_HOUR = 1.0
-"""What promise 30 of SPECIFICATION.md says."""
+"""The bound of promise 30 in SPECIFICATION.md."""
 GOES = 10
 """One deploy of so many is of a function that is called and removed."""
 

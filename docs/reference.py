@@ -19,6 +19,7 @@ import click
 import msgspec
 
 import sockd
+from docs import proofs_page
 from sockd.cli.main import COMMANDS
 from sockd.code.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
 from sockd.console.output import EXIT_CODES
@@ -45,7 +46,7 @@ _MADE = "<!-- Made by `make docs` from the code. -->\n"
 def pages() -> dict[str, str]:
     """Each page's file name and text."""
     made = {"cli.md": cli(), "configuration.md": configuration(), "function.md": function(), "errors.md": errors()}
-    made |= {"python-variables.md": python_variables(), "kernels.md": kernels()}
+    made |= {"python-variables.md": python_variables(), "kernels.md": kernels(), "proofs.md": proofs_page.page()}
     return {name: _MADE + text for name, text in {**made, "lambda-api.md": lambda_api()}.items()}
 
 

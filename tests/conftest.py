@@ -8,10 +8,13 @@ cgroup files and the registry are meant to happen there (they take microseconds)
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
+import tomllib
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -32,7 +35,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("sockd")
 
-LONGEST = ("test_linters.py", "test_installed.py")
+LONGEST = ("test_installed.py",)
+TESTS = Path(__file__).parent
+OF_ROOT = ("abuse", "daemon", "faults")
+"""Folders whose tests start workers, which needs root."""
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 GUARD = watched_descriptors.install(is_fatal=False)
 
@@ -71,6 +77,21 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(watched_descriptors.SITE), os.environ.get("PYTHONPATH")))
     )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what `make check` leaves out, before `-m` selects: tests that start workers, and those of slow files."""
+    file = item.path.relative_to(TESTS.parent) if item.path.is_relative_to(TESTS) else item.path
+    if file.parts[1:2] and file.parts[1] in OF_ROOT:
+        item.add_marker("root")
+    if str(file) in slow_files():
+        item.add_marker("slow")
+
+
+@functools.cache
+def slow_files() -> frozenset[str]:
+    """The files of tests/slow.toml, by their paths in the repository."""
+    return frozenset(tomllib.loads((TESTS / "slow.toml").read_text())["files"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,13 +12,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PYTEST = """\
 #!/bin/sh
+[ "$2" = tests.support.areas ] && exec {python} "$@"
 echo "$@" >> {asked}
 next=$(head -n 1 {statuses})
 sed -i 1d {statuses}
 exit "$next"
 """
-"""Stands for the interpreter: keeps what it was asked, and ends as it is told."""
+"""Stands for the interpreter: keeps what it was asked, and ends with the next of the listed statuses."""
 ALONE, BESIDE, AGAIN = "-m alone", "not alone", "--last-failed"
+LINTS = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
 DIES = """\
 import os
 import pytest
@@ -33,17 +35,19 @@ def test_one_dies(number):
 @pytest.mark.parametrize(
     ("in_ci", "statuses", "passes", "status"),
     [
-        (True, [0, 0], [ALONE, BESIDE], 0),
-        (True, [1, 0, 0], [ALONE, BESIDE, AGAIN], 0),
-        (True, [0, 1, 0], [ALONE, BESIDE, AGAIN], 0),
-        (True, [1, 1, 1], [ALONE, BESIDE, AGAIN], 1),
-        (True, [0, 1, 2], [ALONE, BESIDE, AGAIN], 2),
-        (True, [2], [ALONE], 2),
-        (True, [137], [ALONE], 137),
-        (True, [1, 3], [ALONE, BESIDE], 3),
-        (True, [0, 5], [ALONE, BESIDE], 5),
-        (False, [1, 0], [ALONE, BESIDE], 1),
-        (False, [0, 1], [ALONE, BESIDE], 1),
+        (True, [1, 0, 0], LINTS, 1),
+        (False, [0, 0, 1], LINTS, 1),
+        (True, [0, 0, 0, 0, 0], [*LINTS, ALONE, BESIDE], 0),
+        (True, [0, 0, 0, 1, 0, 0], [*LINTS, ALONE, BESIDE, AGAIN], 0),
+        (True, [0, 0, 0, 0, 1, 0], [*LINTS, ALONE, BESIDE, AGAIN], 0),
+        (True, [0, 0, 0, 1, 1, 1], [*LINTS, ALONE, BESIDE, AGAIN], 1),
+        (True, [0, 0, 0, 0, 1, 2], [*LINTS, ALONE, BESIDE, AGAIN], 2),
+        (True, [0, 0, 0, 2], [*LINTS, ALONE], 2),
+        (True, [0, 0, 0, 137], [*LINTS, ALONE], 137),
+        (True, [0, 0, 0, 1, 3], [*LINTS, ALONE, BESIDE], 3),
+        (True, [0, 0, 0, 0, 5], [*LINTS, ALONE, BESIDE], 5),
+        (False, [0, 0, 0, 1, 0], [*LINTS, ALONE, BESIDE], 1),
+        (False, [0, 0, 0, 0, 1], [*LINTS, ALONE, BESIDE], 1),
     ],
 )
 def test_everything_is_asked_and_no_failure_is_lost(
@@ -65,16 +69,35 @@ def test_what_is_named_is_asked_in_one_process(in_ci: bool, statuses: list[int],
     assert "--numprocesses" not in "".join(asked)
 
 
-def run(directory: Path, in_ci: bool, statuses: list[int], *arguments: str) -> tuple[int, list[str]]:
-    """Its status, and what it asked of pytest."""
+@pytest.mark.parametrize(
+    ("in_ci", "statuses", "status"),
+    [(True, [0, 0], 0), (True, [5, 0], 0), (True, [0, 5], 0), (True, [5, 1, 0], 0), (False, [1, 5], 1)],
+)
+def test_an_area_is_its_tests_without_the_linters(
+    in_ci: bool, statuses: list[int], status: int, tmp_path: Path
+) -> None:
+    came, asked = run(tmp_path, in_ci, statuses, area="base")
+    assert came == status
+    assert [ALONE in asked[0], BESIDE in asked[1]] == [True, True]
+    assert all("tests/plain" in line and "tests/kernel" not in line for line in asked[:2]), asked
+
+
+def test_an_area_that_is_unknown_runs_nothing(tmp_path: Path) -> None:
+    assert run(tmp_path, False, [], area="attic") == (2, [])
+
+
+def run(directory: Path, in_ci: bool, statuses: list[int], *arguments: str, area: str = "") -> tuple[int, list[str]]:
+    """Its status, and what it asked of pytest and the linters."""
     asked, told, python = directory / "asked", directory / "statuses", directory / "python"
     told.write_text("".join(f"{each}\n" for each in statuses))
-    python.write_text(PYTEST.format(asked=asked, statuses=told))
+    python.write_text(PYTEST.format(asked=asked, statuses=told, python=sys.executable))
     python.chmod(0o755)
-    env = {**os.environ, "SOCKD_CI": "1" if in_ci else ""}
-    done = subprocess.run([ROOT / "scripts/test", python, *arguments], env=env, capture_output=True, check=False)
+    env = {**os.environ, "SOCKD_CI": "1" if in_ci else "", "AREA": area}
+    done = subprocess.run(
+        [ROOT / "scripts/test", python, *arguments], cwd=ROOT, env=env, capture_output=True, check=False
+    )
     assert told.read_text() == "", done.stderr
-    return done.returncode, asked.read_text().splitlines()
+    return done.returncode, asked.read_text().splitlines() if asked.exists() else []
 
 
 def test_a_process_that_dies_breaks_the_run_off(tmp_path: Path) -> None:

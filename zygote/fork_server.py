@@ -52,11 +52,15 @@ def serve() -> int:
 
 
 def answer(message: dict) -> None:
-    """Do what a control message asks for."""
+    """Do what a control message asks for. A process that this has forked and that comes back ends: there is one Zygote at the
+    socket."""
+    pid = os.getpid()
     try:
         done = OPERATIONS[message["op"]](message)
     except Exception as error:
         done = {"op": "refused", "error": f"{type(error).__name__}: {error}"[:500]}
+    if os.getpid() != pid:
+        os._exit(0)
     os.write(CHANNEL_FD, protocol.encode_control({**done, "id": message["id"]}))
 
 
@@ -156,6 +160,7 @@ def imported(request: dict, file: int) -> dict:
                 __import__(name)
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
                 failed[name] = f"{type(error).__name__}: {error}"[:500] if len(failed) < MOST_WORDS else ""
+            ends.end_returned_child()
             if not threaded and hygiene.thread_count() > 1:
                 threaded = name
             left.note(name)
@@ -164,8 +169,8 @@ def imported(request: dict, file: int) -> dict:
                 loaded.append((name, [each for each in new if kinds.key_of(each, sys.modules[each]) != RUNTIME]))
     seconds = time.monotonic() - started
     complaints = [
-        *ends.complaints,
         *(f"an import starts {name}, {UNSEEN}" for name in observer.processes),
+        *ends.complaints,
         *left.find(),
     ]
     gc.disable()

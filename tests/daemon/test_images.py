@@ -152,6 +152,23 @@ def test_a_program_is_started_once_before_it_serves(daemon: RunningDaemon, image
     assert daemon.call("checked")["argv"] == ["/app/bootstrap", "module.handler"]
 
 
+WRITES = "import pathlib, os, sys\nfor path in sys.argv[2:]:\n    try:\n        pathlib.Path(path).write_text('x')\n"
+WRITES += "    except OSError as error:\n        print(error, flush=True)\n        if sys.argv[1] == 'must':\n            raise\n"
+WRITES += "os.execv(sys.executable, [sys.executable, '/app/bootstrap'])\n"
+
+
+def test_a_deploy_tells_what_its_start_could_not_write(daemon: RunningDaemon, image: str) -> None:
+    def entrypoint(*arguments: str) -> list[str]:
+        return ["python3", "-c", WRITES, *arguments]
+
+    with pytest.raises(DeployFailed) as refused:
+        deploy(daemon, "writes", image, check=True, entrypoint=entrypoint("must", "/srv.db"))
+    assert "could not write /srv.db (read-only file system): set writable_root = true" in refused.value.message
+    told = deploy(daemon, "writes", image, check=True, entrypoint=entrypoint("may", "/tmp/x", "/cache"))
+    assert told["version_number"] and daemon.call("writes")["argv"][0] == "/app/bootstrap"
+    assert any("could not write /cache (read-only" in line for line in daemon.lines), daemon.lines
+
+
 def test_a_second_request_is_warm(daemon: RunningDaemon, image: str) -> None:
     deploy(daemon, "warm", image)
     assert [daemon.run("warm").headers["x-sockd-cold"] for _ in range(3)] == ["1", "0", "0"]

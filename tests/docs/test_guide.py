@@ -32,7 +32,8 @@ def spelled_out(line: str) -> list[str]:
     return [line.replace(choice[0], word) for word in choice[0].split("|")] if choice else [line]
 
 
-LINES = sorted({line for page in [REPO / "README.md", *(REPO / "docs/guide").glob("*.md")] for line in told(page)})
+PAGES = [REPO / "README.md", *(REPO / "docs/guide").glob("*.md"), *(REPO / "docs/internals").glob("*.md")]
+LINES = sorted({line for page in PAGES for line in told(page)})
 
 
 def test_there_are_lines_to_look_at() -> None:

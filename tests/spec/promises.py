@@ -1,4 +1,4 @@
-"""SPECIFICATION.md as data: its promises, and the evidence that each names. Reads files; measures nothing."""
+"""The promises of SPECIFICATION.md and their proofs in proofs.toml, as data. Reads files; measures nothing."""
 
 from __future__ import annotations
 
@@ -9,84 +9,107 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 ROOT = Path(__file__).parents[2]
+PROOFS = Path(__file__).with_name("proofs.toml")
 PROMISE = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |^## |\Z)", re.MULTILINE | re.DOTALL)
-TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
-CASE = re.compile(r"case `([A-Z]+\d+)`")
-AIM = re.compile(r'bench `(\w+)` "([^"]+)"(?: `([<>]= [\d.]+)`)?')
-ROW = re.compile(r'bench `(\w+)` row "([^"]+)", "([^"]+)"')
+TITLE = re.compile(r"\*\*(.+?)\*\*")
+WORDS_LIMIT = 60
+"""A promise has one or two sentences; what qualifies its evidence is a `note` in proofs.toml."""
+FILE = re.compile(r"(tests/[\w/]+\.py)")
+TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
+CASE = re.compile(r"case ([A-Z]+\d+)")
+AIM = re.compile(r'bench (\w+) "([^"]+)"(?: ([<>]= [\d.]+))?')
+ROW = re.compile(r'bench (\w+) row "([^"]+)", "([^"]+)"')
 PERFORMANCE = re.compile(
     r'performance "(?P<over>[^"]+)"(?: column (?P<first>\d))?(?: / "(?P<under>[^"]+)")? column (?P<column>\d) '
-    r"`(?P<sign>[<>]=) (?P<bound>[\d.]+)`"
+    r"(?P<sign>[<>]=) (?P<bound>[\d.]+)"
 )
-UNPROVEN = re.compile(r"\*\*Unproven:\*\* (.{20,})", re.DOTALL)
+
+
+class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table of proofs.toml.
+
+    Attributes:
+        evidence: in the forms `tests/kernel/test_cgroups.py` (all tests of the file), `tests/kernel/test_cgroups.py::test_name`,
+            `case A1`, `bench cold_start "name of an aim" <= 2`, `bench cold_start row "a word", "another"`, and
+            `performance "row" column 1 >= 3` or `performance "row" / "row" column 1 <= 2` for docs/performance.md.
+        note: qualifies the evidence.
+        unproven: why the evidence does not prove the promise, if it does not.
+    """
+
+    evidence: tuple[str, ...] = ()
+    note: str = ""
+    unproven: str = ""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """One paragraph of the page."""
+    """One paragraph of the page, in one line."""
 
     number: int
     text: str
 
     @property
     def title(self) -> str:
-        """What stands in bold."""
-        found = re.match(r"\*\*(.+?)\*\*", self.text, re.DOTALL)
-        return " ".join(found[1].split()) if found else ""
-
-    @property
-    def unproven(self) -> str:
-        """Why, or nothing."""
-        found = UNPROVEN.search(self.text)
-        return " ".join(found[1].split()) if found else ""
-
-    @property
-    def proof(self) -> str:
-        """What follows the word, in one line."""
-        return " ".join(self.text.partition("Proof: ")[2].split())
-
-    @property
-    def flat(self) -> str:
-        """All of it in one line: evidence may be broken over two."""
-        return " ".join(self.text.split())
+        """The sentence in bold, or the empty text."""
+        found = TITLE.match(self.text)
+        return found[1] if found else ""
 
 
 def promises(text: str | None = None) -> list[Promise]:
-    """In the page's order."""
+    """The promises of the page, in its order."""
     text = (ROOT / "SPECIFICATION.md").read_text() if text is None else text
-    return [Promise(int(number), body.strip()) for number, body in PROMISE.findall(text)]
+    return [Promise(int(number), " ".join(body.split())) for number, body in PROMISE.findall(text)]
 
 
-def missing(promise: Promise) -> Iterator[str]:
-    """What is wrong with it, in words."""
+def proofs() -> dict[int, Proof]:
+    """The proof of each promise, by its number."""
+    tables = msgspec.toml.decode(PROOFS.read_bytes(), type=dict[str, Proof])
+    return {int(number): proof for number, proof in tables.items()}
+
+
+def wrong_promise(promise: Promise) -> Iterator[str]:
+    """What is wrong with a promise's text, in words."""
     if not promise.title:
         yield "it has no sentence in bold"
-    if bool(promise.proof) == bool(promise.unproven):
-        yield "it must have either a proof or a reason why there is none"
-    text = promise.flat
-    evidence = [pattern.findall(text) for pattern in (TEST, CASE, AIM, ROW, PERFORMANCE)]
-    if promise.proof and not any(evidence):
-        yield "its proof names nothing"
-    for file, name in TEST.findall(text):
-        if name not in names_in(file):
-            yield f"there is no test {file}::{name}"
-    for case in CASE.findall(text):
-        if case not in cases():
-            yield f"there is no case {case}"
-    for bench, name, aim in AIM.findall(text):
+    if len(promise.text.split()) > WORDS_LIMIT:
+        yield f"it has more than {WORDS_LIMIT} words: a promise is one or two sentences"
+    if re.search(r"Proof: |\bUnproven\b", promise.text):
+        yield "its evidence belongs in tests/spec/proofs.toml"
+
+
+def wrong_proof(proof: Proof) -> Iterator[str]:
+    """What is wrong with a promise's proof, in words."""
+    if not proof.evidence and not proof.unproven:
+        yield "it must have evidence, or a reason why there is none"
+    for text in proof.evidence:
+        yield from wrong_evidence(text)
+
+
+def wrong_evidence(text: str) -> Iterator[str]:
+    """What is wrong with one line of evidence, in words."""
+    if found := FILE.fullmatch(text):
+        if not (ROOT / found[1]).is_file():
+            yield f"there is no file {text}"
+    elif found := TEST.fullmatch(text):
+        if found[2] not in names_in(found[1]):
+            yield f"there is no test {text}"
+    elif found := CASE.fullmatch(text):
+        if found[1] not in cases():
+            yield f"there is no {text}"
+    elif found := AIM.fullmatch(text):
+        bench, name, aim = found.groups("")
         if not any(fits(name, known) and aim in ("", bound) for known, bound in aims(bench)):
             yield f"sockd bench {bench} has no aim {name!r} {aim}"
-    for bench, *words in ROW.findall(text):
-        for word in words:
-            if word not in words_of(bench):
-                yield f"sockd bench {bench} has no row with {word!r}"
-    for found in PERFORMANCE.finditer(text):
+    elif found := ROW.fullmatch(text):
+        bench, *words = found.groups()
+        yield from (f"sockd bench {bench} has no row with {word!r}" for word in words if word not in words_of(bench))
+    elif found := PERFORMANCE.fullmatch(text):
         yield from wrong_number(found)
-    told = sum(map(len, evidence))
-    hints = len(re.findall(r"::test_|\bcase `|\bbench `|\bperformance \"", text))
-    if told != hints:
-        yield f"{hints} proofs are hinted at, {told} can be read"
+    else:
+        yield f"{text!r} cannot be read: the class Proof lists the forms"
 
 
 # -- tests and cases
@@ -94,11 +117,13 @@ def missing(promise: Promise) -> Iterator[str]:
 
 @cache
 def names_in(file: str) -> frozenset[str]:
-    """The names of a file's tests; none if there is no such file."""
+    """The names of a file's tests and state machines (`TestX = Machine.TestCase`); none if there is no such file."""
     if not (ROOT / file).is_file():
         return frozenset()
-    tree = ast.parse((ROOT / file).read_text())
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    body = ast.parse((ROOT / file).read_text()).body
+    machines = [node.targets[0] for node in body if isinstance(node, ast.Assign)]
+    names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return frozenset(names + [each.id for each in machines if isinstance(each, ast.Name)])
 
 
 @cache

@@ -35,19 +35,33 @@ class Ends:
     def __init__(self) -> None:
         self.complaints: list[str] = []
         """Afterwards: why the Zygote may not serve, in words."""
+        self._pid = os.getpid()
 
     def __enter__(self) -> Ends:
         _native.await_children()
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Before the kernel reaps them: what ends in between is found by `kept`, as is what still runs.
+        if self._reap():
+            self.complaints.append("an import starts a process and does not wait for its end")
         if not _native.disown_children():
             self.complaints.append("an import handles SIGCHLD")
+
+    def _reap(self) -> bool:
+        """Whether a child has ended that nobody has asked for."""
+        found = False
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
-                continue
+                found = True
         except ChildProcessError:
-            return
+            return found
+        return found
+
+    def end_returned_child(self) -> None:
+        """End this process if an import has forked it and it has come back from the import: the Zygote is its parent."""
+        if os.getpid() != self._pid:  # no flag that `os.fork` sets: C code forks without it
+            os._exit(0)
 
 
 def variables_of(event: str, args: tuple[Any, ...], asked_by: object) -> tuple[str, ...] | None:
