@@ -90,8 +90,7 @@ class Kept:
         given: set[int] = set()
         if parked is not None:
             _kept_sockets.extend((fd, *socket) for fd, socket in parked.sockets.items())
-            _kept_files.extend(parked.files)
-            given = {*parked.sockets, *(fd for fd, *_ in parked.files)}
+            given = {*parked.sockets}
         for fd in sorted(open_numbers() - self._own - given):
             try:
                 reason = self._keep_file(fd)

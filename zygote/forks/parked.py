@@ -1,8 +1,8 @@
-"""What an init left open that each fork gets a new one of: sockets, asyncio's event loops, gevent's hub.
+"""What an init left open that each fork gets a new one of: sockets, asyncio's event loops.
 
 A connection cannot be shared: it is shut down before the snapshot, and each fork has an unconnected socket of the same kind at
 its number, which clients take for a closed connection and connect again. An event loop of asyncio lets go of its selector and of
-the socket pair that wakes it, and makes both anew in each fork. gevent's hub does so itself, with numbers that it can close.
+the socket pair that wakes it, and makes both anew in each fork.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ TYPE_CHECKING = False  # typing is off the import diet; type checkers know this 
 if TYPE_CHECKING:
     from typing import Any
 
-NULL = b"/dev/null"
-
 
 class Parked:
     """Made after the init, before descriptors are looked at; `restore` in each fork."""
@@ -28,19 +26,16 @@ class Parked:
         """Args: own: descriptors that are not the function's."""
         self.sockets: dict[int, tuple[int, int, int]] = {}
         """Family, type with flags, and close-on-exec of the socket that each fork gets, by its number."""
-        self.files: list[tuple[int, int, int, str]] = []
-        """(descriptor, flags, offset, path) of what stands at a number until its owner makes it anew."""
         self.closed: list[str] = []
         """Connections that were shut down, in words."""
         self._datagrams: list[tuple[int, Any]] = []
         self._loops = [ParkedLoop(loop) for loop in event_loops()]
-        self._hub = self._park_hub(own)
         for fd in sorted(numbers() - own):
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
                 self._park_socket(fd)
 
     def restore(self) -> None:
-        """Connect datagram sockets, and make loops and the hub anew. Raises: OSError."""
+        """Connect datagram sockets, and make loops anew. Raises: OSError."""
         if self._datagrams:
             import _socket
 
@@ -50,8 +45,6 @@ class Parked:
                 twin.detach()
         for loop in self._loops:
             loop.restore()
-        if self._hub is not None:
-            self._hub.loop.reinit()
 
     def _park_socket(self, fd: int) -> None:
         """Leave out what a fork can have no new one of: `kept` names it."""
@@ -82,17 +75,6 @@ class Parked:
                 self._datagrams.append((fd, peer))
         blocks = 0 if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK == 0 else _socket.SOCK_NONBLOCK
         self.sockets[fd] = family, kind | blocks, fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-
-    def _park_hub(self, own: set[int]) -> Any:
-        """Have /dev/null stand for the descriptors of gevent's hub. Returns: the hub, if there is one."""
-        local = sys.modules.get("gevent._hub_local")
-        hub = local.get_hub_if_exists() if local is not None else None
-        if hub is None or hub.loop is None:
-            return None
-        for fd in numbers() - own:
-            if os.readlink(f"/proc/self/fd/{fd}") in ("anon_inode:[eventpoll]", "anon_inode:[eventfd]"):
-                self.files.append((fd, os.O_RDWR | os.O_CLOEXEC, 0, NULL.decode()))
-        return hub
 
 
 class Twin:
