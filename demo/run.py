@@ -41,6 +41,8 @@ PHASES = ("queue", "setup", "init", "exec")
 WARM_REQUESTS = 20
 LEARN_DEADLINE_S = 900.0
 """Ten times what a busy host takes: an emulated one, such as scripts/vm boots, takes minutes."""
+PATIENT = {"function": {"init_timeout_s": 120, "timeout_s": 60}, "sandbox": {"spawn_deadline_s": 60}}
+"""The worker's configuration: deadlines, too, for such a machine."""
 FIRST, LATER = "cold, nothing learned", "cold, Zygotes ready"
 STARTED = time.monotonic()
 
@@ -70,7 +72,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="sockd-demo-") as scratch:
             say("starting an S3 and a worker")
-            with S3Process(access_key="demo") as server, server.client() as s3, worker() as house:
+            with S3Process(access_key="demo") as server, server.client() as s3, worker(PATIENT) as house:
                 why_not = why_no_images(house)
                 if why_not:
                     say(f"leaving out functions in container images: {why_not}")

@@ -19,7 +19,7 @@ TOP = Path(__file__).parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sockd-vm"
 FAILED, TIMED_OUT = 125, 124
 """Statuses of this command itself, as those of timeout(1)."""
-BOOT_S = {"uml": 180, "qemu": 900}
+BOOT_S = {"uml": 180, "qemu": 1800}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -64,6 +64,7 @@ def main(arguments: list[str]) -> int:
     given = parse(arguments)
     raise_at_signals()
     try:
+        given.cache = given.cache.resolve()
         debian = Debian(given.cache / "apt", given.mirror or mirror())
         kernels = Kernels(given.cache / "kernels", debian)
         if given.update:

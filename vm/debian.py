@@ -18,6 +18,7 @@ SUITES = (
     ("debian", "trixie"),
     ("debian-security", "trixie-security"),
     ("debian", "trixie-backports"),
+    ("debian", "sid"),
 )
 CONTAINED = (
     "setpriv",
@@ -106,18 +107,15 @@ class Debian:
                 found[series_of(match[1])] = name
         return found
 
-    def versions(self, package: str) -> list[str]:
-        """The versions that the releases have of one package."""
+    def versions(self, package: str) -> dict[str, str]:
+        """The versions of one package, each with the release that has it."""
         if not (self.directory / "sources.list").exists():
             self.update()
-        return [line.split("|")[1].strip() for line in self._apt("apt-cache", "madison", package).splitlines()]
-
-    def has(self, package: str) -> bool:
-        """Whether there is such a package."""
-        return package in self._apt("apt-cache", "pkgnames", package).split()
+        lines = [line.split("|") for line in self._apt("apt-cache", "madison", package).splitlines()]
+        return {version.strip(): where.split()[1].split("/")[0] for _, version, where in lines}
 
     def unpack(self, packages: list[str], tree: Path) -> None:
-        """Fetch packages, each with `=VERSION` or without, and unpack them below a directory. Raises: VmError."""
+        """Fetch packages, each with `=VERSION`, `/RELEASE` or neither, and unpack them below a directory. Raises: VmError."""
         archives = self.directory / "archives"
         shutil.rmtree(archives, ignore_errors=True)
         archives.mkdir(parents=True)
@@ -134,6 +132,8 @@ class Debian:
             "Dir::Etc::sourceparts": "-",
             "Dir::State::lists": self.directory / "lists",
             "Dir::Cache": self.directory,
+            "Dir::Cache::pkgcache": "packages.bin",  # which images of containers have switched off
+            "Dir::Cache::srcpkgcache": "sources.bin",
             "APT::Sandbox::User": "root",
             "APT::Architecture": "amd64",
         }

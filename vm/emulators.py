@@ -69,6 +69,7 @@ class Uml:
 
     def command(self, files: Files, memory_mb: int, ends: Ends, network: str) -> list[str]:
         return [
+            *("env", f"--chdir={files.kernel.directory}", f"LD_LIBRARY_PATH={files.kernel.directory}"),
             *(
                 str(files.kernel.binary),
                 f"mem={memory_mb}M",
@@ -84,7 +85,7 @@ class Uml:
                 f"con0=null,fd:{ends.console}",
                 "ssl=null",
             ),
-            *("ssl1=null,fd:1", f"ssl2=null,fd:{ends.words}", "quiet"),
+            *("ssl1=null,fd:1", f"ssl2=null,fd:{ends.words}", "quiet", "panic=-1"),
         ]
 
     def environment(self, files: Files, memory_mb: int) -> dict[str, str]:
@@ -139,8 +140,8 @@ class Qemu:
             # The guest's clock goes with the instructions that it executes, so that its deadlines fit its speed.
             *("-icount", "shift=0,sleep=on", "-rtc", "clock=vm"),
             *("-kernel", str(files.kernel.binary), "-initrd", str(files.kernel.initrd)),
-            *("-append", "console=ttyS0 mitigations=off quiet"),
-            *(word for file, kind in drives for word in ("-drive", f"file={file},if=virtio,{kind}")),
+            *("-append", "console=ttyS0 mitigations=off quiet panic=-1"),
+            *(word for file, kind in drives for word in ("-drive", f"file={file},file.locking=off,if=virtio,{kind}")),
             *("-device", "virtio-rng-pci", "-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net"),
             *("-nodefaults", "-display", "none", "-no-reboot"),
             *(

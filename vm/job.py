@@ -17,6 +17,7 @@ GUEST = Path(__file__).with_name("guest")
 PASSED = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "PIP_DEFAULT_TIMEOUT")
 PASSED_PREFIXES = ("SOCKD_",)
 BUILD_FILES = ("pyproject.toml", "setup.cfg", "setup.py", "scripts/setup")
+BUILT = ("sockd", "zygote")
 BLOCK = 1 << 20
 """The archive's size is a multiple of this, as it is a disk."""
 
@@ -56,7 +57,8 @@ class Checkout:
 
     def build_files(self) -> list[Path]:
         """Those that `make setup` depends on."""
-        return [name for name in self.files() if str(name) in BUILD_FILES or name.suffix in (".c", ".h")]
+        extensions = {name for name in self.files() if name.suffix in (".c", ".h") and name.parts[0] in BUILT}
+        return [name for name in self.files() if str(name) in BUILD_FILES or name in extensions]
 
     def copy_to(self, directory: Path) -> None:
         """Copy the files into a new directory."""

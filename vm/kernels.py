@@ -20,6 +20,8 @@ NEWEST = "newest"
 IMAGES = r"linux-image-(\d+\.\d+\.\d+(?!\S*-(?:cloud|rt))\S*-amd64)"
 BINARIES = r"linux-binary-(\d+\.\d+\.\d+(?!\S*-(?:cloud|rt))\S*-amd64)"
 UML_PACKAGE = "user-mode-linux"
+INTERPRETER, OWN_INTERPRETER = b"/lib64/ld-linux-x86-64.so.2\0", b"./ld.so"
+"""What an executable names as its interpreter (PT_INTERP of elf(5))."""
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "crc32c_intel")
 """What finds the root file system in QEMU's guest."""
 NO_SUCH_HARDWARE = (
@@ -62,8 +64,11 @@ class Kernels:
     def available(self, way: str) -> dict[str, list[str]]:
         """Debian's packages of the newest kernel of each series, such as 6.1, oldest first."""
         if way == UML:
-            versions = sorted(self.debian.versions(UML_PACKAGE), key=numbers)
-            found = {version.split("um")[0]: [f"{UML_PACKAGE}={version}"] for version in versions}
+            versions = sorted(self.debian.versions(UML_PACKAGE).items(), key=lambda item: numbers(item[0]))
+            found = {
+                version.split("um")[0]: [f"{UML_PACKAGE}={version}", f"libc6/{release}"]
+                for version, release in versions
+            }
         else:
             found = {series: [name] for series, name in self.debian.newest(IMAGES).items()}
             for series, name in self.debian.newest(BINARIES).items():  # since 6.19 the image's package is empty
@@ -113,7 +118,12 @@ class Kernels:
         return Kernel(directory)
 
     def _fill_uml(self, tree: Path, made: Path) -> None:
-        shutil.copy(tree / "usr/bin/linux.uml", made / "linux")
+        # With the C library that it was built for, which this host need not have: beside it, as it is started there.
+        program = (tree / "usr/bin/linux.uml").read_bytes()
+        (made / "linux").write_bytes(program.replace(INTERPRETER, OWN_INTERPRETER.ljust(len(INTERPRETER), b"\0"), 1))
+        (made / "linux").chmod(0o755)
+        shutil.copy(_only(tree.rglob("libc.so.6"), "C library"), made / "libc.so.6")
+        shutil.copy(_only(tree.rglob("ld-linux-x86-64.so.2"), "interpreter"), made / OWN_INTERPRETER.decode())
         [release] = (tree / "usr/lib/uml/modules").iterdir()
         (tree / "lib/modules").mkdir(parents=True)
         release = release.rename(tree / "lib/modules" / release.name)

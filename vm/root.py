@@ -59,9 +59,10 @@ class Root:
         """The image for a checkout; made if there is none, in the place of an older one. Raises: VmError."""
         image = self.place(checkout)
         if not image.exists():
-            for older in self.directory.glob("root-*.ext4"):
-                older.unlink()
             self._make(image, checkout)
+            for other in self.directory.glob("root-*.ext4"):
+                if other != image:
+                    other.unlink()
         return image
 
     def _key(self, checkout: Checkout) -> str:

@@ -384,13 +384,17 @@ def test_an_image_is_unmounted_with_its_last_function(daemon: RunningDaemon, pyt
     assert not is_mounted()
 
 
+AS_EVER = '[sandbox]\nroots = "auto"\n'
+"""A worker that takes the ways of the host's kernel also where the whole suite runs as on an older one."""
+
+
 def test_a_host_that_mounts_no_images_is_told_before_a_local_one_is_received(tmp_path: Path) -> None:
     """From a tmpfs EROFS is mounted through a loop device alone, and there is none."""
     syscalls.mount("tmpfs", str(tmp_path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=64m")
     hidden = 'mount --bind /dev/null /dev/loop-control && exec "$@"'
     try:
         daemon = RunningDaemon.start(
-            tmp_path / "state", "", command=("unshare", "--mount", "sh", "-c", hidden, "sh", *COMMAND)
+            tmp_path / "state", AS_EVER, command=("unshare", "--mount", "sh", "-c", hidden, "sh", *COMMAND)
         )
         try:
             answer = daemon.manage("POST", "/images?reference=oci:local", b"an archive that nobody reads")

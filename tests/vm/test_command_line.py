@@ -71,7 +71,8 @@ class Packages(Debian):
 
     def _apt(self, tool: str, *arguments: str, cwd: Path | None = None) -> str:
         if "madison" in arguments:
-            return "".join(f"user-mode-linux | {version} | x\n" for version in ("6.12um1+b22", "6.1um4+b13"))
+            lines = "user-mode-linux | 6.12um1+b22 | {0} trixie/main x\n user-mode-linux | 6.1um4+b13 | {0} bookworm/main x\n"
+            return lines.format(self.url)
         return "\n".join(
             """
             linux-image-6.1.0-47-amd64 linux-image-6.1.0-156-amd64 linux-image-6.1.0-200-rt-amd64 linux-image-amd64
@@ -93,7 +94,10 @@ def test_the_newest_kernel_of_each_series_is_offered(kernels: Kernels) -> None:
         "6.12": ["linux-image-6.12.118+deb13-amd64"],
         "7.3": ["linux-binary-7.3.4+deb13-amd64", "linux-modules-7.3.4+deb13-amd64"],
     }
-    assert kernels.available(UML) == {"6.1": ["user-mode-linux=6.1um4+b13"], "6.12": ["user-mode-linux=6.12um1+b22"]}
+    assert kernels.available(UML) == {
+        "6.1": ["user-mode-linux=6.1um4+b13", "libc6/bookworm"],
+        "6.12": ["user-mode-linux=6.12um1+b22", "libc6/trixie"],
+    }
     assert kernels.choose("newest", QEMU) == "7.3" and kernels.choose("newest", UML) == "6.12"
 
 
@@ -103,7 +107,10 @@ def test_a_kernel_that_debian_does_not_have_is_refused(kernels: Kernels) -> None
 
 
 def test_a_kernel_is_kept_until_an_update_knows_a_newer_one(kernels: Kernels) -> None:
-    for series, package in (("6.1", "user-mode-linux=6.1um4+b13"), ("6.12", "user-mode-linux=6.12um1+b1")):
+    for series, package in (
+        ("6.1", "user-mode-linux=6.1um4+b13 libc6/bookworm"),
+        ("6.12", "user-mode-linux=6.12um1+b1 libc6/trixie"),
+    ):
         kernels.place(series, UML).mkdir(parents=True)
         (kernels.place(series, UML) / "packages").write_text(package)
     assert kernels.kernel("6.12", UML).directory == kernels.place("6.12", UML)
@@ -176,7 +183,7 @@ def test_the_root_file_system_is_never_written(way: str, tmp_path: Path) -> None
     words = " ".join(EMULATORS[way].command(files, 512, Ends(3, 4), "net"))
     assert (
         f"{tmp_path}/cow,{tmp_path}/root.ext4" in words
-        or f"{tmp_path}/root.ext4,if=virtio,format=raw,snapshot=on" in words
+        or f"{tmp_path}/root.ext4,file.locking=off,if=virtio,format=raw,snapshot=on" in words
     )
 
 
