@@ -33,6 +33,7 @@ from demo.checks import (
 from demo.failure import show_failure
 from demo.images import show_image, start_image, why_no_images
 from demo.initscripts import show_initscript
+from demo.snapshots import show_snapshot
 from sockd.s3.client import Client as S3
 from sockd.s3.process import S3Process, ServerFailed
 
@@ -84,6 +85,8 @@ def main() -> int:
                 if not why_not:
                     say("starting the function in the container image once more")
                     show_image(house, first)
+                say("loading a model for 2 s, in each start and in a snapshot")
+                show_snapshot(house, Path(scratch))
                 say("calling a function that fails")
                 show_failure(house)
     except (WrongAnswer, BadAnswer, NeverLearned, WorkerFailed, ServerFailed, TimeoutError) as error:

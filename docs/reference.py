@@ -125,6 +125,8 @@ def function() -> str:
 
 
 REPORTED = {
+    "Runtime.AfterRestoreError": "A hook of `register_after_restore` raised in a start from the function's snapshot.",
+    "Runtime.BeforeSnapshotError": "A hook of `register_before_snapshot` raised; the version has no snapshot.",
     "Runtime.InvalidEntrypoint": "The entry point of an image, or a bootstrap, does not exist or is no program of this machine.",
     "Runtime.InvalidWorkingDir": "WORKDIR is not a directory of the image, or may not be entered.",
     "Runtime.UnknownReason": "A program behind the Runtime API posted an error without a type.",

@@ -37,13 +37,15 @@ NEEDED = {
             "listed_variables",
             "module_kinds",
             "observer",
+            "parked",
             "randomness",
+            "running_threads",
         ),
         *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
         *("app_kinds", "apps", "asgi", "debugging", "image_program", "interpreter_settings", "own_listener"),
-        *("package_path", "web_server", "wsgi"),
+        *("package_path", "snapshot_hooks", "snapshot_restore_py", "web_server", "wsgi"),
     ],
     "messages": "log_layout rare_answers".split(),
     "own_functions": [
@@ -51,12 +53,12 @@ NEEDED = {
         *("state", "top_level", "trial"),
     ],
 }
-FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
+FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports", "sockd_zygote.template"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names
 }
 """Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal or with keys of
-bytes, has variables of the interpreter or is debugged; in Zygotes with packages; in sandboxes of a verification, a build or an
-image."""
+bytes, has variables of the interpreter, a snapshot or a debugger; in Zygotes with packages; in templates; in sandboxes of a
+verification, a build or an image."""
 MODULES_LIMIT = 95
 """A bare interpreter has 23; those that own_traceback keeps for itself are not counted. Counted, not timed: what this costs
 is `sockd bench cold_start`'s affair."""

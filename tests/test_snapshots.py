@@ -44,6 +44,7 @@ def worker(*nodes: ZygoteNode) -> Any:
         learner=SimpleNamespace(refused=refused),
         verifier=SimpleNamespace(refused=lambda: differing),
         packages=Packages(),
+        templates=SimpleNamespace(entries=list),
         functions=SimpleNamespace(users=lambda key: ("f",) if key == A else ()),
     )
 

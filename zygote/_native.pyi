@@ -18,6 +18,9 @@ def settle_atfork() -> bool:
 def keep_file(fd: int, flags: int, closes_on_exec: bool, in_tmp: bool, offset: int, path: bytes, /) -> None:
     """Have each child open this file again, as `fd`. Raises: OSError(EMFILE): those are too many."""
 
+def keep_socket(fd: int, family: int, kind: int, closes_on_exec: bool, /) -> None:
+    """Have each child make an unconnected socket, as `fd`. Raises: OSError(EMFILE): those are too many."""
+
 def keep_mapping(address: int, size: int, /) -> None:
     """Have each child's copy of this memory, which is mapped MAP_SHARED, be its own. Raises: OSError(ENOMEM)."""
 
@@ -56,6 +59,11 @@ def move_up(fd: int, /) -> int:
 
 def keep_filters(sandbox: bytes, zygote: bytes, /) -> None:
     """The seccomp programs that children add to this process's, by their kind."""
+
+def part_large(joins: bool, /) -> int:
+    """Move large blocks of malloc(3) into a memory file where the kernel cannot join them to huge pages; how many bytes.
+
+    Only while there is one thread. Args: joins: whether to try huge pages first. Raises: OSError."""
 
 def receive(channel: int, soon: bool = False, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
     """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError.

@@ -91,6 +91,20 @@ def import_modules(message: dict) -> dict:
     return {"op": "imported", "bytes": count}
 
 
+def become_template(message: dict) -> dict:
+    """`template`: run the init of a version of a function, and serve as its template from now on."""
+    standard = set(sys.modules)
+    from sockd_zygote import template  # not in other Zygotes, whose forks would copy more pages for it
+
+    forget_modules(sys.modules.keys() - standard)
+    file, tree, output, *network = _native.message_fds()
+    try:
+        count = template.become(file, message["bytes"], tree, output, network)
+    finally:
+        os.close(file)
+    return {"op": "templated", "bytes": count}
+
+
 def report_imports(file: int, count: int) -> int:
     """Do what a memory file asks for and write there what was done; its length. Nothing of it is left for the forks."""
     from sockd_zygote.forks.surroundings import OpenFiles
@@ -214,4 +228,9 @@ def title(paths: list[str]) -> str:
     return f"sockd: Zygote of {', '.join(names) or 'the standard library'}"
 
 
-OPERATIONS = {"import": import_modules, "settle": settle_in_network, "hello": say_hello}
+OPERATIONS = {
+    "import": import_modules,
+    "template": become_template,
+    "settle": settle_in_network,
+    "hello": say_hello,
+}

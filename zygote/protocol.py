@@ -18,7 +18,10 @@ Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a 
       │ import  {id, bytes} [a memory file: {paths, pth, env, modules}; a root]
       ├───────────────────────────────────────►│ import, collect, freeze
       │◄──────────────── imported {id, bytes}     (the memory file: {seconds, threads, failed, seen, left})
-      │◄──────────────── refused {id, error}      (the answer to any of the five that could not be done)
+      │ template {id, bytes} [a memory file: INIT; a root; an output; a network namespace if it has one]
+      ├───────────────────────────────────────►│ run a version's init; it forks sandboxes of this version alone from now on
+      │◄──────────────── templated {id, bytes}    (the memory file: {seconds, error, refused, closed})
+      │◄──────────────── refused {id, error}      (the answer to any of the six that could not be done)
       │ status  {id, pid}                         (of a child that has ended, where no pidfd tells: before Linux 6.15)
       ├───────────────────────────────────────►│ look at those that it has waited for
       │◄──────────────── status {id, status}      (a wait status; -1: unknown)
@@ -71,6 +74,9 @@ IMPORT_REPORT_MAX_BYTES = 512 * 1024
 IMPORT_PROGRESS = Struct("<I")
 """What follows IMPORT_MAX_BYTES in that file: how many of the modules the Zygote has begun to import."""
 IMPORT_FILE_BYTES = IMPORT_MAX_BYTES + IMPORT_PROGRESS.size
+
+TEMPLATE_STAGES = "begins", "runs init", "runs hooks before the snapshot", "looks at what init has left"
+"""What a template does, in this order; where IMPORT_PROGRESS stands in its memory file is how far it has got."""
 
 REGION = "us-east-1"
 """What functions are told, unless their own variables say otherwise: what S3 servers outside of AWS expect in signatures."""

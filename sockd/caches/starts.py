@@ -3,6 +3,7 @@ sandbox may start a new one only with a place of its function's gate (`sockd.fun
 
     idle     an idle sandbox of the same program: warm, or paused
     image    a new child of the Zygote for images' programs, if it is one; it is waited for
+    template a new child of the version's template, if it has one; it is waited for, and where that fails the next source is asked
     spare    a child that the best Zygote has forked ahead
     fork     a new child of the best Zygote; it is waited for
 
@@ -19,6 +20,9 @@ from typing import Any, Protocol
 import msgspec
 
 from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.templates.template import Template, lost_words
+from sockd.caches.templates.template_maker import start_from
+from sockd.caches.templates.templates import Templates
 from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.zygote_node import ZygoteNode
@@ -26,7 +30,7 @@ from sockd.caches.zygotes.zygote_tree import ZygoteTree
 from sockd.farm.control import ZygoteGone
 from sockd.images.image_python import SCHEME
 from sockd.images.program import Program
-from sockd.plain.errors import ImageNotReady, ImageUnavailable
+from sockd.plain.errors import ImageNotReady, ImageUnavailable, NoCapacity, SandboxFailed
 from sockd.plain.telemetry import Origin
 from sockd.sandbox.memory_budget import Reservation
 from sockd.sandbox.sandbox import Sandbox
@@ -56,6 +60,8 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     view: ImportView
     program: Program
     conditions: Conditions
+    has_template: bool = False
+    """Whether the version may be started from its template."""
 
 
 class Started(msgspec.Struct):
@@ -68,6 +74,10 @@ class Started(msgspec.Struct):
     started_ns: int = 0
     """When a new one was asked for, and when it had its memory."""
     reserved_ns: int = 0
+    template: Template | None = None
+    """Of a new one: what it was forked from, if that is a template."""
+    why: str = ""
+    """Why it could not be started from the source that comes before."""
 
 
 Starting = Callable[[], Coroutine[Any, Any, Started]]
@@ -127,6 +137,39 @@ class ImagePrograms:
         raise failure
 
 
+class TemplateForks:
+    """New children of the version's template. One that is gone or refuses is given up, and the same start goes on elsewhere."""
+
+    def __init__(
+        self, tree: ZygoteTree, templates: Templates, others: Callable[[Wanted], Coroutine[Any, Any, Started]]
+    ) -> None:
+        """Args: others: asks the sources behind this one."""
+        self._tree = tree
+        self._templates = templates
+        self._others = others
+
+    def take(self, wanted: Wanted) -> Starting | None:
+        template = self._templates.of(wanted.program)
+        return None if template is None else lambda: self._fork(template, wanted)
+
+    async def _fork(self, template: Template, wanted: Wanted) -> Started:
+        started_ns = time.monotonic_ns()
+        reservation = await wanted.conditions.reserve(wanted.program)
+        reserved_ns = time.monotonic_ns()
+        try:
+            sandbox = await start_from(self._tree, template, reservation)
+        except (SandboxFailed, ImageUnavailable, OSError, TimeoutError) as error:
+            reason = f"it could not be forked: {error}"
+            self._templates.lose(template, reason)
+            started = await self._others(wanted)
+            started.why = lost_words(reason)
+            return started
+        except NoCapacity:
+            return await self._others(wanted)
+        template.hit()
+        return Started(sandbox, "template", None, started_ns, reserved_ns, template)
+
+
 class Forks:
     """New children. A Zygote that dies under the request is replaced by the next best, once for each of the tree's levels; one in
     an image that is lost under it by one on the image's new mount."""
@@ -176,12 +219,19 @@ class Forks:
 class Starts:
     """The ordered list, and the one place that asks it."""
 
-    def __init__(self, handlers: HandlerCache, tree: ZygoteTree, programs: ProgramZygotes | None = None) -> None:
-        """Args: programs: None: no image's program is started."""
+    def __init__(
+        self,
+        handlers: HandlerCache,
+        tree: ZygoteTree,
+        programs: ProgramZygotes | None = None,
+        templates: Templates | None = None,
+    ) -> None:
+        """Args: programs: None: no image's program is started; templates: None: no version has one."""
         images = (ImagePrograms(programs),) if programs is not None else ()
         self._handlers = handlers
         self._sources: tuple[Source, ...] = (*images, Spares(tree))
         self._last = Forks(tree)
+        self._from_template = TemplateForks(tree, templates, self._without_template) if templates is not None else None
 
     def find_idle(self, program: Program) -> Sandbox | None:
         """An idle sandbox, which may be paused, now the caller's; None: there is none."""
@@ -189,6 +239,10 @@ class Starts:
 
     def find_new(self, wanted: Wanted) -> Started | Starting:
         """What the first source of new sandboxes has that has anything. Raises: OSError."""
+        if wanted.has_template and self._from_template is not None:
+            starting = self._from_template.take(wanted)
+            if starting is not None:
+                return starting
         for source in self._sources:
             found = source.take(wanted)
             if found is not None:
@@ -199,3 +253,6 @@ class Starts:
         """A new sandbox from the source that `find_new` finds, once it is started. Raises: OSError, or what `Starting` raises."""
         found = self.find_new(wanted)
         return found if isinstance(found, Started) else await found()
+
+    async def _without_template(self, wanted: Wanted) -> Started:
+        return await self.new(msgspec.structs.replace(wanted, has_template=False))

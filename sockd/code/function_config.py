@@ -205,6 +205,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """Memory that only this function's sandboxes may use, taken from the worker's budget while it is deployed."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
     """The environment, 4 KB together; never in a Zygote or a log."""
+    snapshot: bool = False
+    """Whether its starts are forked from a process that has run its init once (a template), as with AWS's SnapStart."""
     storage: Literal["own", "sockd"] = "own"
     """Whose `storage` and `nosql` modules the function imports: its package's own, or the library of ours that takes
     what an initscript has fetched."""

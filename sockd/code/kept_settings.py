@@ -25,6 +25,7 @@ KEPT = (
     "network",
     "egress",
     "writable_root",
+    "snapshot",
     "tmp_mb",
     "log_format",
     "log_level",

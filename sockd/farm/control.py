@@ -35,6 +35,8 @@ class ZygoteGone(SandboxFailed):
 
     module = ""
     """Of an `import`: the module that was being imported."""
+    stage = ""
+    """Of a `template`: what it was doing, in words."""
 
 
 class ZygoteLate(ZygoteGone):

@@ -1,7 +1,8 @@
 """Blocks of uids: the range that a Zygote's user namespace maps, divided among its sandboxes and child Zygotes.
 
-A block belongs to one Zygote. Its first quarter are the uids of its own sandboxes, one each; the rest is cut into
-equal blocks for child Zygotes, unless these would be too small: then all are for sandboxes. Numbers are as that Zygote
+A block belongs to one Zygote. The first half of its first quarter are the uids of its own sandboxes, one each; the other half is
+cut into runs for templates, which have no child Zygotes; the rest is cut into equal blocks for child Zygotes, unless these would
+be too small: then all are for sandboxes. Numbers are as that Zygote
 sees them, because a uid_map is written in terms of the parent namespace (user_namespaces(7)): from SANDBOX_UID in a user
 namespace of its own, but the host's for the root Zygote.
 """
@@ -15,6 +16,9 @@ SANDBOX_UID = 1000
 """Of each handler, and of each Zygote with packages, inside its user namespace (zygote/native/native.h)."""
 LEAST = 32
 """Uids of the smallest block."""
+TEMPLATE_RUNS = (1024, 256)
+"""Uids of one template, itself among them: the larger run where there is room for MANY of them."""
+MANY = 64
 ALL_IN_USE = "every block of uids for child Zygotes is in use, by Zygotes and by sandboxes of Zygotes that have ended"
 
 
@@ -29,6 +33,14 @@ class UidBlock:
         size = (count - count // 4) // CHILD_ZYGOTES
         self._child_size = size if size >= LEAST else 0
         self._own = count - self._child_size * CHILD_ZYGOTES
+        """Where the blocks of child Zygotes begin."""
+        room = self._own // 2 if self._child_size else 0
+        self._run_size = next((size for size in TEMPLATE_RUNS if room >= MANY * size), TEMPLATE_RUNS[-1])
+        self._runs = room // self._run_size
+        self._own_uids = self._own - self._runs * self._run_size
+        """Where the runs of templates begin."""
+        self._next_run = 0
+        self._free_runs: list[int] = []
         self._next_uid = 1  # the first of the block is the Zygote itself
         self._free_uids: list[int] = []
         self._next_child = 0
@@ -42,12 +54,17 @@ class UidBlock:
     @property
     def has_uid(self) -> bool:
         """Whether `take_uid` has one."""
-        return bool(self._free_uids) or self._next_uid < self._own
+        return bool(self._free_uids) or self._next_uid < self._own_uids
 
     @property
     def has_child(self) -> bool:
         """Whether `take_child` has a block for a Zygote that is no root."""
         return bool(self._child_size) and self._children_left > KEPT_FOR_ROOTS
+
+    @property
+    def has_run(self) -> bool:
+        """Whether `take_run` has one."""
+        return bool(self._free_runs) or self._next_run < self._runs
 
     @property
     def _children_left(self) -> int:
@@ -57,7 +74,7 @@ class UidBlock:
         """A uid for one sandbox, in the Zygote's numbering. Raises: NoCapacity when all are in use."""
         if self._free_uids:
             return self._free_uids.pop()
-        if self._next_uid >= self._own:
+        if self._next_uid >= self._own_uids:
             raise NoCapacity("every uid of this Zygote is in use by a sandbox")
         self._next_uid += 1
         return self._zero + self._next_uid - 1
@@ -87,6 +104,24 @@ class UidBlock:
         offset = self._own + index * self._child_size
         return UidBlock(self._zero + offset, self.absolute + offset, self._child_size, zero=SANDBOX_UID)
 
+    def take_run(self) -> UidBlock:
+        """A block for one template, whose sandboxes have all of it. Raises: NoCapacity when all are in use, or there is none."""
+        if not self.has_run:
+            raise NoCapacity(
+                "every run of uids for templates of this Zygote is in use, or its block is too small for any"
+            )
+        if self._free_runs:
+            index = self._free_runs.pop()
+        else:
+            index = self._next_run
+            self._next_run += 1
+        offset = self._own_uids + index * self._run_size
+        return UidBlock(self._zero + offset, self.absolute + offset, self._run_size, zero=SANDBOX_UID)
+
     def give_back_child(self, block: UidBlock) -> None:
-        """The child Zygote and all its sandboxes are gone."""
+        """The child Zygote or template and all its sandboxes are gone."""
+        offset = block.absolute - self.absolute
+        if offset < self._own:
+            self._free_runs.append((offset - self._own_uids) // block.count)
+            return
         self._free_children.append((block.absolute - self.absolute - self._own) // block.count)

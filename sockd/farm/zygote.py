@@ -17,10 +17,12 @@ from sockd.farm.adoption import Adoption
 from sockd.farm.control import Answer, ControlWire, ZygoteGone, close_all, read_status, take_pidfd
 from sockd.farm.farm import Farm, ForeignWire
 from sockd.farm.imported import Imported, ImportFile, ImportRequest
+from sockd.farm.templated import TemplateFile, TemplateReport
 from sockd.farm.uids import UidBlock
 from sockd.farm.walled_networks import EndpointSource, Wall
 from sockd.images.interpreter import Interpreter
 from sockd.images.program import OWN, Network
+from sockd.kernel.bpf.socket_counts import NO_FUNCTION
 from sockd.kernel.cgroups.cgroup_pool import CgroupPool
 from sockd.kernel.cgroups.tree import Cgroup
 from sockd.networks.endpoint import Endpoint
@@ -38,6 +40,21 @@ MOST_PROCESSES = 1 << 22
 """The kernel has no higher number of a process (PID_MAX_LIMIT)."""
 
 _numbers = itertools.count()
+
+
+class Use(NamedTuple):
+    """What the cgroup of a Zygote allows; None: as much as there is."""
+
+    memory_bytes: int | None
+    tasks: int | None
+    cpus: float | None
+    sockets: int
+    socket_account: int = NO_FUNCTION
+
+
+ROOT_USE = Use(None, None, None, MAX_SOCKETS)
+ZYGOTE_USE = Use(None, MAX_TASKS, None, MAX_SOCKETS)
+"""What one with packages may use, but for its memory."""
 
 
 class Child(NamedTuple):
@@ -88,7 +105,7 @@ class Zygote:
         """A root Zygote: bare interpreter, standard library, exec'd by farm init."""
         zygote = cls(cgroups, uids, on_end)
         zygote._is_root, zygote.farm = True, farm
-        with zygote._opening(None, None) as control:
+        with zygote._opening(ROOT_USE) as control:
             await farm.exec_zygote(control, zygote._procs())
         return zygote
 
@@ -115,7 +132,7 @@ class Zygote:
         zygote.interpreter, zygote.farm, zygote._wall, zygote._on_gone = interpreter.id, farm, wall, on_gone
         words, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            with zygote._opening(limit_bytes, MAX_TASKS) as control:
+            with zygote._opening(ZYGOTE_USE._replace(memory_bytes=limit_bytes)) as control:
                 wired = ForeignWire(control.fileno(), theirs)
                 zygote.pidfd = await farm.exec_foreign(
                     interpreter, uids, wired, zygote._procs(), is_walled=wall is not None
@@ -157,13 +174,23 @@ class Zygote:
         Args: wall: it is a root, which imports nothing, and behind this wall with all its descendants; is_apart: nothing serves
             instead of it, so it gets a block of uids as a root does.
         Raises: NoCapacity, ZygoteGone, ZygoteRefused, OSError."""
-        child = Zygote(self._cgroups, self.uids.take_child(is_root=is_apart or wall is not None), on_end)
+        uids = self.uids.take_child(is_root=is_apart or wall is not None)
+        child = Zygote(self._cgroups, uids, on_end)
+        return await self._spawn(child, ZYGOTE_USE._replace(memory_bytes=limit_bytes), deadline_s, wall)
+
+    async def spawn_template(self, use: Use, *, deadline_s: float, on_end: Callable[[Zygote], None]) -> Zygote:
+        """A child Zygote that is to become a template: held to what its function may use.
+
+        Raises: NoCapacity: there are no uids for it; ZygoteGone, ZygoteRefused, OSError."""
+        return await self._spawn(Zygote(self._cgroups, self.uids.take_run(), on_end), use, deadline_s, None)
+
+    async def _spawn(self, child: Zygote, use: Use, deadline_s: float, wall: Wall | None) -> Zygote:
         child._parent = self
         child._wall = wall or self._wall
         child.interpreter, child.farm = self.interpreter, self.farm
         child._is_root = wall is not None
         self._users += 1
-        with child._opening(limit_bytes, MAX_TASKS) as control:
+        with child._opening(use) as control:
             uids = child.uids
             made = await self._make_child(
                 "spawn",
@@ -279,6 +306,28 @@ class Zygote:
         finally:
             file.close()
 
+    async def become_template(
+        self, init: bytes, tree: int, output: int, endpoint: Endpoint | None, *, deadline_s: float
+    ) -> TemplateReport:
+        """Run the init of a version, whose template it is from now on if the report refuses nothing.
+
+        Args:
+            init: its INIT message; tree: a root of a Zygote with the version's code, the caller's.
+            output: the write end of the pipe that it prints to; endpoint: the network of its init; None: this Zygote's.
+        Raises: ZygoteGone, with what it was doing, when the init killed it or hung; ZygoteRefused; OSError."""
+        file = TemplateFile(init)
+        network = () if endpoint is None or endpoint.namespace is None else (endpoint.namespace,)
+        try:
+            fds = file.fd, tree, output, *network
+            answer = await self._request("template", fds, deadline_s=deadline_s, bytes=file.init_bytes)
+            close_all(answer.fds)
+            return file.report(answer.message.get("bytes"))
+        except ZygoteGone as error:
+            error.stage = file.stage()
+            raise
+        finally:
+            file.close()
+
     def keep_tree(self, release: Callable[[], None]) -> None:
         """Keep the tree that its imports ran in until its last sandbox is gone: in /proc/PID/maps the files that they mapped have
         paths through its mounts, which are taken apart with it.
@@ -305,6 +354,11 @@ class Zygote:
     def may_spawn(self) -> bool:
         """Whether there are uids for another child Zygote that is no root."""
         return self.uids.has_child
+
+    @property
+    def may_spawn_template(self) -> bool:
+        """Whether there are uids for another template."""
+        return self.uids.has_run
 
     @property
     def in_flight(self) -> int:
@@ -345,13 +399,13 @@ class Zygote:
             self._release()
 
     @contextmanager
-    def _opening(self, limit_bytes: int | None, tasks: int | None) -> Iterator[socket.socket]:
+    def _opening(self, use: Use) -> Iterator[socket.socket]:
         """Makes its cgroup and its wire; the block is given the wire's other end, which is closed after it. If the block fails,
         or one of these steps, the Zygote is closed."""
         try:
             self.cgroup = self._cgroups.take()
-            self.cgroup.limit(limit_bytes, tasks, None)
-            self.cgroup.limit_sockets(MAX_SOCKETS)
+            self.cgroup.limit(use.memory_bytes, use.tasks, use.cpus)
+            self.cgroup.limit_sockets(use.sockets, use.socket_account)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._wire = ControlWire(ours, self._ended)

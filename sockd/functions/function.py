@@ -15,6 +15,8 @@ from functools import partial
 
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.starts import Started, Starting, Starts, Wanted
+from sockd.caches.templates.template import Snapshotted, Template, lost_words
+from sockd.caches.templates.templates import Templates
 from sockd.caches.zygotes.import_learner import ImportLearner
 from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.verifier import Verifier
@@ -35,7 +37,7 @@ from sockd.kernel.bpf.port_guard import PortGuard
 from sockd.kernel.bpf.socket_counts import NO_LIMIT, UNCOUNTED, Account
 from sockd.latency.latency import Latency
 from sockd.networks.networks import Networks
-from sockd.plain.errors import SandboxFailed, SockdError
+from sockd.plain.errors import FunctionFailed, SandboxFailed, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.init_time import waited_s
@@ -44,6 +46,7 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.sandbox.sandbox import Sandbox
 from sockd_zygote import protocol
 
+AFTER_RESTORE_ERROR = "Runtime.AfterRestoreError"
 WORTH_RECORDING_NS = 10_000_000
 """A function without packages that initializes within this is started from the root Zygote for good: nothing could be saved."""
 
@@ -74,6 +77,8 @@ class Caches:
     """None: functions run in no images."""
     image_pythons: ImagePythons | None = None
     """None: those that do are programs."""
+    templates: Templates | None = None
+    """None: no version has a snapshot."""
     programs: ProgramZygotes | None = None
     start_limits: StartLimits | None = None
     """None: those of this host."""
@@ -139,7 +144,8 @@ class Function:
         version = self.version
         try:
             conditions = ReservedBefore(reservation, self._conditions(version))
-            started = await self.caches.starts.new(Wanted(version.view, version.program, conditions))
+            has_template = version.config.snapshot
+            started = await self.caches.starts.new(Wanted(version.view, version.program, conditions, has_template))
             self.init_begins(started.sandbox, place)
         except BaseException:
             place.end()
@@ -154,6 +160,8 @@ class Function:
             self._verify(started.node, self.version)
             self.caches.tree.refill(started.node)
         if reply.error is not None:
+            if started.template is not None:
+                self.give_up_template(started.template, started.sandbox, reply.error)
             self._note_failed_init(reply, reply.error)
             raise reply.error
         self._failed_init = ""
@@ -169,13 +177,25 @@ class Function:
     def _adopt(self, version: Version) -> None:
         """Prepare a version's initscript, Zygote and starts, and count its sockets with those of the other versions."""
         version.program.socket_account, version.program.tasks = self.allowance.socket_account, self.allowance.tasks
-        self._wanted = Wanted(version.view, version.program, self._conditions(version))
+        self._wanted = Wanted(version.view, version.program, self._conditions(version), version.config.snapshot)
+        if version.config.snapshot and self.caches.templates is not None:
+            self.caches.templates.expect(self._snapshotted(version))
         self.caches.learner.adopt(version.view)
         self.caches.tree.expect(version.view.lineage, at_once=not version.record.image)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
 
+    def _snapshotted(self, version: Version) -> Snapshotted:
+        def log(printed: bytes, error: SockdError | None) -> None:
+            if printed or error is not None:
+                self.caches.failed_inits.note(version, Reply(error=error, log=printed))
+
+        conditions = self._conditions(version)
+        return Snapshotted(version.record.name, version.number, version.view, version.program, conditions, log)
+
     def _let_go(self, version: Version) -> None:
+        if version.config.snapshot and self.caches.templates is not None:
+            self.caches.templates.forget(version.program)
         self.caches.tree.release(version.view.lineage)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.release(version.initscript)
@@ -281,11 +301,23 @@ class Function:
             raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
         leased = Leased(sandbox, started.origin, started.started_ns, time.monotonic_ns(), started.node)
         leased.reserved_ns, leased.forked_ns, leased.beside = started.reserved_ns, forked_ns, beside
+        leased.template, leased.why = started.template, started.why
         leased.passed_over = self._passed_over(version)
         return leased
 
     def _conditions(self, version: Version) -> StartConditions:
         return StartConditions(self.allowance, version.config.timeout_s, version.initscript is not None)
+
+    def give_up_template(self, template: Template, sandbox: Sandbox, error: SockdError) -> str:
+        """A start from a template has failed, which serves no more if it is the cause.
+
+        Returns: why, in words; empty: the function itself has answered so: its handler, or one of its hooks."""
+        if sandbox.has_initialized or (isinstance(error, FunctionFailed) and error.error_type == AFTER_RESTORE_ERROR):
+            return ""
+        reason = f"a start from it failed: {error.error_type}: {error.message}"
+        if self.caches.templates is not None:
+            self.caches.templates.lose(template, reason)
+        return lost_words(reason)
 
     def _passed_over(self, version: Version) -> str:
         """Why no Zygote with more of its packages served a start. Called after the sandbox has everything it needs."""

@@ -20,6 +20,7 @@ import msgspec
 
 from sockd.caches.packages.distribution import Closure
 from sockd.caches.packages.install_cache import InstallCache
+from sockd.caches.templates.templates import Entry, State
 from sockd.code import kept_settings
 from sockd.code.code_in_use import CodeInUse
 from sockd.code.code_store import CodeStore, CodeVersion
@@ -132,6 +133,8 @@ class Functions:
             allowance_of=self._allowance,
             most=config.code.live_versions,
         )
+        self._expecting: dict[tuple[str, int], asyncio.Task[None]] = {}
+        """Versions that were published just now, and are to have a snapshot."""
         self.run_rules: dict[str, RunRule] = {}
         """The functions that restrict /run, with their rule."""
         self.error_details: dict[str, ErrorDetail] = {}
@@ -225,7 +228,36 @@ class Functions:
     def described(self, version: Version) -> FunctionInfo:
         """A version for views, with what is known of its function."""
         is_app = bool(version.program.is_app)
-        return msgspec.structs.replace(version.info(), has_private=self.has_private(version.record.name), is_app=is_app)
+        info = msgspec.structs.replace(version.info(), has_private=self.has_private(version.record.name), is_app=is_app)
+        entry = self.snapshot_of(version)
+        if entry is None:
+            return info
+        return msgspec.structs.replace(info, snapshot=entry.state.value, snapshot_reason=entry.reason)
+
+    def snapshot_state(self, name: str, number: int | None = None) -> str:
+        """The state of the snapshot of a function, or of a published version, for views; empty: it is to have none."""
+        function = self.live.get(name) if number is None else self.published.find(name, number)
+        entry = self.snapshot_of(function.version) if function is not None else None
+        if entry is None and number is not None and (name, number) in self._expecting:
+            return State.WAITING.value
+        return entry.state.value if entry is not None else ""
+
+    def expect_snapshot(self, name: str, number: int) -> None:
+        """A version with a snapshot was published: have that made before its first request."""
+
+        async def get() -> None:
+            try:
+                with contextlib.suppress(SockdError, OSError):  # its first request tells
+                    await self.published.get(name, number)
+            finally:
+                del self._expecting[name, number]
+
+        self._expecting[name, number] = asyncio.get_running_loop().create_task(get())
+
+    def snapshot_of(self, version: Version) -> Entry | None:
+        """What is known of a version's snapshot; None: it is to have none."""
+        templates = self._caches.templates
+        return templates.entry(version.program) if templates is not None and version.config.snapshot else None
 
     def settings(self, name: str) -> FunctionConfig:
         """The settings of a function, also of one that cannot run. Raises: NoSuchFunction, SecretsLocked."""
@@ -472,7 +504,30 @@ class Functions:
                 self._note_failed(name, failed)
         for line in notes:
             progress(Note(line))
+        if config.snapshot and "aws" not in overrides:  # AWS's API does not wait either
+            await self._snapshot_made(version, progress)
         return version
+
+    async def _snapshot_made(self, version: Version, progress: Progress) -> None:
+        """Wait until it is decided whether a version that serves already has a snapshot, and tell it."""
+        templates = self._caches.templates
+        if templates is None:
+            return
+        progress("running the init once more, for the snapshot")
+        entry = await templates.settled(version.program)
+        if entry is None:
+            return  # another deploy has replaced it
+        if entry.template is None:
+            progress(Note(f"no snapshot, and each start runs its own init: {entry.reason}"))
+            return
+        report, size_mb = entry.template.report, entry.template.memory_bytes / (1 << 20)
+        progress(f"snapshot made: it saves each start {report.seconds:.2f} s of init, and holds {size_mb:.0f} MB")
+        for address in report.closed:
+            progress(
+                Note(f"the connection to {address} is closed by the snapshot: clients connect again in each start")
+            )
+        for note in report.notes:
+            progress(Note(note))
 
     def _check_variables(self, current: Version, config: FunctionConfig) -> None:
         """Refuse variables that the interpreter would ignore, but for those that the function has already.

@@ -6,12 +6,16 @@ import time
 
 import msgspec
 
+from sockd.caches.templates.template import Template
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.functions.initscripts import CompanionRun
 from sockd.functions.provisioned import Pool
 from sockd.plain.telemetry import Invocation, Origin, Times
 from sockd.sandbox.exchange import Reply
 from sockd.sandbox.sandbox import Sandbox
+
+OF_TEMPLATE = "the version's snapshot"
+"""What a sandbox was forked from, in the place of a Zygote's packages."""
 
 
 class Leased(msgspec.Struct):
@@ -38,6 +42,8 @@ class Leased(msgspec.Struct):
     why: str = ""
     passed_over: str = ""
     """Why a Zygote with more of its packages could not serve it."""
+    template: Template | None = None
+    """What a new one was forked from, if that is a template."""
     waited_for: str = ""
     """Why it waited after its admission, if it did."""
 
@@ -47,7 +53,7 @@ class Leased(msgspec.Struct):
             times, node = Times(self.queue_ns, 0, 0, exec_ns), ""
         else:
             times = Times(self.queue_ns, self.setup_ns(), self.init_ns(), exec_ns)
-            node = self.node.words if self.node else ""
+            node = self.node.words if self.node else OF_TEMPLATE if self.template else ""
         return Invocation(body, self.origin, self.sandbox.id, self.version, node, times, streamed, self.trace, self.why)
 
     async def thaw(self) -> None:

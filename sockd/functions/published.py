@@ -73,6 +73,10 @@ class Published:
         self._live.move_to_end(key)
         return function
 
+    def find(self, name: str, number: int) -> Function | None:
+        """A published version, if it is live."""
+        return self._live.get((name, number))
+
     def live(self) -> list[Function]:
         """All that are live."""
         return list(self._live.values())

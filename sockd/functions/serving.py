@@ -63,6 +63,8 @@ class Serving:
     """Of a start whose sandbox has not taken it yet."""
     _earlier_log: bytes | None = None
     """What the sandbox printed that could not take the request, once another serves it."""
+    _why: str = ""
+    """Why its sandbox is not one from the version's snapshot, if that has failed."""
     _waited_for: str = ""
     """What it waited for at the gate of starts."""
     _gated_ns: int
@@ -219,7 +221,8 @@ class Serving:
         function.caches.latency.start_begun()
         if isinstance(found, Leased):
             self._hand_place_to(found.sandbox)
-            found.why = ASKED_FOR if request.fresh else ""
+            if request.fresh:
+                found.why = ASKED_FOR
             self._ask(found)
             return
         if self._debugged is None:
@@ -260,7 +263,7 @@ class Serving:
         is_recording = self._recorder is not None
         leased = await self._function.start(self._version, starting, beside, self._program, is_recording=is_recording)
         self._hand_place_to(leased.sandbox)
-        leased.why = ASKED_FOR if self._request.fresh else ""
+        leased.why = self._why or (ASKED_FOR if self._request.fresh else leased.why)
         if self._debugged is not None:
             self._debugged.begin(leased.sandbox)
         self._ask(leased)
@@ -322,6 +325,17 @@ class Serving:
         if self._earlier_log is not None:
             reply.log = self._earlier_log + reply.log
         elif isinstance(reply.error, NotTaken) and not self._is_apart:
+            self._earlier_log = reply.log
+            self._function.dispose(self._leased, self._version)
+            self._later(self._start(self._anew()))
+            return
+        template = self._leased.template
+        if (
+            template is not None
+            and reply.error is not None
+            and (why := self._function.give_up_template(template, self._leased.sandbox, reply.error))
+        ):
+            self._why = why
             self._earlier_log = reply.log
             self._function.dispose(self._leased, self._version)
             self._later(self._start(self._anew()))

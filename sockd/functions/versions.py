@@ -70,7 +70,10 @@ class Versions:
             raise BadRequest(f"{name} has {self._most} published versions, code.max_published: delete some first")
         if description is None:
             description = config.aws.description if config.aws else ""
-        return Described(record, self._registry.publish(name, record.version, description))
+        published = self._registry.publish(name, record.version, description)
+        if config.snapshot:
+            self._functions.expect_snapshot(name, published.number)
+        return Described(record, published)
 
     def get(self, name: str, qualifier: str = "") -> Described:
         """The version that a qualifier means; of an alias, the one that gets most of its requests.

@@ -189,12 +189,15 @@ class Observations:
         return self.logs.tail(name, request_id=request_id, since_s=since_s, limit=limit)
 
     def note_failed_init(self, version: Version, reply: Reply) -> None:
-        """Keep the log of a sandbox that failed before any request; it has an id of its own, as requests have."""
-        if reply.error is None:
+        """Keep the log of an init that no request has asked for: of a sandbox that failed, or of a snapshot. It has an id of
+        its own, as requests have."""
+        if reply.error is None and not reply.log:
             return
         text_id, time_s = request_id_text(new_request_id()), time.time()
         as_json = bool(version.program.json_log_level)
-        log = appended(reply.log, failure_log(reply.error, text_id, time_s, as_json=as_json))
+        log = reply.log
+        if reply.error is not None:
+            log = appended(log, failure_log(reply.error, text_id, time_s, as_json=as_json))
         name = version.record.name
         record = LogRecord(text_id, time_s, log, reply.log_dropped, name, version.number)
         self.logs.append(name, record)

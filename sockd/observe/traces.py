@@ -191,7 +191,7 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         if leased.is_new:
             trace.init_started_ns = leased.sandbox.init_started_ns
             trace.imported = imported_packages(leased.sandbox.imports or ())
-            if invocation.origin == "zygote":
+            if invocation.origin in ("zygote", "template"):
                 trace.network_ns = leased.sandbox.process.network_ns
                 trace.network = leased.sandbox.process.network_words
     return trace

@@ -11,10 +11,11 @@ from typing import Literal
 
 import msgspec
 
-Origin = Literal["warm", "paused", "spare", "zygote"]
-"""Where the sandbox came from: running idle, thawed, forked ahead, or forked for this very request."""
-COLD = frozenset(("spare", "zygote"))
-"""The origins of sandboxes that import the handler for the request."""
+Origin = Literal["warm", "paused", "spare", "zygote", "template"]
+"""Where the sandbox came from: running idle, thawed, forked ahead, or forked for this very request: of a Zygote, which leaves the
+init to the sandbox, or of its version's template, which has run the init."""
+COLD = frozenset(("spare", "zygote", "template"))
+"""The origins of sandboxes that become the function for the request."""
 ASKED_FOR = "asked for"
 """Why a start was cold that need not have been."""
 
@@ -76,7 +77,7 @@ class Invocation(msgspec.Struct, frozen=True):
     sandbox_id: str
     version: str
     node: str = ""
-    """The Zygote that the sandbox was forked from, as its packages; empty for the root Zygote."""
+    """The Zygote that the sandbox was forked from, as its packages; or the version's snapshot; empty for the root Zygote."""
     times: Times = Times()
     streamed: bool = False
     """The answer went to the request's sink, piece by piece; the body is empty."""
@@ -87,7 +88,7 @@ class Invocation(msgspec.Struct, frozen=True):
 
     @property
     def cold(self) -> bool:
-        """True when the handler was imported for this request."""
+        """True when the sandbox became the function for this request."""
         return self.origin in COLD
 
 
@@ -144,6 +145,10 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The container image that it runs in, as its settings name it; empty: it has none."""
     source: str = ""
     """FILE:FUNCTION of a decorated function; empty: it was deployed from a directory or zip."""
+    snapshot: str = ""
+    """Whether starts are forked from a snapshot: waiting, making, serving, refused or evicted; empty: none is wanted."""
+    snapshot_reason: str = ""
+    """Why there is none now, and what to do."""
     run: str | None = None
     """Who may call it at /run: open, keys or off; None: as the worker's `http.run` says."""
     call_key_id: str = ""

@@ -68,6 +68,10 @@ class Sandbox:
     init_started_ns: int = 0
     """When it was ready to be a function (CLOCK_MONOTONIC), as it says itself."""
     init_ns: int = 0
+    has_initialized: bool = False
+    """Whether it has been READY."""
+    init_timeout_s: float = 0.0
+    """How long its init may take: its program's, unless this is set before it becomes that."""
     _init_asked_s: float = 0.0
     """When its init was first waited for, by the loop's clock."""
     _asked: int = 0
@@ -158,6 +162,7 @@ class Sandbox:
         Raises: OSError, when a mount or a limit fails."""
         self.companion = companion
         self.program = program
+        self.init_timeout_s = self.init_timeout_s or program.init_timeout_s
         self.process.output.limit_bytes = program.log_bytes
         link_fd = companion.link_fd if companion is not None else program.link_fd
         if link_fd is None:
@@ -203,7 +208,7 @@ class Sandbox:
         exchange = self._exchange = Exchange(self._asked, done, request_id, open_sink)
         assert self._channel is not None
         self._channel.await_result(self._asked)
-        self._deadline.set(program.init_timeout_s if is_starting else program.timeout_s, self._expire)
+        self._deadline.set(self.init_timeout_s if is_starting else program.timeout_s, self._expire)
         if is_starting:
             self._init_asked_s = self._loop.time()
         if call is not None:
@@ -225,7 +230,7 @@ class Sandbox:
     def _initialize(self, done: Callable[[Reply], None]) -> None:
         assert self.program is not None
         self._exchange = Exchange(NO_REQUEST, done)
-        self._deadline.set(self.program.init_timeout_s, self._expire)
+        self._deadline.set(self.init_timeout_s, self._expire)
         self._init_asked_s = self._loop.time()
         self.process.cgroup.settle()
 
@@ -366,6 +371,7 @@ class Sandbox:
         started, ended = read_times(body)
         self.init_started_ns, self.init_ns = started, max(0, ended - started)
         self.state = advance(self.state, Step.READY)
+        self.has_initialized = True
         assert self.program is not None
         self.program.is_app = body[protocol.TIMES.size :] == protocol.APP
         self._tell_initialized()
@@ -483,15 +489,15 @@ class Sandbox:
         if exchange is None or program is None or exchange.is_over:
             return  # it came in the same turn of the loop
         if self.state is State.STARTING:
-            self._expire_init(program)
+            self._expire_init()
             return
         self.process.cgroup.kill_nowait()
         words = f"Task timed out after {program.timeout_s:.2f} seconds"
         self._finish(TimedOut(words, "timeout_s"), b"", int(program.timeout_s * 1e9))
 
-    def _expire_init(self, program: Program) -> None:
+    def _expire_init(self) -> None:
         """The time of its init passed: give back what of it others have taken, or kill it."""
-        process, limit_s = self.process, program.init_timeout_s
+        process, limit_s = self.process, self.init_timeout_s
         elapsed_s = self._loop.time() - self._init_asked_s
         delayed_s = waited_s(elapsed_s, process.cgroup.cpu_times(), process.limits.cpus)
         more_s = left_s(limit_s, limit_s * process.parts.init_ceiling, elapsed_s, delayed_s)

@@ -241,7 +241,9 @@ class Daemon:
 
     def details(self, name: str, qualifier: str = "") -> Details:
         details = Details.of(self.versions.get(name, qualifier))
-        return details if details.publication is not None else self._with_state(details)
+        if details.publication is None:
+            return self._with_state(details)
+        return details._replace(snapshot=self._worker.functions.snapshot_state(name, details.publication.number))
 
     def all_details(self) -> list[Details]:
         records = self._worker.functions.registry.list()
@@ -250,7 +252,9 @@ class Daemon:
     def _with_state(self, details: Details) -> Details:
         """Args: details: of $LATEST."""
         name, functions = details.record.name, self._worker.functions
-        return details._replace(failed=functions.failed_deploys.get(name), unready=functions.unready(name))
+        snapshot = functions.snapshot_state(name)
+        failed, unready = functions.failed_deploys.get(name), functions.unready(name)
+        return details._replace(failed=failed, unready=unready, snapshot=snapshot)
 
     def default_concurrency(self) -> int:
         return self._worker.config.function.concurrency

@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any
 
 from sockd import __version__
+from sockd.caches.templates.templates import Entry
 from sockd.caches.zygotes.refusals import Refusal
 from sockd.caches.zygotes.top_level import STANDARD_LIBRARY_WORDS
 from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.http.run.worker_api import Tree, TreeNode
+from sockd.http.run.worker_api import TemplateRow, Tree, TreeNode
 from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker
 from sockd_initscripts.client.engine_software import missing
@@ -129,7 +130,26 @@ def tree_snapshot(worker: Worker) -> Tree:
         {"package": requirement(worker, entry.key), "reason": entry.reason, **_refusal(entry)}
         for entry in worker.learner.refused.list()
     ]
-    return {"root": show(nodes[0]) if nodes else None, "refused": refused}
+    return {
+        "root": show(nodes[0]) if nodes else None,
+        "templates": [template_row(entry) for entry in worker.templates.entries()],
+        "refused": refused,
+    }
+
+
+def template_row(entry: Entry) -> TemplateRow:
+    """A version that is to have a snapshot."""
+    template = entry.template
+    return {
+        "function": entry.of.name,
+        "version": entry.of.number,
+        "state": entry.state.value,
+        "reason": entry.reason,
+        "memory_bytes": template.memory_bytes if template is not None else 0,
+        "init_s": template.report.seconds if template is not None else 0.0,
+        "starts": template.starts if template is not None else 0,
+        "losses": entry.losses,
+    }
 
 
 def requirements(worker: Worker, keys: Iterable[str]) -> list[str]:
@@ -182,6 +202,12 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     words = "Requests waiting for a sandbox because as many of their function start as the processors have work for."
     metrics.gauge("waiting_starts", words, worker.functions.allowances.waiting_to_start)
     metrics.gauge("zygotes", "Zygotes in the tree, the root among them.", lambda: len(worker.tree.nodes))
+    templates = worker.templates
+    metrics.gauge("templates", "Versions with a snapshot, by its state.", templates.counts, label="state")
+    metrics.gauge("templates_memory_bytes", "Memory that templates hold.", templates.memory_bytes)
+    metrics.counter(
+        "template_losses", "Templates that ended by themselves, or from which a start failed.", lambda: templates.losses
+    )
     metrics.gauge("memory_reserved_bytes", "Memory given to sandboxes.", lambda: budget.used)
     metrics.gauge("memory_total_bytes", "Memory that may be given to sandboxes.", lambda: budget.total)
     verifier = worker.verifier

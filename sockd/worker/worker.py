@@ -26,6 +26,9 @@ from sockd.caches.builder import Builder
 from sockd.caches.handler_cache import HandlerCache
 from sockd.caches.packages.install_cache import InstallCache
 from sockd.caches.starts import Starts
+from sockd.caches.templates.template_maker import TemplateMaker
+from sockd.caches.templates.templates import Templates
+from sockd.caches.templates.used_templates import UsedTemplates
 from sockd.caches.zygotes.import_learner import ImportLearner
 from sockd.caches.zygotes.program_zygotes import ProgramZygotes
 from sockd.caches.zygotes.soundness import ImportView
@@ -128,6 +131,7 @@ class Worker:
     packages: InstallCache
     tree: ZygoteTree
     learner: ImportLearner
+    templates: Templates
     verifier: Verifier
     handlers: HandlerCache
     functions: Functions
@@ -209,9 +213,12 @@ class Worker:
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
-        idle = IdleMemory(budget, tree, handlers, networks)
+        templates = Templates(TemplateMaker(tree), budget, UsedTemplates(state.path / "templates.json"))
+        stack.push_async_callback(templates.aclose)
+        foreign.retired.append(templates.end_interpreter)
+        idle = IdleMemory(budget, tree, handlers, templates, networks)
         budget.holders.append(idle)
-        verifier = _verifier(config.zygote, tree, learner, handlers)
+        verifier = _verifier(config.zygote, tree, learner, handlers, templates)
         stack.push_async_callback(verifier.aclose)
         scripts = _initscripts(config, state, cgroups, budget, stack)
         limits = http.max_payload_bytes, http.max_streamed_bytes
@@ -220,7 +227,7 @@ class Worker:
         await images.try_host()
         programs = ProgramZygotes(tree, deadline_s=config.zygote.import_deadline_s)
         stack.push_async_callback(programs.aclose)
-        starts = Starts(handlers, tree, programs)
+        starts = Starts(handlers, tree, programs, templates)
         if config.images.compile_timeout_s > 0:
             importer.compile_with(
                 ImageCompiler(starts, budget, base, config.images.compile_timeout_s, images.mounting).compile
@@ -241,13 +248,27 @@ class Worker:
             function_task_limit(groups, config.sandbox),
             networks=networks,
             images=images,
+            templates=templates,
             programs=programs,
             image_pythons=image_pythons,
             start_limits=StartLimits(hierarchies.usable_cpus(), config.sandbox.start_wait_s, idle.can_give),
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
-            *(config, state, hierarchies, cgroups, budget, ways, packages, tree, learner, verifier, handlers),
+            *(
+                config,
+                state,
+                hierarchies,
+                cgroups,
+                budget,
+                ways,
+                packages,
+                tree,
+                learner,
+                templates,
+                verifier,
+                handlers,
+            ),
             *(functions, versions, scripts, urls, groups.ports, groups.sockets, parts.live, latency),
             *(SpaceReserve(state.path / "reserve"), networks, Images(images, functions.registry, garbage)),
         )
@@ -282,6 +303,7 @@ class Worker:
             self.verifier.know(version.view, version.program, version.id)
         views = [version.view for version in versions]
         await self.learner.rebuild(views, deadline_s=self.config.zygote.rebuild_s)
+        self.templates.begin()
 
     def _uses_images(self) -> bool:
         config = self.config.images
@@ -291,6 +313,7 @@ class Worker:
         """Every few seconds, drop or make spares, forget ports that are free again, return freed memory to the kernel."""
         self.sockets.forget_ports(time.monotonic())
         self.tree.adjust_spares()
+        self.templates.adjust()
         self.networks.adjust()
         self.tree.measure_root()
         self.reserve.fill()
@@ -344,12 +367,15 @@ async def _networks(
     return networks
 
 
-def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, handlers: HandlerCache) -> Verifier:
+def _verifier(
+    config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, handlers: HandlerCache, templates: Templates
+) -> Verifier:
     """Verification for a tree's nodes, the future ones."""
 
     def refused(node: ZygoteNode, view: ImportView, has_served: bool) -> None:
         if has_served:
             handlers.drop_children(node.zygote)
+            templates.zygote_refused(node.zygote, view)
         learner.differs(node, view)
 
     verifier = Verifier(

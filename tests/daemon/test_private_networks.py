@@ -16,6 +16,7 @@ import pytest
 from sockd.kernel.network import network_namespaces
 from tests.daemon.prefetching import READY
 from tests.daemon.running import RunningDaemon
+from tests.daemon.snapshots import deploy, origin
 from tests.daemon.test_runtime_api import archive
 from tests.initscripts.guests import module
 from tests.support.network_lab import HOST, METADATA, OTHER_PORT, PORT, PRIVATE, PUBLIC, Lab, lab
@@ -113,6 +114,18 @@ def listening(world: Lab) -> None:
     world.listen(world.internet, PUBLIC, PORT)
     world.listen(world.internet, PRIVATE, PORT)
     world.listen(world.host, HOST, PORT)
+
+
+def test_the_init_of_a_snapshot_reaches_what_the_rules_allow_and_no_more(daemon: RunningDaemon) -> None:
+    tried = [[PUBLIC, PORT], [PRIVATE, PORT], [HOST, PORT]]
+    source = CONNECT + f"IN_INIT = [outcome for outcome, _ in f({tried})]\n"
+    source += "def handler(event, context): return IN_INIT, [outcome for outcome, _ in f(event)]\n"
+    function, said = deploy(daemon, "snapped", source, network="private", egress=[f"{PUBLIC}:{PORT}"])
+    assert function["snapshot"] == "serving", said
+    answer = daemon.run("snapped", tried)
+    assert origin(answer) == "template"
+    in_init, in_request = answer.json
+    assert in_init == in_request and in_init[0] == 0 and all(in_init[1:])
 
 
 def test_it_reaches_what_its_rules_allow_and_all_else_is_refused_at_once(daemon: RunningDaemon) -> None:

@@ -54,6 +54,15 @@ class Tree(RuleBasedStateMachine):
         self.parents[child], self.uids[child] = parent, set()
         return child
 
+    @rule(target=blocks, parent=blocks)
+    def spawn_template(self, parent: UidBlock) -> UidBlock:
+        if parent not in self.parents or not parent.has_run:
+            return multiple()  # type: ignore[return-value]
+        child = parent.take_run()
+        assert child.first + self.zero(parent) == child.absolute and not child.has_child and not child.has_run
+        self.parents[child], self.uids[child] = parent, set()
+        return child
+
     @rule(block=blocks)
     def take_uid(self, block: UidBlock) -> None:
         if block in self.parents:
@@ -101,7 +110,7 @@ TestTree.settings = settings(max_examples=60, stateful_step_count=40, deadline=N
 
 def test_all_uids_of_a_block_can_be_had_and_no_more() -> None:
     block = UidBlock.of_host(BASE, 1 << 15)
-    uids = [block.take_uid() for _ in range((1 << 13) - 1)]
+    uids = [block.take_uid() for _ in range((1 << 12) - 1)]
     assert len(set(uids)) == len(uids) and BASE not in uids
     with pytest.raises(NoCapacity):
         block.take_uid()
@@ -137,6 +146,20 @@ def test_a_block_says_beforehand_what_it_has_left() -> None:
     assert not wide.has_child
     wide.give_back_child(children[0])
     assert wide.has_child
+
+
+def test_templates_have_a_thousand_uids_each_where_there_is_room_and_hundreds_below() -> None:
+    block = UidBlock.of_host(BASE, 1 << 30)
+    for depth, (uids, least) in enumerate([(1024, 700), (1024, 700), (256, 16)]):
+        run = block.take_run()
+        assert len([run.take_uid() for _ in range(uids - 1)]) == uids - 1 and not run.has_uid
+        block.give_back_child(run)
+        runs = [block.take_run() for _ in range(least)]
+        assert len({each.absolute for each in runs}) == least, depth
+        block = block.take_child()
+    assert not block.has_run
+    with pytest.raises(NoCapacity, match="templates"):
+        block.take_run()
 
 
 def test_a_root_gets_a_block_when_other_children_have_theirs() -> None:

@@ -264,13 +264,13 @@ async def test_a_function_that_needs_memory_ends_no_sandbox_while_such_endpoints
     networks = await open_networks(NetworkConfig(least_pool=2, pool=LEAST, idle_pools=LEAST), budget)
     pool = await networks.pool(OwnNamespaces(), has_network=True)
     await until_ready(pool, LEAST)
-    tree, handlers = Evicting(), Evicting()
-    idle = IdleMemory(budget, tree, handlers, networks)  # type: ignore[arg-type]
+    tree, handlers, templates = Evicting(), Evicting(), Evicting()
+    idle = IdleMemory(budget, tree, handlers, templates, networks)  # type: ignore[arg-type]
     budget.holders.append(idle)
     assert idle.can_give(4 * MEMORY_BYTES)
     assert not idle.can_give(4 * MEMORY_BYTES + 1)
     reserved = await budget.reserve(4 * MEMORY_BYTES, deadline_s=0)
-    assert len(pool) == 2 and not any(tree.asked + handlers.asked)
+    assert len(pool) == 2 and not any(tree.asked + handlers.asked + templates.asked)
     reserved.close()
     await networks.aclose()
 
@@ -282,6 +282,9 @@ class Evicting:
         self.asked: list[int] = []
 
     def spare_bytes(self) -> int:
+        return 0
+
+    def memory_bytes(self) -> int:
         return 0
 
     def holds(self, size: int) -> bool:

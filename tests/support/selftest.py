@@ -36,6 +36,7 @@ GROUPS = {
     "N": "private networks",
     "P": "sharing between functions",
     "S": "promises of SPECIFICATION.md",
+    "T": "snapshots",
 }
 WIDTH = 118
 NO_SUCH_CASE = 3

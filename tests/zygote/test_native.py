@@ -37,7 +37,7 @@ IN_BOTH_LIBRARIES = set(
     dup3 environ fchdir fclose fcntl fgets free getpid lseek64 madvise malloc memcmp memcpy memset mmap64 mprotect
     mremap pipe2 poll prctl pthread_getcpuclockid pthread_self putenv raise read recvmsg sbrk sched_yield sendmsg
     setns setresgid setresuid setrlimit64 setsid sigaction snprintf sscanf strchr strchrnul strcmp strcspn strdup
-    strerror strlen strncmp strnlen strrchr syscall sigaddset sigemptyset sigprocmask unsetenv waitpid write
+    strerror strlen strncmp strnlen strrchr syscall sigaddset sigemptyset sigprocmask socket unsetenv waitpid write
     """.split()
 )
 """Functions of glibc that every musl from 1.2 on has, too (readelf --dyn-syms ld-musl-x86_64.so.1). Its loader knows

@@ -18,6 +18,8 @@ TYPE_CHECKING = False  # typing is off the import diet; type checkers know this 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sockd_zygote.forks.parked import Parked
+
 MOST = 64
 """Of open files, and of shared mappings (native/kept.c)."""
 MOST_IN_TMP = 128
@@ -25,6 +27,8 @@ MOST_BYTES = 1 << 20
 """Of what is in /tmp, and of shared mappings: it is copied in each start."""
 CLOEXEC = os.O_CLOEXEC
 TMP = "/tmp"
+LATE = f"{TMP}/", "/var/task/"
+"""What a sandbox has only with its code: files there are opened again then."""
 STANDARD = range(3)
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe"}
@@ -60,7 +64,9 @@ STATE: dict[str, Callable[[], object]] = {
 class Kept:
     """Notes descriptors, shared memory and other changes that appear; `find` says which of them must not be there."""
 
-    def __init__(self) -> None:
+    def __init__(self, who: tuple[str, str] = ("an import", "imports leave")) -> None:
+        """Args: who: whose they are, for complaints: alone, and with the verb."""
+        self._who, self._leave = who
         self._state = {words: look() for words, look in STATE.items()}
         self._own = open_numbers() - {fd for fd, *_ in _kept_files}
         self._mapped = {address for address, *_ in shared_mappings()} - {address for address, _ in _kept_mappings}
@@ -75,11 +81,17 @@ class Kept:
             for fd in open_numbers() - self._own:
                 self._seen.setdefault(fd, module)
 
-    def find(self) -> list[str]:
-        """Have each child renew what can be renewed; why the rest makes the Zygote one that may not serve."""
+    def find(self, parked: Parked | None = None) -> list[str]:
+        """Have each child renew what can be renewed; why the rest makes the Zygote one that may not serve.
+
+        Args: parked: what else each child gets anew."""
         complaints: list[str] = []
-        _kept_files[:], _kept_mappings[:] = [], []
-        for fd in sorted(open_numbers() - self._own):
+        _kept_files[:], _kept_mappings[:], _kept_sockets[:] = [], [], []
+        given: set[int] = set()
+        if parked is not None:
+            _kept_sockets.extend((fd, *socket) for fd, socket in parked.sockets.items())
+            given = {*parked.sockets}
+        for fd in sorted(open_numbers() - self._own - given):
             try:
                 reason = self._keep_file(fd)
             except OSError:
@@ -87,18 +99,18 @@ class Kept:
                     raise
                 continue  # a thread in C has closed it meanwhile
             if reason:
-                complaints.append(f"{self._seen.get(fd, 'an import')} leaves {reason} open (descriptor {fd})")
+                complaints.append(f"{self._seen.get(fd, self._who)} leaves {reason} open (descriptor {fd})")
         for address, size, path in shared_mappings():
             if address not in self._mapped:
                 if path.startswith("/") and not path.endswith(" (deleted)"):
-                    complaints.append(f"an import leaves {path} mapped as shared memory")
+                    complaints.append(f"{self._who} leaves {path} mapped as shared memory")
                 _kept_mappings.append((address, size))
         if sum(size for _, size in _kept_mappings) > MOST_BYTES:
-            complaints.append(f"imports leave more than {MOST_BYTES} bytes of shared memory")
-        if len(_kept_files) > MOST or len(_kept_mappings) > MOST:
-            complaints.append(f"imports leave more than {MOST} files open or pieces of shared memory")
-        complaints += [f"an import {words}" for words, look in STATE.items() if look() != self._state[words]]
-        complaints += keep_tmp()
+            complaints.append(f"{self._leave} more than {MOST_BYTES} bytes of shared memory")
+        if len(_kept_files) + len(_kept_sockets) > MOST or len(_kept_mappings) > MOST:
+            complaints.append(f"{self._leave} more than {MOST} files open or pieces of shared memory")
+        complaints += [f"{self._who} {words}" for words, look in STATE.items() if look() != self._state[words]]
+        complaints += keep_tmp(self._leave)
         if not complaints:
             keep_in_children()
         return complaints
@@ -129,19 +141,28 @@ _kept_files: list[tuple[int, int, int, str]] = []
 """(descriptor, flags, offset, path)."""
 _kept_mappings: list[tuple[int, int]] = []
 """(address, bytes)."""
+_kept_sockets: list[tuple[int, int, int, int]] = []
+"""(descriptor, family, type with its flags, whether it is closed on exec)."""
+
+
+def has_late_files() -> bool:
+    """Whether a child opens kept files again only with its code."""
+    return any(path.startswith(LATE) for *_, path in _kept_files)
 
 
 def keep_in_children() -> None:
     _native.forget_kept()
     for fd, flags, offset, path in _kept_files:
-        is_in_tmp = path.startswith(f"{TMP}/")
-        _native.keep_file(fd, flags & ~CLOEXEC, bool(flags & CLOEXEC), is_in_tmp, offset, os.fsencode(path))
+        is_late = path.startswith(LATE)
+        _native.keep_file(fd, flags & ~CLOEXEC, bool(flags & CLOEXEC), is_late, offset, os.fsencode(path))
+    for fd, family, kind, closes_on_exec in _kept_sockets:
+        _native.keep_socket(fd, family, kind, bool(closes_on_exec))
     for address, size in _kept_mappings:
         _native.keep_mapping(address, size)
 
 
-def keep_tmp() -> list[str]:
-    """Remember what is in /tmp; why it cannot be."""
+def keep_tmp(leave: str = "imports leave") -> list[str]:
+    """Remember what is in /tmp; why it cannot be. Args: leave: who has left it there, with the verb."""
     in_tmp.clear()
     left = MOST_BYTES
     directories = [TMP]
@@ -158,11 +179,11 @@ def keep_tmp() -> list[str]:
                 left -= status.st_size
                 content = b"" if left < 0 else read(path)
             else:
-                return [f"imports leave {path} in /tmp, which is no file"]
+                return [f"{leave} {path} in /tmp, which is no file"]
             in_tmp.append((path, stat.S_IMODE(status.st_mode), content))
             if left < 0 or len(in_tmp) > MOST_IN_TMP:
                 in_tmp.clear()
-                return [f"imports leave more than {MOST_BYTES} bytes or {MOST_IN_TMP} files in /tmp"]
+                return [f"{leave} more than {MOST_BYTES} bytes or {MOST_IN_TMP} files in /tmp"]
     return []
 
 

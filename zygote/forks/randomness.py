@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 from functools import partial
+from time import time
 
 ModuleType = type(sys)
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -25,6 +26,9 @@ DRAWN_BY_TORCH = 1 << 32
 TORCH_DEFAULT_SEED = 67280421310721
 """What every `torch.Generator` begins with that nobody has seeded (c10/core/GeneratorImpl.h)."""
 CHUNK = 20_000
+CLOCK_SINCE = 1 << 32
+"""Integers from here on are no seeds that people write, but a clock's milliseconds or nanoseconds."""
+DAY_S = 86_400.0
 
 _by_hand: dict[int, Any] = {}
 """Generators of `random` whose last seed was given, by id."""
@@ -33,8 +37,12 @@ _by_hand: dict[int, Any] = {}
 class Watch:
     """While it is entered, seeds that are given to generators of `random` are noted. The Observer has it among its finders."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_clocks: bool = False) -> None:
+        """Args: takes_clocks: a seed that was read from the clock counts as drawn, as each start would have another."""
         self._module: Any = None
+        self._takes_clocks = takes_clocks
+        self.notes: list[str] = []
+        """What was taken for a clock, in words."""
 
     def __enter__(self) -> Watch:
         if "random" in sys.modules:
@@ -70,6 +78,11 @@ class Watch:
 
         def seed(generator: Any, a: Any = None, version: int = 2) -> None:
             self._seed(generator, a, version)
+            if self._takes_clocks and is_clock(a):
+                self.notes.append(
+                    f"random was seeded with {a!r:.40}, which is taken for the time: each start draws another"
+                )
+                a = None
             if a is None:
                 _by_hand.pop(id(generator), None)
             else:
@@ -81,6 +94,13 @@ class Watch:
 
         module.Random.seed, module.Random.setstate = seed, setstate
         self._global_seed = module.seed = module._inst.seed
+
+
+def is_clock(seed: object) -> bool:
+    """Whether a seed was read from the clock: each start of a function's own would have another."""
+    if type(seed) is float:
+        return True
+    return type(seed) is int and (seed >= CLOCK_SINCE or abs(seed - time()) < DAY_S)
 
 
 def keep_by_hand() -> list[Reseed]:

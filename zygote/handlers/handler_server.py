@@ -34,7 +34,13 @@ from sockd_zygote.protocol import (
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    Begin = Callable[[int, int, dict, int | None, bool], Handler | None]
+
+begin_prepared: Begin | None = None
+"""In forks of a template: what they do instead of `initialize`, as its init has run."""
 
 
 def run(channel: int, *, is_spare: bool = False) -> int:
@@ -80,10 +86,13 @@ def serve(channel: int, is_spare: bool) -> int:
     link = initscript_link.only_one(fds) if fds else None
     function = protocol.decode_init(body)
     timer = None
-    if function["paths"]:  # of what is not a package's nothing is told
-        timer = ImportTimer()
-        timer.start()
-    handler = initialize(channel, number, function, link, is_spare)
+    if begin_prepared is not None:
+        handler = begin_prepared(channel, number, function, link, is_spare)
+    else:
+        if function["paths"]:  # of what is not a package's nothing is told
+            timer = ImportTimer()
+            timer.start()
+        handler = initialize(channel, number, function, link, is_spare)
     if handler is None:
         return 1
     if timer is not None and "image_key" in function:
@@ -116,6 +125,10 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
         extend_path(function)
         if function.get("storage") == "sockd":
             storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
+        if "snapshot" in function:
+            from sockd_zygote.handlers import snapshot_hooks
+
+            snapshot_hooks.offer()
         if "debug" in function:
             from sockd_zygote.handlers import debugging
 

@@ -1,5 +1,6 @@
 /* What imports left in a Zygote that a fork would share with it, and a sandbox is to have of its own: open files, and memory
- * that is mapped MAP_SHARED (the semaphores of `multiprocessing`). zygote/forks/kept.py finds them, before the forks.
+ * that is mapped MAP_SHARED (the semaphores of `multiprocessing`); of a template, sockets, too. zygote/forks/kept.py finds them,
+ * before the forks.
  */
 
 #include "native.h"
@@ -15,7 +16,8 @@ struct kept_file {
     int fd, flags, closes_on_exec;
     int in_tmp; /* it is made in the sandbox, too, and is there only when its code is */
     long long offset;
-    char *path;
+    char *path; /* NULL: an unconnected socket */
+    int family, type;
 };
 
 struct kept_mapping {
@@ -41,7 +43,13 @@ static int place(int fd, int number, int closes_on_exec)
 /* A description of its own at the same number; or for now /dev/null, so that nothing else takes that number. */
 static int reopen(const struct kept_file *file, int is_there)
 {
-    int fd = is_there ? open(file->path, file->flags | O_CLOEXEC | O_NOCTTY) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int fd;
+
+    if (!file->path) {
+        fd = socket(file->family, file->type | SOCK_CLOEXEC, 0);
+        return fd < 0 ? -1 : place(fd, file->fd, file->closes_on_exec);
+    }
+    fd = is_there ? open(file->path, file->flags | O_CLOEXEC | O_NOCTTY) : open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     if (fd < 0 || place(fd, file->fd, file->closes_on_exec) < 0)
         return -1;
@@ -101,6 +109,21 @@ PyObject *native_keep_file(PyObject *module, PyObject *args)
     file.path = strdup(PyBytes_AsString(path));
     if (!file.path)
         return PyErr_NoMemory();
+    files[file_count++] = file;
+    return none();
+}
+
+PyObject *native_keep_socket(PyObject *module, PyObject *args)
+{
+    struct kept_file file = {0};
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iiip:keep_socket", &file.fd, &file.family, &file.type, &file.closes_on_exec))
+        return NULL;
+    if (file_count == MAX_KEPT) {
+        errno = EMFILE;
+        return os_error("keep_socket");
+    }
     files[file_count++] = file;
     return none();
 }

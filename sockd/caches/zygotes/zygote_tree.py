@@ -109,6 +109,11 @@ class ZygoteTree:
         return self._config.spares
 
     @property
+    def spawn_deadline_s(self) -> float:
+        """How long a fork may take."""
+        return self._parts.spawn_deadline_s
+
+    @property
     def most_levels(self) -> int:
         """How deep it may become, with the root."""
         return self._config.max_depth + 1
@@ -164,8 +169,8 @@ class ZygoteTree:
         except KeyError:
             raise ZygoteGone("the interpreter's farm has ended") from None
 
-    def _parts_of(self, zygote: Zygote) -> Parts:
-        """Raises: ZygoteGone: its farm has ended."""
+    def parts_of(self, zygote: Zygote) -> Parts:
+        """What the sandboxes of a Zygote are made from. Raises: ZygoteGone: its farm has ended."""
         return self._parts if zygote.interpreter == OWN else self._foreign.parts_of(zygote)
 
     async def _wall_in(self, network: Network) -> None:
@@ -293,7 +298,7 @@ class ZygoteTree:
 
     async def _fork(self, zygote: Zygote, limits: Limits, reservation: Reservation, program: Program | None) -> Sandbox:
         try:
-            parts = self._parts_of(zygote)
+            parts = self.parts_of(zygote)
         except ZygoteGone:
             reservation.close()
             raise
@@ -460,7 +465,7 @@ class ZygoteTree:
 
     async def fork_from(self, zygote: Zygote, program: Program, reservation: Reservation) -> Sandbox:
         """A new child of a Zygote that is not in the tree; it owns the reservation, also when this fails. Raises: as `fork`."""
-        return await Sandbox.fork(self._parts, zygote, program.limits, reservation, program)
+        return await self._fork(zygote, program.limits, reservation, program)
 
     async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None, *, is_apart: bool = False) -> Zygote:
         limit_bytes, deadline_s = self._config.memory_mb << 20, self._parts.spawn_deadline_s
@@ -470,7 +475,7 @@ class ZygoteTree:
 
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
         """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
-        parts = self._parts_of(zygote)
+        parts = self.parts_of(zygote)
         root = parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd, uid=zygote.uids.absolute)
         try:
             return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)

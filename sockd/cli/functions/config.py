@@ -35,6 +35,11 @@ from sockd.plain.spelling import network
     default=None,
     help="Whether each sandbox may change its image's files, for itself.",
 )
+@click.option(
+    "--snapshot/--no-snapshot",
+    default=None,
+    help="Whether starts are forked from a process that has run the function's init once.",
+)
 @state_dir_option
 @json_option
 def config(name: str, egress: tuple[str, ...], state_dir: Path, as_json: bool, **options: Any) -> None:

@@ -55,6 +55,9 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 @click.option(
     "--zygote", type=click.Choice(["packages", "stdlib", "none"]), help="Zygotes that may serve the function."
 )
+@click.option(
+    "--snapshot/--no-snapshot", default=None, help="Fork starts from a process that has run the function's init once."
+)
 @click.option("--storage", type=click.Choice(["own", "sockd"]), help="The library that `import storage` imports.")
 @click.option(
     "--initscript",

@@ -34,6 +34,9 @@ def ls(state_dir: Path, as_json: bool) -> None:
         unready = [function for function in functions if _state(function) != READY]
         for function in unready[:MOST_REASONS]:
             say(f"{function['name']} cannot run: {function['state_reason']}")
+        for function in functions:
+            if function.get("snapshot") in ("refused", "evicted"):
+                say(f"{function['name']} has no snapshot: {function['snapshot_reason']}")
         if len(unready) > MOST_REASONS:
             suggest(f"{len(unready) - MOST_REASONS} more cannot run; why", "sockd ls --json")
 

@@ -38,7 +38,16 @@ def lines(shown: dict[str, Any]) -> list[str]:
     """The tree as text."""
     root = shown["root"]
     refused = [f"refused: {row['package']}: {refusal(row)}" for row in shown["refused"]]
-    return [*(_plain(root) if root is not None else ["no Zygote is running"]), *refused]
+    snapshots = [f"snapshot: {snapshot(row)}" for row in shown.get("templates", ())]
+    return [*(_plain(root) if root is not None else ["no Zygote is running"]), *snapshots, *refused]
+
+
+def snapshot(row: dict[str, Any]) -> str:
+    """A version's snapshot: what it holds and saves, or why there is none."""
+    words = f"{row['function']} {row['version']}: {row['state']}"
+    if row["state"] != "serving":
+        return f"{words}{': ' if row['reason'] else ''}{row['reason']}"
+    return f"{words}  ({size(row['memory_bytes'])}; saves {row['init_s']:.2f} s each; {row['starts']} starts)"
 
 
 def refusal(row: dict[str, Any]) -> str:

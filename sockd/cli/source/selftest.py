@@ -35,6 +35,8 @@ FOLDERS = (
     "tests/caches/packages/test_built_names.py",
     "tests/daemon/test_image_failures.py",
     "tests/daemon/test_lost_images.py",
+    "tests/daemon/test_failing_snapshots.py",
+    "tests/daemon/test_snapshots.py",
     "tests/daemon/test_page_keys.py",
     "tests/daemon/test_task_limits.py",
     "tests/daemon/test_writable_roots.py",

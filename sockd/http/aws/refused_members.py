@@ -48,7 +48,6 @@ BODY: Mapping[str, NotOffered] = {
     "S3Key": NotOffered(_NO_S3),
     "S3ObjectStorageMode": NotOffered(_NO_S3),
     "S3ObjectVersion": NotOffered(_NO_S3),
-    "SnapStart": NotOffered("every start is a fork of a Zygote", {"ApplyOn": "None"}),
     "SourceKMSKeyArn": NotOffered(_NO_KMS),
     "TenancyConfig": NotOffered(_NO_TENANTS),
     "TracingConfig": NotOffered(

@@ -63,6 +63,10 @@ class EphemeralStorage(Shape):
     size: int
 
 
+APPLY_ON = "PublishedVersions", "None"
+"""To what SnapStart can apply; $LATEST has a snapshot, too."""
+
+
 class LoggingConfig(Shape):
     """How a function logs. Each function has its own log, so that LogGroup has one value."""
 
@@ -115,6 +119,25 @@ class ImageConfig(Shape):
         }
 
 
+class SnapStart(Shape):
+    """Whether versions have snapshots."""
+
+    apply_on: str | None = None
+
+    def check(self) -> None:
+        """Raises: ValidationFailed."""
+        if self.apply_on not in (None, *APPLY_ON):
+            raise ValidationFailed(
+                str(self.apply_on)[:64],
+                "snapStart.applyOn",
+                f"Member must satisfy enum value set: [{', '.join(APPLY_ON)}]",
+            )
+
+    def changes(self) -> dict[str, Any]:
+        """The keys of `sockd.toml` that this sets."""
+        return {} if self.apply_on is None else {"snapshot": self.apply_on == APPLY_ON[0]}
+
+
 class Settings(Shape):
     """What creating a function and changing its configuration have in common."""
 
@@ -132,7 +155,7 @@ class Settings(Shape):
     image_config: ImageConfig | None = None
     vpc_config: dict[str, Any] | None = None
     dead_letter_config: dict[str, Any] | None = None
-    snap_start: dict[str, Any] | None = None
+    snap_start: SnapStart | None = None
     logging_config: LoggingConfig | None = None
     kms_key_arn: str | None = msgspec.field(name="KMSKeyArn", default=None)
     tracing_config: dict[str, Any] | None = None
@@ -150,6 +173,8 @@ class Settings(Shape):
             )
         if self.logging_config is not None:
             self.logging_config.check(function)
+        if self.snap_start is not None:
+            self.snap_start.check()
         for key, most in _TEXT_CHARS.items():
             if len(getattr(self, key) or "") > most:
                 raise InvalidParameterValue(f"{key.capitalize()} must be at most {most} characters")
@@ -172,7 +197,9 @@ class Settings(Shape):
         aws = msgspec.to_builtins(msgspec.structs.replace(old, **attributes))
         logging = self.logging_config.changes() if self.logging_config is not None else {}
         image = self.image_config.changes() if self.image_config is not None else {}
-        return {**{key: value for key, value in given.items() if value is not None}, **logging, **image, "aws": aws}
+        snapshot = self.snap_start.changes() if self.snap_start is not None else {}
+        own = {key: value for key, value in given.items() if value is not None}
+        return {**own, **logging, **image, **snapshot, "aws": aws}
 
     def _own_runtime(self, old: AwsAttributes) -> str | None:
         """`runtime` of sockd.toml; None: as it is, so that code may say for itself that it is a program."""
@@ -333,6 +360,7 @@ def kept(details: Details, aws: AwsAttributes) -> dict[str, Any]:
         "log_format": config.log_format,
         "log_level": config.log_level,
         "system_log_level": config.system_log_level,
+        "snapshot": config.snapshot,
         "aws": msgspec.to_builtins(aws),
     }
     return settings if aws.reserved_concurrency is None else {**settings, "concurrency": config.concurrency}
@@ -373,6 +401,8 @@ def code_sha256(details: Details) -> str:
 
 _FUNCTION_ERROR = "FunctionError"
 _RESTORING = "Restoring"
+_COMING = ("waiting", "making")
+"""States of a snapshot that is not there yet."""
 
 
 def configuration(details: Details, qualifier: str | None = None) -> dict[str, Any]:
@@ -401,7 +431,10 @@ def configuration(details: Details, qualifier: str | None = None) -> dict[str, A
         "PackageType": "Zip",
         "Architectures": [ARCHITECTURE],
         "EphemeralStorage": {"Size": config.tmp_mb},
-        "SnapStart": {"ApplyOn": "None", "OptimizationStatus": "Off"},
+        "SnapStart": {
+            "ApplyOn": APPLY_ON[0] if config.snapshot else APPLY_ON[1],
+            "OptimizationStatus": "On" if details.snapshot == "serving" else "Off",
+        },
         "LoggingConfig": logging_config(details),
     }
     if record.image:
@@ -420,6 +453,9 @@ def state(details: Details) -> dict[str, str]:
     if details.unready is not None:
         reason = {"StateReason": details.unready.error.message, "StateReasonCode": _RESTORING}
         return {"State": "Inactive", **reason, "LastUpdateStatus": "Successful"}
+    if details.snapshot in _COMING and details.publication is not None:
+        reason = {"StateReason": "The function is being created.", "StateReasonCode": "Creating"}
+        return {"State": "Pending", **reason, "LastUpdateStatus": "Successful"}
     if failed is None:
         return {"State": "Active", "LastUpdateStatus": "Successful"}
     update = {

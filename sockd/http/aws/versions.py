@@ -44,6 +44,8 @@ class VersionOperations:
                     f"({current}). Please try again with the CodeSHA256 in $LATEST."
                 )
             published = Details.of(self._worker.versions.publish(name, wanted.description))
+            if published.config.snapshot:  # it is being made
+                published = self._worker.details(name, published.version)
         return 201, shapes.configuration(published, published.version)
 
     async def _list(self, call: Call) -> Result:

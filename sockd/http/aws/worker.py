@@ -33,6 +33,8 @@ class Details(NamedTuple):
     """The last deploy of $LATEST, if its new version did not start."""
     unready: Unready | None = None
     """What $LATEST lacks, if it cannot run."""
+    snapshot: str = ""
+    """The state of its snapshot (`FunctionInfo.snapshot`)."""
 
     @classmethod
     def of(cls, described: Described) -> Details:

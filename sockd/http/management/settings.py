@@ -1,7 +1,7 @@
 """The route of the management API for settings of a function without its code.
 
     PATCH /functions/{name}/settings    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?, "run"?,
-                                         "network"?, "egress"?, "writable_root"?}
+                                         "network"?, "egress"?, "writable_root"?, "snapshot"?}
 
 A change is a new version, except of `egress` alone: that holds at once for all sandboxes. Owns nothing.
 """
@@ -24,7 +24,7 @@ from sockd.plain.telemetry import FunctionInfo
 _MAX_BODY_BYTES = 64 * 1024
 _REFUSED = (
     'send {{"timeout_s": S, "init_timeout_s": S, "memory_mb": MB, "concurrency": N, "run": open|keys|off, '
-    '"network": host|none|private, "egress": [RULE], "writable_root": true|false}}, or some of it'
+    '"network": host|none|private, "egress": [RULE], "writable_root": true|false, "snapshot": true|false}}, or some of it'
 )
 
 
@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     network: Literal["host", "none", "private"] | None = None
     egress: list[str] | None = None
     writable_root: bool | None = None
+    snapshot: bool | None = None
 
 
 def routes(worker: SettingsApi) -> list[Route]:

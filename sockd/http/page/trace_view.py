@@ -18,6 +18,7 @@ KINDS = frozenset(("queue", "memory", "fork", "network", "prepare", "thaw", "set
 COLD = {
     "spare": "A spare was available: it had been forked and confined in advance.",
     "zygote": "No spare was available: the sandbox was forked for this request.",
+    "template": "The sandbox was forked from the version's snapshot, which had run its init.",
 }
 WARM = {
     "warm": "An idle sandbox served it.",
@@ -63,6 +64,8 @@ def story(trace: Mapping[str, Any]) -> list[str]:
     origin = trace["origin"]
     if origin not in COLD:
         return [WARM.get(origin, "")]
+    if origin == "template":
+        return [trace["why"], COLD[origin]]
     held = trace["zygote"]
     zygote = "the root Zygote, which has no packages" if held == "root Zygote" else f"the Zygote that holds {held}"
     modules = sum(each["modules"] for each in trace["imported"])

@@ -25,6 +25,7 @@ def tree(worker: PageWorker) -> Values:
     most = max((own(node) + node.get("shared_memory_bytes", 0) for _, node in flat), default=0)
     return {
         "rows": [tree_row(node, depth, most) for depth, node in flat],
+        "templates": [template_row(each) for each in told.get("templates", ())],
         "refused": [refusal_row(each) for each in told["refused"]],
         "passed_over": [
             {"zygote": ", ".join(node["packages"]) or "root", "reason": reason}
@@ -44,6 +45,20 @@ def refusal_row(refusal: Mapping[str, Any]) -> Values:
         "reason": refusal["reason"],
         "zygote": refusal.get("zygote", ""),
         "again": ", ".join(filter(None, (failures, again))),
+    }
+
+
+def template_row(row: Mapping[str, Any]) -> Values:
+    """A version that is to have a snapshot."""
+    serves = row["state"] == "serving"
+    return {
+        "function": row["function"],
+        "version": row["version"],
+        "state": row["state"],
+        "reason": row["reason"],
+        "memory": size(row["memory_bytes"]) if serves else words.NOTHING,
+        "starts": words.grouped(row["starts"]),
+        "saved": words.ms(row["init_s"] * 1e9) if serves else words.NOTHING,
     }
 
 

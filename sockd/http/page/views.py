@@ -15,6 +15,7 @@ from sockd.observe.failure_groups import FailureGroup
 from sockd.observe.trace_spans import NO_FAILURES
 from sockd.plain.request_ids import request_id_text
 from sockd.plain.spelling import size
+from sockd.plain.telemetry import COLD
 
 Values = dict[str, Any]
 MAX_FUNCTIONS = 100
@@ -208,7 +209,7 @@ def invocation_row(trace: Mapping[str, Any]) -> Values:
         "clock": words.when(at_s),
         "stamp": words.stamp(at_s),
         "origin": trace["origin"],
-        "is_cold": trace["origin"] in ("spare", "zygote"),
+        "is_cold": trace["origin"] in COLD,
         "total": words.ms(total),
         "bar": charts.stacked(
             [(phase, times[phase], f"{phase} {words.ms(times[phase])} ms") for phase in PHASES], total

@@ -44,10 +44,31 @@ class TreeNode(TypedDict):
     children: NotRequired[list[TreeNode]]
 
 
+class TemplateRow(TypedDict):
+    """One version that is to have a snapshot."""
+
+    function: str
+    version: str
+    """$LATEST, or its published number."""
+    state: str
+    """waiting, making, serving, refused or evicted."""
+    reason: str
+    """Why there is none now."""
+    memory_bytes: int
+    """What it holds of the memory budget."""
+    init_s: float
+    """What it saves each start."""
+    starts: int
+    losses: int
+    """How often it has ended by itself."""
+
+
 class Tree(TypedDict):
     """The Zygote tree, and the packages that no Zygote may import."""
 
     root: TreeNode | None
+    templates: NotRequired[list[TemplateRow]]
+    """The versions that are to have a snapshot."""
     refused: list[dict[str, Any]]
     """`{"package": "name==version", "reason": ..., "zygote": packages of the Zygote that failed, "tries", "retry_in_s"}`"""
 

@@ -18,6 +18,7 @@ from opentelemetry.util.types import Attributes
 from sockd.observe import trace_spans
 from sockd.observe.otlp.wire import Finished
 from sockd.observe.traces import Trace
+from sockd.plain.telemetry import COLD
 from sockd_initscripts import wire
 from sockd_initscripts.report import RunReport
 
@@ -76,7 +77,7 @@ def attributes_of(trace: Trace) -> Attributes:
     attributes: dict[str, str | bool] = {
         "faas.name": trace.function,
         "faas.version": trace.version,
-        "faas.coldstart": trace.origin in ("spare", "zygote"),
+        "faas.coldstart": trace.origin in COLD,
         "faas.invocation_id": str(uuid.UUID(bytes=trace.request_id)),
         "faas.trigger": trace.trigger,
         "faas.instance": trace.sandbox_id,

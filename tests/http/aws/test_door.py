@@ -203,7 +203,7 @@ async def test_the_drains_end_answers_everybody(
         (FUNCTIONS, created(Runtime="nodejs22.x"), "InvalidParameterValueException"),
         (FUNCTIONS, created(PackageType="Image"), "InvalidParameterValueException"),
         (FUNCTIONS, created(Layers=["a"]), "InvalidParameterValueException"),
-        (FUNCTIONS, created(SnapStart={"ApplyOn": "PublishedVersions"}), "InvalidParameterValueException"),
+        (FUNCTIONS, created(SnapStart={"ApplyOn": "Everything"}), "ValidationException"),
         (FUNCTIONS, created(VpcConfig={"SubnetIds": ["a"]}), "InvalidParameterValueException"),
         (FUNCTIONS, created(Architectures=["arm64"]), "InvalidParameterValueException"),
         (FUNCTIONS, created(Description="x" * 257), "InvalidParameterValueException"),

@@ -19,7 +19,7 @@ from tests.http.raw import Raw, Reply
 pytestmark = pytest.mark.anyio
 OBEYED = set(
     """
-    Action AdditionalVersionWeights AllowCredentials AllowHeaders AllowMethods AllowOrigins
+    Action AdditionalVersionWeights AllowCredentials AllowHeaders AllowMethods AllowOrigins ApplyOn
     ApplicationLogLevel Architectures AuthType ClientContext Code CodeSha256 Command CompatibleArchitecture
     CompatibleRuntime Cors Description Destination DestinationConfig DryRun EntryPoint Environment
     EphemeralStorage EventSourceArn EventSourceToken ExposeHeaders FunctionName FunctionUrlAuthType
@@ -27,7 +27,7 @@ OBEYED = set(
     LogFormat LogType LoggingConfig Marker MaxAge MaxItems MaximumEventAgeInSeconds MaximumRetryAttempts
     MemorySize Name OnFailure OnSuccess PackageType Payload Principal PrincipalOrgID
     ProvisionedConcurrentExecutions Publish Qualifier ReservedConcurrentExecutions Resource RevisionId Role
-    RoutingConfig Runtime Size SourceAccount SourceArn StatementId SystemLogLevel TagKeys Tags Timeout
+    RoutingConfig Runtime Size SnapStart SourceAccount SourceArn StatementId SystemLogLevel TagKeys Tags Timeout
     Variables WorkingDirectory ZipFile
     """.split()
 )
@@ -51,7 +51,6 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "S3Key": ("k", ("",)),
     "S3ObjectStorageMode": ("REFERENCE", ("",)),
     "S3ObjectVersion": ("1", ("",)),
-    "SnapStart": ({"ApplyOn": "PublishedVersions"}, ({}, {"ApplyOn": "None"})),
     "SourceKMSKeyArn": ("arn:aws:kms:local:000000000000:key/a", ("",)),
     "TenancyConfig": ({"TenantIsolationMode": "PER_TENANT"}, ({},)),
     "TenantId": ("one", ()),

@@ -1,0 +1,217 @@
+"""Functions whose starts are forks of a process that has run their init."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.gate import Gate
+from tests.daemon.running import RunningDaemon
+from tests.daemon.snapshots import TOKEN, deploy, has_template, origin, state
+from tests.support.cases import case
+from tests.support.threads import at_once, in_background
+
+pytestmark = pytest.mark.root
+
+
+@case("T7", "start a function again and again from its template", expect="one init; random numbers of each start's own")
+def test_each_start_is_a_fork_of_one_init(daemon: RunningDaemon) -> None:
+    function, said = deploy(daemon, "one", TOKEN)
+    assert function["snapshot"] == "serving"
+    assert any(line.startswith("snapshot made: it saves each start") for line in said), said
+    answers = [daemon.run("one") for _ in range(5)]
+    assert {origin(answer) for answer in answers} == {"template"}
+    assert len({answer.json["token"] for answer in answers}) == 1
+    assert {answer.json["count"] for answer in answers} == {1}
+    assert len({answer.json["random"] for answer in answers}) == 5
+    assert {answer.json["type"] for answer in answers} == {"snap-start"}
+    (row,) = [row for row in daemon.tree()["templates"] if row["function"] == "one"]
+    assert (row["version"], row["state"], row["starts"]) == ("$LATEST", "serving", 5)
+    assert row["memory_bytes"] > 1 << 20
+    trace = daemon.manage("GET", f"/traces/{answers[0].headers['x-amzn-requestid']}").json
+    assert (trace["origin"], trace["zygote"]) == ("template", "the version's snapshot")
+    (log,) = [record["text"] for record in daemon.logs("one") if "the init of" in record["text"]]
+    assert log == f"the init of {answers[0].json['token']}\n"
+
+
+def test_a_function_without_one_runs_its_init_in_each_start(daemon: RunningDaemon) -> None:
+    function, _ = deploy(daemon, "without", TOKEN, snapshot=False)
+    assert function["snapshot"] == ""
+    answers = [daemon.run("without") for _ in range(2)]
+    assert not {origin(answer) for answer in answers} & {"template"}
+    assert len({answer.json["token"] for answer in answers}) == 2
+    assert {answer.json["type"] for answer in answers} == {"on-demand"}
+
+
+HOOKS = """
+import snapshot_restore_py as hooks
+from snapshot_restore_py import register_after_restore, register_before_snapshot
+order = []
+for name in ("b1", "b2"):
+    register_before_snapshot(order.append, name)
+@register_after_restore
+def a1(): order.append("a1")
+register_after_restore(lambda name, end: order.append(name + end), "a", end="2")
+register_after_restore(a1)
+def handler(event, context): return order, len(hooks.get_before_snapshot()), len(hooks.get_after_restore())
+"""
+
+
+def test_hooks_run_in_the_order_of_aws(daemon: RunningDaemon) -> None:
+    deploy(daemon, "hooks", HOOKS)
+    for _ in range(2):
+        answer = daemon.run("hooks")
+        assert origin(answer) == "template"
+        assert answer.json == [["b2", "b1", "a1", "a2", "a1"], 0, 3]
+
+
+def test_hooks_are_importable_without_a_snapshot_and_do_not_run(daemon: RunningDaemon) -> None:
+    deploy(
+        daemon,
+        "hooksless",
+        HOOKS.replace("import snapshot_restore_py", "import threading\nimport snapshot_restore_py")
+        + ("threading.Thread(target=threading.Event().wait, name='waits', daemon=True).start()\n"),
+    )
+    assert state(daemon, "hooksless")[0] == "refused"
+    assert daemon.call("hooksless") == [[], 2, 3]
+
+
+def test_an_init_without_network_has_none(daemon: RunningDaemon) -> None:
+    look = "[line.split(':')[0].strip() for line in open('/proc/net/dev') if ':' in line]"
+    source = f"import os\nLINKS = {look}\ndef handler(event, context): return LINKS, {look}\n"
+    function, said = deploy(daemon, "no-network", source, network="none")
+    assert function["snapshot"] == "serving", said
+    answer = daemon.run("no-network")
+    assert origin(answer) == "template"
+    assert answer.json == [["lo"], ["lo"]]
+
+
+def test_another_deploy_ends_the_template_and_makes_its_own(daemon: RunningDaemon) -> None:
+    deploy(daemon, "updated", TOKEN)
+    before = daemon.call("updated")["token"]
+    deploy(daemon, "updated", TOKEN + "# another\n")
+    answer = daemon.run("updated")
+    assert origin(answer) == "template" and answer.json["token"] != before
+    daemon.deploy("updated", {"handler.py": TOKEN}, snapshot=False)
+    assert origin(daemon.run("updated")) != "template"
+    assert not has_template(daemon, "updated")
+
+
+def test_a_removed_function_has_no_template(daemon: RunningDaemon) -> None:
+    deploy(daemon, "removed", TOKEN)
+    assert has_template(daemon, "removed")
+    daemon.manage("DELETE", "/functions/removed")
+    assert not has_template(daemon, "removed")
+
+
+def test_secrets_and_the_request_are_the_sandboxes_own(daemon: RunningDaemon) -> None:
+    source = "import os\ndef handler(event, context): return os.environ['MODE'], context.aws_request_id, event\n"
+    deploy(daemon, "env", source, env={"MODE": "one"})
+    answer = daemon.run("env", 5)
+    assert answer.json == ["one", answer.headers["x-amzn-requestid"], 5]
+
+
+def test_connections_are_closed_and_loops_run_on(daemon: RunningDaemon, gate: Gate) -> None:
+    source = f"""
+import asyncio, socket
+CONNECTION = socket.create_connection(("127.0.0.1", {gate.port}))
+CONNECTION.sendall(b"init\\n")
+NUMBER = CONNECTION.fileno()
+LOOP = asyncio.new_event_loop()
+LATER = []
+LOOP.call_later(0.001, LATER.append, 1)
+def handler(event, context):
+    try:
+        CONNECTION.sendall(b"x")
+        alive = True
+    except OSError:
+        alive = False
+    async def work():
+        await asyncio.sleep(0.01)
+        await asyncio.get_running_loop().run_in_executor(None, int)
+        return 7
+    return alive, CONNECTION.fileno() == NUMBER, LOOP.run_until_complete(work()), LATER
+"""
+    with in_background(gate.arrived):
+        function, said = deploy(daemon, "parked", source)
+    assert function["snapshot"] == "serving", said
+    assert (
+        f"the connection to 127.0.0.1:{gate.port} is closed by the snapshot: clients connect again in each start"
+        in said
+    )
+    for _ in range(2):
+        answer = daemon.run("parked")
+        assert origin(answer) == "template"
+        assert answer.json == [False, True, 7, [1]]
+
+
+def test_files_are_each_starts_own(daemon: RunningDaemon) -> None:
+    source = """
+import tempfile, os
+os.makedirs("/tmp/cache/deep")
+FILE = open("/tmp/cache/deep/file", "w+")
+FILE.write("from init"); FILE.flush()
+OWN = open(__file__)
+OWN.read(3)
+def handler(event, context):
+    FILE.seek(0)
+    text = FILE.read()
+    FILE.write("more"); FILE.flush()
+    return text, OWN.tell(), os.path.getsize("/tmp/cache/deep/file")
+"""
+    function, said = deploy(daemon, "files", source)
+    assert function["snapshot"] == "serving", said
+    for _ in range(2):
+        answer = daemon.run("files")
+        assert origin(answer) == "template"
+        assert answer.json[0] == "from init" and answer.json[2] == 13
+
+
+SEEDS = """
+import os, random, secrets, ssl, tempfile, uuid
+OWN = random.Random()
+FIXED = random.Random(7)
+import time
+CLOCK = random.Random(time.time())
+def handler(event, context):
+    return {
+        "random": random.random(), "own": OWN.random(), "clock": CLOCK.random(), "uuid": uuid.uuid4().hex,
+        "secrets": secrets.token_hex(), "ssl": ssl.RAND_bytes(16).hex(), "tempfile": next(tempfile._get_candidate_names()),
+        "fixed": FIXED.random(),
+    }
+"""
+
+
+@case(
+    "T8",
+    "draw numbers in many starts from one template",
+    expect="no number twice, but for generators with a fixed seed",
+)
+def test_no_two_starts_draw_the_same_numbers(daemon: RunningDaemon) -> None:
+    _, said = deploy(daemon, "seeds", SEEDS, concurrency=4)
+    assert any("each start draws another" in line for line in said), said
+    answers = at_once(4, lambda _: [daemon.run("seeds") for _ in range(12)])
+    seen = [answer.json for each in answers for answer in each if origin(answer) == "template"]
+    assert len(seen) == 48
+    for name in seen[0]:
+        assert len({each[name] for each in seen}) == (1 if name == "fixed" else len(seen)), name
+
+
+@case("T9", "a template serves while its function is deployed again and again", expect="no request fails")
+def test_no_request_fails_while_templates_come_and_go(daemon: RunningDaemon) -> None:
+    deploy(daemon, "busy", TOKEN, concurrency=4)
+    stopped: list[bool] = []
+
+    def call(_: int) -> int:
+        count = 0
+        while not stopped:
+            assert daemon.run("busy").status == 200
+            count += 1
+        return count
+
+    with in_background(lambda: at_once(2, call)) as counts:
+        try:
+            for number in range(4):
+                deploy(daemon, "busy", f"{TOKEN}# {number}\n", concurrency=4)
+        finally:
+            stopped.append(True)
+        assert sum(counts()) > 8

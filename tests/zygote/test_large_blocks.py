@@ -1,0 +1,54 @@
+"""Large blocks of a template: the same bytes, in a memory file that a fork does not copy the page tables of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+PROGRAM = """
+import json, os, sys
+sys.path.insert(0, ".")
+from sockd_zygote import _native
+MB = 1 << 20
+def pages():  # of page tables, in kB
+    with open("/proc/self/status") as status:
+        return int(next(line for line in status if line.startswith("VmPTE")).split()[1])
+def in_file():
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:sockd-template" in line for line in maps)
+block = bytearray(bytes(range(256)) * (64 * MB // 256))
+zeros = bytearray(64 * MB)
+small = bytearray(b"x" * MB)
+moved = _native.part_large(False)
+told = {"moved": moved >> 20, "in_file": in_file(), "zeros": not any(zeros)}
+told["same"] = block == bytes(range(256)) * (64 * MB // 256)
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    block[:4] = b"mine"
+    grown = block + b""
+    block += b"y" * (80 * MB)
+    zeros += b"z" * (80 * MB)
+    os.write(writer, json.dumps([bytes(block[:4]).decode(), bytes(block[-2:]).decode(), zeros[0], pages()]).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+told["child"] = json.loads(os.read(reader, 1000))
+told["block"] = list(block[:4])
+print(json.dumps(told))
+"""
+
+
+def play() -> Any:
+    done = subprocess.run([sys.executable, "-S", "-c", PROGRAM], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_large_block_keeps_its_bytes_and_each_fork_writes_and_grows_its_own() -> None:
+    told = play()
+    assert told["moved"] >= 128 and told["in_file"] >= 1
+    assert told["same"] and told["zeros"]
+    first, last, zero, _ = told["child"]
+    assert (first, last, zero) == ("mine", "yy", 0)
+    assert told["block"] == [0, 1, 2, 3]

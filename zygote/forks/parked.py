@@ -1,0 +1,142 @@
+"""What an init left open that each fork gets a new one of: sockets, asyncio's event loops.
+
+A connection cannot be shared: it is shut down before the snapshot, and each fork has an unconnected socket of the same kind at
+its number, which clients take for a closed connection and connect again. An event loop of asyncio lets go of its selector and of
+the socket pair that wakes it, and makes both anew in each fork.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import stat
+import sys
+from time import monotonic
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Parked:
+    """Made after the init, before descriptors are looked at; `restore` in each fork."""
+
+    def __init__(self, own: set[int]) -> None:
+        """Args: own: descriptors that are not the function's."""
+        self.sockets: dict[int, tuple[int, int, int]] = {}
+        """Family, type with flags, and close-on-exec of the socket that each fork gets, by its number."""
+        self.closed: list[str] = []
+        """Connections that were shut down, in words."""
+        self._datagrams: list[tuple[int, Any]] = []
+        self._loops = [ParkedLoop(loop) for loop in event_loops()]
+        for fd in sorted(numbers() - own):
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                self._park_socket(fd)
+
+    def restore(self) -> None:
+        """Connect datagram sockets, and make loops anew. Raises: OSError."""
+        if self._datagrams:
+            import _socket
+
+            for fd, peer in self._datagrams:
+                twin = _socket.socket(fileno=fd)
+                twin.connect(peer)
+                twin.detach()
+        for loop in self._loops:
+            loop.restore()
+
+    def _park_socket(self, fd: int) -> None:
+        """Leave out what a fork can have no new one of: `kept` names it."""
+        import _socket
+
+        with Twin(fd) as twin:
+            family, kind = twin.family, twin.type
+            if family not in (_socket.AF_INET, _socket.AF_INET6) or kind not in (
+                _socket.SOCK_STREAM,
+                _socket.SOCK_DGRAM,
+            ):
+                return
+            if kind == _socket.SOCK_STREAM and twin.getsockopt(_socket.SOL_SOCKET, _socket.SO_ACCEPTCONN):
+                return
+            try:
+                peer = twin.getpeername()
+            except OSError:
+                peer = None
+            if peer is None and kind == _socket.SOCK_DGRAM and twin.getsockname()[1]:
+                return  # it is bound: others send to it
+            if peer is not None and kind == _socket.SOCK_STREAM:
+                self.closed.append(f"{peer[0]}:{peer[1]}")
+                try:
+                    twin.shutdown(_socket.SHUT_RDWR)
+                except OSError:
+                    pass  # the peer has closed it already
+            elif peer is not None:
+                self._datagrams.append((fd, peer))
+        blocks = 0 if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK == 0 else _socket.SOCK_NONBLOCK
+        self.sockets[fd] = family, kind | blocks, fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+class Twin:
+    """Another socket object for a descriptor, which stays open."""
+
+    def __init__(self, fd: int) -> None:
+        import _socket
+
+        self._socket = _socket.socket(fileno=fd)
+
+    def __enter__(self) -> Any:
+        return self._socket
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.detach()
+
+
+class ParkedLoop:
+    """One of asyncio's event loops, without its selector until `restore`."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        wakes = loop._ssock.fileno()
+        self._keys = [key for key in loop._selector.get_map().values() if key.fd != wakes]
+        self._kind = type(loop._selector)
+        loop._close_self_pipe()
+        loop._selector.close()
+        self._parked_s = monotonic()
+
+    def restore(self) -> None:
+        """Make the selector and the pair of sockets anew. Timers have not counted the time in between."""
+        loop = self._loop
+        loop._selector = self._kind()
+        loop._make_self_pipe()
+        for key in self._keys:
+            try:
+                loop._selector.register(key.fileobj, key.events, key.data)
+            except (OSError, ValueError):
+                continue  # its owner has closed it
+        frozen_s = monotonic() - self._parked_s
+        for handle in loop._scheduled:
+            handle._when += frozen_s
+        if loop._signal_handlers:
+            sys.modules["signal"].set_wakeup_fd(loop._csock.fileno())
+
+
+def event_loops() -> list[Any]:
+    """Return the open event loops of asyncio that use a selector."""
+    module = sys.modules.get("asyncio.selector_events")
+    kind = getattr(module, "BaseSelectorEventLoop", None)
+    if kind is None:
+        return []
+    return [each for each in gc.get_objects() if isinstance(each, kind) and not each.is_closed()]
+
+
+def numbers() -> set[int]:
+    """Return the open descriptors of this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.fstat(int(name))
+        except OSError:
+            continue  # the directory's own
+        found.add(int(name))
+    return found

@@ -1,0 +1,71 @@
+"""Hooks around a snapshot: the module in which a function registers them, found last, and how they are run.
+
+A requirement or an image may bring AWS's `snapshot_restore_py` itself. What is in `sys.modules` counts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sockd_zygote.messages.errors import ReportedError, describe
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from typing import Any
+
+NAME = "snapshot_restore_py"
+FILE = os.path.join(os.path.dirname(__file__), f"{NAME}.py")
+_external = sys.modules["_frozen_importlib_external"]
+
+
+class HooksFinder:
+    """Finds the module of hooks where nothing else provides it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return the module's spec for its name alone."""
+        return _external.spec_from_file_location(NAME, FILE) if name == NAME else None
+
+
+def offer() -> None:
+    """Let the function import the module without a requirement."""
+    sys.meta_path.append(HooksFinder())
+
+
+def run_before_snapshot() -> None:
+    """Run the hooks for before the snapshot, the last registered first. Raises: ReportedError, `Runtime.BeforeSnapshotError`."""
+    hooks = _registered("get_before_snapshot")
+    while hooks:
+        _run(hooks.pop(), "Runtime.BeforeSnapshotError")
+
+
+def run_after_restore() -> None:
+    """Run the hooks for after a restore, in order. Raises: ReportedError, `Runtime.AfterRestoreError`."""
+    for hook in list(_registered("get_after_restore")):
+        _run(hook, "Runtime.AfterRestoreError")
+
+
+def _registered(getter: str) -> list[Any]:
+    get: Callable[[], list[Any]] | None = getattr(sys.modules.get(NAME), getter, None)
+    return get() if get is not None else []
+
+
+def _run(hook: Any, kind: str) -> None:
+    from json import loads
+
+    func, args, kwargs = hook
+    try:
+        func(*args, **kwargs)
+    except SystemExit:
+        raise ReportedError(kind, f"{name_of(func)} ended the process with sys.exit", []) from None
+    except BaseException as error:
+        told = loads(describe(error))
+        message = f"{name_of(func)}: {told['errorType']}: {told['errorMessage']}"
+        raise ReportedError(kind, message, told.get("stackTrace", [])) from None
+
+
+def name_of(func: object) -> str:
+    """Return the name of a hook for an error's text."""
+    return str(getattr(func, "__qualname__", None) or type(func).__qualname__)
