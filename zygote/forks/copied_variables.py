@@ -7,7 +7,6 @@ command `file`, and keeps none. No import sees what is in them, so `VariableRead
 from __future__ import annotations
 
 import sys
-from functools import partial
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def with_code() -> list[Callable[[], object]]:
     """Return what a fork has to call as soon as it has its variables; nothing, if no copy is kept."""
     module = sys.modules.get(KEEPER)
     has_both = hasattr(module, "BaseHandler") and hasattr(module, "read_environ")
-    return [partial(copy_again, module)] if has_both else []
+    return [lambda: copy_again(module)] if has_both else []
 
 
 def copy_again(module: Any) -> None:

@@ -97,6 +97,9 @@ class Heap:
         return way is not None and way(value, found)
 
     def _class(self, value: type, found: list[Any]) -> bool:
+        names = vars(type)["__dict__"].__get__(value)
+        if "_flag_mask_" in names:  # the table of an `enum.Flag`, which caches combinations such as `re.I | re.X`
+            self._seen.add(id(names.get("_value2member_map_")))
         module = home_of(value)
         if module and module.partition(".")[0] not in sys.stdlib_module_names:
             self.subclasses[id(value)] = [value, *type.__subclasses__(value)]

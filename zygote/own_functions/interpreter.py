@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+LIBRARIES = "shared libraries"
+"""The name of the setting with the paths of all that are mapped."""
 SIGNALS = range(1, 32)
 MOST_IN_TMP = 1000
 """Most files of /tmp that are named."""
@@ -148,7 +150,7 @@ OF_THE_PROCESS: dict[str, Callable[[], object]] = {
     "sys.excepthook": lambda: str(getattr(sys.excepthook, "__module__", "")),
     "sys.displayhook": lambda: str(getattr(sys.displayhook, "__module__", "")),
     "standard streams": streams,
-    "shared libraries": libraries,
+    LIBRARIES: libraries,
     "CPU affinity": lambda: sorted(os.sched_getaffinity(0)),
     "sys.getdlopenflags()": sys.getdlopenflags,
     "sys.get_int_max_str_digits()": lambda: getattr(sys, "get_int_max_str_digits", int)(),

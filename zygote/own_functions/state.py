@@ -88,6 +88,15 @@ class State:
         ]
         return [f"subclasses of {home_of(each)}.{type.__dict__['__qualname__'].__get__(each)}" for each in changed]
 
+    def new_libraries(self, later: State) -> list[str]:
+        """Return the name of the setting, if `later` has mapped other shared libraries than extension modules, which are a part of
+        the modules that an import loads: the first library of a name decides what later ones get."""
+        before, after = self.settings[interpreter.LIBRARIES], later.settings[interpreter.LIBRARIES]
+        assert isinstance(before, list) and isinstance(after, list)
+        suffixes = tuple(sys.modules["_imp"].extension_suffixes()[:-1])  # the last one is that of all libraries
+        are_others = any(not path.endswith(suffixes) for path in set(after) ^ set(before))
+        return [interpreter.LIBRARIES] if are_others else []
+
     def _changed_names(self, later: State) -> Iterator[str]:
         for name in later._blocked - self._blocked:
             yield f"sys.modules[{name!r}]"

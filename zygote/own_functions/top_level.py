@@ -15,6 +15,7 @@ import time
 
 from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
 from sockd_zygote.own_functions.change_names import in_words
+from sockd_zygote.own_functions.interpreter import LIBRARIES
 from sockd_zygote.own_functions.own_variables import OwnVariables
 from sockd_zygote.own_functions.registrations import Registrations
 from sockd_zygote.own_functions.state import VARIABLES, State
@@ -253,7 +254,11 @@ class Recorder:
             loading.step["before"] = self._effect = self._effect or f"code of the function that {loading.name} imports"
         elif loading.state is not None and not self._effect:
             self._reference = self._state()
-            writes = {*loading.state.changes(self._reference), *loading.state.new_subclasses(self._reference)}
+            writes = {
+                *loading.state.changes(self._reference, but=(LIBRARIES,)),
+                *loading.state.new_subclasses(self._reference),
+                *loading.state.new_libraries(self._reference),
+            }
             loading.step["writes"] = sorted(writes)[:MOST_WRITES]
         loading.state = None
 

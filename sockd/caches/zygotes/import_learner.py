@@ -40,6 +40,9 @@ BYTES_PER_IMPORT_SECOND = 250 << 20
 MOST_GUESSED_BYTES = 256 << 20
 """At most, however long an import took: on a busy host it takes many times as long."""
 TOP_DEMANDS = 128
+REBUILT_AT_ONCE = 6
+"""How many Zygotes of an earlier daemon are made at a time, at least: on a busy host two get too little of the processors to be
+there when the port opens. Six made 25 of 30 in 10 s at load 40 on two processors, and two made 20."""
 MAX_WAITING = 1024
 """Most functions that wait for a Zygote; a further one is considered again at its next start."""
 MAX_SEEN = 512
@@ -152,9 +155,9 @@ class ImportLearner:
             await asyncio.wait([self._rebuilding], timeout=deadline_s)
 
     async def _rebuild(self, wanted: Sequence[SavedNode], known: Mapping[str, ImportView]) -> None:
-        """As many at a time as there are learners; a child when its parent is there."""
+        """More at a time than there are learners; a child when its parent is there."""
         made: dict[tuple[str, ...], asyncio.Event] = {node.order: asyncio.Event() for node in wanted}
-        slots = asyncio.Semaphore(self._config.learners)
+        slots = asyncio.Semaphore(max(self._config.learners, REBUILT_AT_ONCE))
 
         async def make(node: SavedNode) -> None:
             above = [order for order in made if len(order) < len(node.order) and order == node.order[: len(order)]]

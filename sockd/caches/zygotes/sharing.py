@@ -7,14 +7,14 @@ tried. Owns a bounded cache of both. A function is known by the set of imports t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from sockd.caches.packages.distribution import name_of
 from sockd.caches.packages.provided_names import Provided
 from sockd.caches.zygotes import soundness
 from sockd.caches.zygotes.soundness import ImportView, Preimported, difference
-from sockd.caches.zygotes.top_level import TopLevel, name_of_import, path_id
+from sockd.caches.zygotes.top_level import TopLevel, name_of_import, out_of_order, path_id
 
 MAX_KNOWN = 256
 MAX_REMEMBERED = 4096
@@ -90,8 +90,8 @@ class Sharing:
         return difference(shared, view) if shared is not None else ""
 
     def closed(self, wanted: Imports, ours: Imports, theirs: Imports) -> Imports:
-        """Of the wanted imports those that load the same modules for both functions, of packages that a Zygote may import; none,
-        if .pth files, which run before all imports, differ."""
+        """Of the wanted imports those that load the same modules for both functions, of packages that a Zygote may import, up to
+        the first that would come too early for one of them; none, if .pth files, which run before all imports, differ."""
         key = wanted, ours, theirs, self._refused()
         return _remembered(self._closed, key, lambda: self._find_closed(wanted & ours & theirs, ours, theirs))
 
@@ -110,7 +110,8 @@ class Sharing:
             and our_top.modules_of(import_) <= their_top.shareable
             and not self._needed(our_top.keys_of_id(import_), our_top.closure) & refused
         }
-        return frozenset(kept | ({whole_path} & wanted if kept else set()))
+        first = first_in_both(kept, our_top, their_top)
+        return first | ({whole_path} & wanted if first else frozenset())
 
     def path_of(self, imports: Imports, top: TopLevel) -> Keys:
         """The distributions that a Zygote of these imports has on sys.path: all of a function's, or those that it imports from,
@@ -141,6 +142,25 @@ class Sharing:
         provided = {key: self._provided(key) for key in closure}
         view = ImportView(closure, provided, environment=shared.environment)
         return difference(shared, view, soundness.OBSERVATIONS)
+
+
+def first_in_both(imports: Collection[str], ours: TopLevel, theirs: TopLevel) -> Imports:
+    """The first of these imports, as many as a Zygote may do for both functions: where one of them does something else in
+    between, a later import that changes something would come too early for it (`top_level.out_of_order`)."""
+    order = list(dict.fromkeys(step.id for step in ours.steps if step.outer < 0 and step.id in imports))
+
+    def is_allowed(count: int) -> bool:
+        names = [name_of_import(each) for each in order[:count]]
+        loaded = frozenset().union(*map(ours.modules_of, order[:count]))
+        return not any(out_of_order(names, loaded, top) for top in (ours, theirs))
+
+    if is_allowed(len(order)):
+        return frozenset(order)
+    fewest, most = 0, len(order)
+    while most - fewest > 1:
+        middle = (fewest + most) // 2
+        fewest, most = (middle, most) if is_allowed(middle) else (fewest, middle)
+    return frozenset(order[:fewest])
 
 
 def by_name(closure: Keys) -> dict[str, str]:

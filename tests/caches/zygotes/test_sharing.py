@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from sockd.caches.packages.provided_names import NOTHING, Provided
@@ -93,6 +94,16 @@ def test_packages_are_not_shared_with_a_function_that_wants_the_standard_library
     known = Known({})
     ours, theirs = top("numpy", "pandas"), top("numpy", "pandas", standard_only=True)
     assert theirs.wanted == frozenset() and known.common(ours, theirs) == frozenset()
+
+
+def test_imports_behind_one_that_the_other_has_in_between_are_not_shared_if_they_change_something() -> None:
+    quiet = [Step(name, key(name), -1, "", (), (Module(key(name), name, 0.1),)) for name in ("a", "b", "c")]
+    a, b, c = quiet
+    writer = msgspec.structs.replace(c, writes=("warnings.filters",))
+    closure = keys("a", "b", "c")
+    assert Known({}).common(TopLevel((a, c), closure), TopLevel((a, b, c), closure)) == ids("a", "c")
+    for ours, theirs in (((a, writer), (a, b, writer)), ((a, b, writer), (a, writer))):
+        assert Known({}).common(TopLevel(ours, closure), TopLevel(theirs, closure)) == ids("a")
 
 
 def test_two_versions_of_a_distribution_are_two_imports() -> None:

@@ -223,6 +223,7 @@ def test_every_import_after_a_change_has_it(starts: Starts) -> None:
         "import os, logging\nLOG = logging.getLogger('root')\nTABLE = os.environ.get('TABLE', 'none')\n",
         "class Handler:\n    x = {}\ndef decorated(f): return f\n@decorated\ndef handler(event, context): return 1\n",
         "import base\nX = [base.LEVEL] * 3\nprint(X)\n",
+        "import re\nre.compile('a', re.I | re.X | re.S | re.M)\n",
         "import dataclasses\n@dataclasses.dataclass\nclass D:\n    a: int = 1\n",
         "import typing\nT = typing.Optional[typing.List[int]]\n",
         "import functools\n@functools.lru_cache\ndef f(x): return x\nf(1)\n",
@@ -244,6 +245,15 @@ def test_what_an_import_changes_outside_is_its_own_doing(starts: Starts) -> None
     assert [step.before for step in recording.steps] == ["", "", ""]
     assert recording.step("sets").writes == ("base.items", "os.environ['SETS']")
     assert recording.step("base").writes == recording.step("other").writes == ()
+
+
+def test_what_an_import_caches_or_loads_as_a_part_of_its_modules_is_no_change(starts: Starts) -> None:
+    starts.install("flags", {"flags.py": "import re\nPATTERN = re.compile('a', re.I | re.X | re.S | re.M)\n"})
+    starts.install("extends", {"extends.py": "import _lsprof\n"})
+    starts.install("native", {"native.py": "import ctypes\n"})
+    recording = starts.record("import re, flags, extends, native\n")
+    assert recording.step("flags").writes == recording.step("extends").writes == ()
+    assert "shared libraries" in recording.step("native").writes  # libffi, which is no extension module
 
 
 def test_a_distribution_that_imports_the_code_is_not_shared(starts: Starts) -> None:
