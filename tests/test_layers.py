@@ -29,8 +29,17 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = {
     "forks": [
-        *("children", "clocks", "kept", "listed_variables", "module_kinds", "observer", "randomness", "surroundings"),
-        *("taken_names", "variable_reads"),
+        *(
+            "children",
+            "clocks",
+            "copied_variables",
+            "kept",
+            "listed_variables",
+            "module_kinds",
+            "observer",
+            "randomness",
+        ),
+        *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
         *("app_kinds", "apps", "asgi", "debugging", "image_program", "interpreter_settings", "own_listener"),

@@ -111,7 +111,7 @@ def imported(request: dict, file: int) -> dict:
     Which modules is what functions said to have imported, and a function may say anything: what neither the packages nor the
     standard library bring is not imported."""
     standard = set(sys.modules)
-    from sockd_zygote.forks import children, clocks, kept, randomness
+    from sockd_zygote.forks import children, clocks, copied_variables, kept, randomness
     from sockd_zygote.forks.module_kinds import RUNTIME, Kinds
     from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
     from sockd_zygote.handlers import package_path
@@ -164,7 +164,7 @@ def imported(request: dict, file: int) -> dict:
     if not _native.settle_atfork():
         complaints.append("imports register more handlers with pthread_atfork(3) than can be run")
     tmp = [kept.restore_tmp] if kept.in_tmp else []
-    hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code()]
+    hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code(), *copied_variables.with_code()]
     hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")

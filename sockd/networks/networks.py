@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from sockd.confined.confined_process import Ground
+from sockd.kernel import capabilities
 from sockd.kernel.network import network_namespaces
 from sockd.kernel.network.netlink import NETFILTER, NetlinkSocket
 from sockd.networks import egress
@@ -109,6 +110,8 @@ class Networks:
     ) -> Networks:
         """Remove what a killed worker of this id left. Args: as the constructor's. Raises: BadConfig."""
         networks = cls(config, worker, reserve, resolving, proxying, is_short)
+        if not capabilities.has(capabilities.CAP_NET_ADMIN):
+            return networks  # it can neither have left any nor remove them
         try:
             await asyncio.to_thread(remove_leftovers, worker)
         except OSError as error:
@@ -242,6 +245,8 @@ class Networks:
             return "network.private is false"
         if not have_nft():
             return "nft is not installed: apt-get install nftables"
+        if not capabilities.has(capabilities.CAP_NET_ADMIN):
+            return "the worker has no CAP_NET_ADMIN"
         try:
             NetlinkSocket.open(NETFILTER).close()
         except OSError as error:

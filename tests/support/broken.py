@@ -211,17 +211,13 @@ def unsealed_root() -> None:
 @breaks("shared-changes")
 def shared_changes() -> None:
     """The changes of all sandboxes to files of their images lie in one place."""
-    original = writable_root.overlay
     place: list[int] = []
 
-    def overlay(lower: int, changes: int, uid: int) -> int:
-        if place:
-            os.mkdir(base.TMP, dir_fd=changes)  # /tmp stays the sandbox's own
-            return mounts.new_overlay(lower, *place)
-        root = original(lower, changes, uid)
-        names = (writable_root.UPPER, writable_root.WORK)
-        place.extend(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=changes) for name in names)
-        return root
+    def overlay(lower: int, changes: int) -> int:
+        if not place:
+            names = (writable_root.UPPER, writable_root.WORK)
+            place.extend(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=changes) for name in names)
+        return mounts.new_overlay(lower, *place)
 
     writable_root.overlay = overlay
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from sockd.kernel import mounts, syscalls
 from sockd.kernel.network.netlink import NETFILTER
 from sockd.kernel.seccomp.compiler import RET_ALLOW, SOCK_FILTER, Switch, compile_filter, refused
-from sockd.kernel.seccomp.syscall_table import NUMBERS
+from sockd.kernel.syscall_table import NUMBERS
 
 SEPARATOR = "--"
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2

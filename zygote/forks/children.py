@@ -7,6 +7,7 @@ Knows nothing of the other observations.
 from __future__ import annotations
 
 import os
+import sys
 
 from sockd_zygote import _native
 
@@ -27,6 +28,8 @@ HARMLESS: dict[tuple[str, ...], tuple[str, ...]] = {
 they read variables alone: these, and `OF_ANY_PROGRAM`."""
 OF_ANY_PROGRAM = ("GLIBC_TUNABLES", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOCPATH")
 """Variables that any program reads, beside PATH, which `subprocess` reads where it is observed, and those that count as read."""
+OF_FILE = ("HOME", "MAGIC", "POSIXLY_CORRECT")
+"""Variables that file(1) reads, which `platform.architecture` asks about the interpreter."""
 
 
 class Ends:
@@ -69,7 +72,9 @@ def variables_of(event: str, args: tuple[Any, ...], asked_by: object) -> tuple[s
 
     Args: asked_by: the name of the module that starts it."""
     if event == "subprocess.Popen" and type(args[1]) in (list, tuple) and args[0] == args[1][0]:
-        variables = HARMLESS.get(tuple(args[1]))
+        command = tuple(args[1])
+        is_architecture = command == ("file", "-b", os.path.realpath(sys.executable))
+        variables = OF_FILE if is_architecture else HARMLESS.get(command)
         return None if variables is None else OF_ANY_PROGRAM + variables
     return () if event == "os.posix_spawn" and asked_by == "subprocess" else None
 

@@ -44,7 +44,7 @@ class Observer:
         self._metadata: set[str] = set()
         self._groups: set[str] = set()
         self._every_distribution = False
-        self._variables = VariableReads()
+        self._variables = VariableReads(copies_count=False)
         self.processes: list[str] = []
         """Programs of child processes that see what is not observed."""
         self._first, self._last = (First(self), *finders), Last(self)

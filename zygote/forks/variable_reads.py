@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import posix
 
+from sockd_zygote.forks.copied_variables import Copied, is_copying
 from sockd_zygote.forks.listed_variables import Listings, plain
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -24,7 +25,9 @@ UNOBSERVED_PREFIX = "LC_"
 class VariableReads:
     """Notes while it watches; `names`, `prefixes` and `is_every` then. It may watch again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies_count: bool = True) -> None:
+        """Args: copies_count: whether the copies that each fork makes again (`copied_variables`) are reads of all variables."""
+        self._copies_count = copies_count
         self.names: set[str] = set()
         self._listings = Listings()
         self._every = False
@@ -77,14 +80,19 @@ class VariableReads:
             __slots__ = ()
 
             def __getitem__(self, key: Any) -> Any:
+                if type(key) is Copied:
+                    return super().__getitem__(plain(key))
                 if reads._listings.is_name(key):  # a listing of names and values
                     return reads._listings.value(super().__getitem__(plain(key)))
                 reads.names.add(os.fsdecode(key) if isinstance(key, (str, bytes)) else "")
                 return super().__getitem__(key)
 
             def __iter__(self) -> Any:
+                is_copy = not reads._copies_count and is_copying()
                 for key in super().__iter__():
-                    if isinstance(key, str):
+                    if is_copy:
+                        key = Copied(key)
+                    elif isinstance(key, str):
                         key = reads._listings.name(key)
                     else:
                         reads._every = True
