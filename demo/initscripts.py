@@ -35,5 +35,6 @@ def show_initscript(house: Worker, scratch: Path) -> None:
 def _sockd(*arguments: str) -> str:
     done = subprocess.run([*sockd(), *arguments], capture_output=True, text=True, cwd=REPOSITORY, check=False)
     if done.returncode:
-        raise WorkerFailed(f"sockd {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+        said = "\n".join(filter(None, (done.stderr.strip(), done.stdout.strip())))
+        raise WorkerFailed(f"sockd {' '.join(arguments)} ended with status {done.returncode}: {said}")
     return done.stdout

@@ -59,6 +59,16 @@ def test_a_zygote_is_tried_by_a_canary_and_serves(daemon: RunningDaemon) -> None
     assert imported_by > 1 and (pid, files) == (1, 0)
 
 
+def test_how_a_function_ended_that_a_zygote_with_its_package_forked_is_told(daemon: RunningDaemon) -> None:
+    """A Zygote watches its children otherwise while it imports, and goes back to how it watched them."""
+    code = "import slow, os\ndef f(event): return os._exit(3) if event == 'die' else slow.PID\n"
+    daemon.deploy("dies", {"f.py": code, "requirements.txt": "slow==1.0"})
+    assert daemon.call("dies") == 1
+    daemon.when(lambda: daemon.node("slow==1.0"))
+    assert daemon.call_learned("dies") > 1, "no Zygote has imported it"
+    assert daemon.run("dies", "die").json["errorMessage"].endswith("exit status 3")
+
+
 def test_each_version_gets_its_own_code(daemon: RunningDaemon) -> None:
     for n in range(3):
         daemon.deploy("versions", f"def f(event): return {n}\n")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from sockd.kernel import _hrtick
+from tests.support.emulated import not_in_uml
 from tests.support.kernel_threads import may_be_real_time, slept_by, threads_of
 
 PERIOD_NS = 1_000_000
@@ -55,6 +56,7 @@ def policies() -> set[int]:
     return {os.sched_getscheduler(thread.tid) for thread in threads_of(os.getpid(), PREFIX)}
 
 
+@not_in_uml("has timers of 10 ms")
 @pytest.mark.usefixtures("ticking")
 def test_they_tick_until_they_were_told_and_sleep_then() -> None:
     assert tick_for(100 * PERIOD_NS) <= 102 * len(PROCESSORS)

@@ -21,6 +21,7 @@ from sockd.kernel.kernel_release import kernel_release
 from sockd.kernel.mounts import owned
 
 Start = Callable[[str], tuple["subprocess.Popen[bytes]", int]]
+OPENS_NAMESPACES = pytest.mark.skipif(kernel_release() < (6, 11), reason="namespaces by pidfd: Linux 6.11")
 
 
 @pytest.fixture
@@ -46,6 +47,7 @@ def until_exited(pidfd: int) -> None:
     assert select.select([pidfd], [], [], 10)[0]
 
 
+@OPENS_NAMESPACES
 def test_the_pid_namespace_of_a_process(start: Start) -> None:
     _, pidfd = start(WAIT)
     with owned(pidfds.pid_namespace(pidfd)) as namespace:
@@ -53,6 +55,7 @@ def test_the_pid_namespace_of_a_process(start: Start) -> None:
         assert not os.get_inheritable(namespace)
 
 
+@OPENS_NAMESPACES
 def test_the_namespace_of_the_dead_is_gone(start: Start) -> None:
     child, pidfd = start("pass")
     child.wait()

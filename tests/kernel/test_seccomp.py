@@ -25,6 +25,7 @@ from sockd.kernel.seccomp import compiler as compiler
 from sockd.kernel.seccomp import seccomp
 from sockd.kernel.syscall_table import AARCH64, ARCHITECTURES, FIRST_UNKNOWN, NAMES, NUMBERS, X86_64, Architecture
 from tests.support import bpf
+from tests.support.emulated import not_in_uml
 
 EPERM = compiler.RET_ERRNO | errno.EPERM
 ENOSYS = compiler.RET_ERRNO | errno.ENOSYS
@@ -471,6 +472,7 @@ def test_a_handler_under_its_zygotes_filter_may_do_only_what_both_allow() -> Non
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="machine code of x86_64")
+@not_in_uml("takes int 0x80 for a call of x86_64")
 def test_a_call_through_int_0x80_kills_the_process() -> None:
     # mov eax, 20 (getpid of i386); int 0x80; ret
     code = """

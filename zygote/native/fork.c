@@ -56,6 +56,7 @@ static char buffer[MESSAGE_MAX_BYTES];
 static const char *message_start = buffer; /* the message, or what is for the child */
 static Py_ssize_t message_length;
 static struct fd_list message_fds; /* came beside the message, until Python takes them */
+static int reaps;        /* whether the daemon asks how children ended */
 static int *tid_address; /* which the kernel clears when this thread ends */
 static pid_t *own_tid;   /* where the C library keeps this thread's id: without it pthread calls in the child would lie */
 
@@ -374,20 +375,26 @@ static int find_thread_id(void)
     return 0;
 }
 
+/* Have children that end be reaped without anybody who waits for them: by the kernel, or with a note of their status. */
+static int disown_children(void)
+{
+    const struct sigaction ignored = {.sa_handler = SIG_IGN};
+
+    return reaps ? reap_children() : sigaction(SIGCHLD, &ignored, NULL);
+}
+
 /* -- for Python */
 
 PyObject *native_prepare(PyObject *module, PyObject *args)
 {
-    const struct sigaction ignored = {.sa_handler = SIG_IGN};
     const struct sigaction by_default = {.sa_handler = end_as_by_default, .sa_flags = SA_RESETHAND | SA_NODEFER};
-    int reaps;
 
     (void)module;
     if (!PyArg_ParseTuple(args, "p:prepare", &reaps))
         return NULL;
     /* The kernel reaps where the daemon reads exit statuses from its pidfds. Not signal.signal(): a sandbox is to find the default,
      * which it has again, where Python looks for it, too. */
-    if ((reaps ? reap_children() : sigaction(SIGCHLD, &ignored, NULL)) < 0)
+    if (disown_children() < 0)
         return os_error("sigaction");
     for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
         if (sigaction(ending[i], &by_default, NULL) < 0)
@@ -408,12 +415,11 @@ PyObject *native_await_children(PyObject *module, PyObject *args)
 /* As from `prepare` on; whether nobody has installed a handler meanwhile, which no sandbox would have. */
 PyObject *native_disown_children(PyObject *module, PyObject *args)
 {
-    const struct sigaction ignored = {.sa_handler = SIG_IGN};
     struct sigaction before;
 
     (void)module;
     (void)args;
-    if (sigaction(SIGCHLD, &ignored, &before) < 0)
+    if (sigaction(SIGCHLD, NULL, &before) < 0 || disown_children() < 0)
         return os_error("sigaction");
     return PyBool_FromLong(before.sa_handler == SIG_DFL);
 }

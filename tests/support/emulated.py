@@ -1,0 +1,14 @@
+"""Whether this host is a user-mode-linux guest (scripts/vm), which differs from all hardware in a few ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+IS_UML = "User Mode Linux" in Path("/proc/cpuinfo").read_text()
+
+
+def not_in_uml(reason: str) -> pytest.MarkDecorator:
+    """Mark a test that cannot pass in user-mode-linux. Args: reason: what it has differently."""
+    return pytest.mark.skipif(IS_UML, reason=f"user-mode-linux {reason}")
