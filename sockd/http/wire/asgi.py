@@ -18,7 +18,7 @@ from sockd.http.wire.fields import raw_field
 from sockd.http.wire.head import Head
 
 _BUFFERED_BYTES = 64 * 1024
-"""Of a body that the application is slow to read."""
+"""The most bytes that are buffered of a body that the application is slow to read."""
 ENDLESS = "sockd.endless"
 """An extension of the scope: a function that marks the answer as endless."""
 _VERSIONS = {"version": "3.0", "spec_version": "2.3"}

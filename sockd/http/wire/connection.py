@@ -30,7 +30,7 @@ _JOINED_BYTES = 64 * 1024
 PIPELINED = 16
 """Requests of one connection, behind others, that are not counted."""
 EXCHANGE_BYTES = 2048
-"""Of one of those: an exchange and its head."""
+"""The memory of one exchange: an exchange and its head."""
 SLOW_S = 2.0
 """Without a byte of it being taken, an answer may be cut when its place or its room is needed."""
 
@@ -57,7 +57,7 @@ class Server(Protocol):
     retiring: bool
     """Each answer closes its connection from now on."""
     running: set[Exchange]
-    """Those that are being answered; a function whose client has gone is among them, its connection is not."""
+    """Exchanges that are being answered. A function whose client has gone is among them, its connection is not."""
     refused: Counter[str]
     """Requests refused before the application saw them, by error type."""
     scratch: memoryview
@@ -67,10 +67,10 @@ class Server(Protocol):
         """Take a new connection into account; False if it is to be turned away."""
 
     def has_asked(self, connection: Connection) -> None:
-        """It has sent the head of its first request."""
+        """Count a connection as active: the head of its first request is complete."""
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """Remove a connection that is closed."""
 
 
 class Connection(RequestReader):
@@ -84,21 +84,21 @@ class Connection(RequestReader):
         """By the loop's clock, when `give_up` is due. Seldom exact, so that no request needs a timer."""
         self._loop = asyncio.get_running_loop()
         self._exchanges: deque[Exchange] = deque()
-        """Those that are owed an answer, oldest first; only the first is ever run."""
+        """Exchanges that are owed an answer, oldest first; only the first is ever run."""
         self._reading: Exchange | None = None
         """The exchange whose body is being read, answered or not."""
         self._unread: list[bytes] = []
         """What has come and waits for this connection's turn."""
         self._held = False
-        """It is not read from until then."""
+        """Whether reading is suspended until the next turn, because a large body is being read."""
         self._body_bytes = 0
-        """Of the body that is being read, as long as it is not counted."""
+        """Bytes of the body that is being read, while they are not counted in the budget."""
         self._pipeline: Buffer | None = None
         """What is counted of requests behind others, when there are many."""
         self._unread_answer: Buffer | None = None
         """What is counted of answers that the client has not taken."""
         self._lacks_room = False
-        """It is not read from until there is room in the budget."""
+        """Whether reading is suspended until there is room in the budget."""
         self._is_unfinished = False
         """A part of a body has come, and more is waited for."""
         self.known_source: str | None = None
@@ -115,7 +115,7 @@ class Connection(RequestReader):
     # -- the transport's calls
 
     def connection_made(self, transport: Transport) -> None:
-        """It is open; from now on the transport tells it what happens."""
+        """Start with an open transport, which calls this object from now on."""
         self.transport = transport
         self.deadline_s = self._loop.time() + self.limits.head_s
         if not self.server.admit(self):
@@ -145,7 +145,7 @@ class Connection(RequestReader):
             self.transport.pause_reading()
 
     def place(self) -> int:
-        """Those who asked for the same target last wait in one queue."""
+        """The queue in which this connection waits: connections that asked for the same target last share one."""
         return hash(self._target) % PLACES
 
     def go_on(self) -> int:
@@ -397,7 +397,7 @@ class Connection(RequestReader):
             first.start()
 
     def ended(self, exchange: Exchange) -> None:
-        """It has run to its end, and has answered or never will."""
+        """Remove an exchange that has run to its end, whether it was answered or not."""
         self.server.running.discard(exchange)
         if exchange.held is not None:
             exchange.release()
@@ -425,7 +425,7 @@ class Connection(RequestReader):
             self.close()
 
     def looks_gone(self) -> bool:
-        """Whether the client will send no more, told by the kernel where it has not been read yet."""
+        """Whether the client will send no more. The kernel is asked if the end of the stream was not read yet."""
         return self.half_closed or (not self.transport.is_kept and self.transport.has_hung_up())
 
     def close(self) -> None:
@@ -456,7 +456,7 @@ class Connection(RequestReader):
         return self._is_unfinished and all(exchange is self._reading for exchange in self._exchanges)
 
     def make_way(self) -> None:
-        """Close, for another to have the place; a client that had begun a request is told so."""
+        """Close, so that another connection gets the place. A client that has begun a request gets an error first."""
         if self.stalled_s != _NEVER:
             self.transport.abort()
             return
