@@ -227,9 +227,9 @@ class Simulation:
     """The set of imports that each function is known by."""
     _known: Sharing | None = field(init=False)
     _costs: dict[str, PackageCost] = field(init=False)
-    """Of what a Zygote imports: by the sound rule, a package with all that it imports in turn."""
+    """The cost of what a Zygote imports: by the sound rule, a package with all that it imports in turn."""
     _shared: dict[str, Preimported] = field(default_factory=dict)
-    """Of each Zygote, by its id."""
+    """What each Zygote has imported, by its id."""
     _rng: Random = field(init=False)
     _making: list[SimulatedNode] = field(default_factory=list)
     _demand: DemandMeter = field(default_factory=lambda: DemandMeter(RATE_TAU_S))
