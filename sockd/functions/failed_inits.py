@@ -19,7 +19,7 @@ def nowhere(version: Version, reply: Reply) -> None:
 
 
 class FailedInits:
-    """Of all functions."""
+    """The failed inits of all functions."""
 
     __slots__ = ("note",)
 
