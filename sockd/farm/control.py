@@ -34,7 +34,7 @@ class ZygoteGone(SandboxFailed):
     """The Zygote died, or broke the protocol and was given up, before it answered."""
 
     module = ""
-    """Of an `import`: the module that was being imported."""
+    """The module that was being imported, for an `import`."""
 
 
 class ZygoteLate(ZygoteGone):
@@ -47,7 +47,7 @@ class ZygoteRefused(SandboxFailed):
 
 @dataclass(slots=True)
 class Answer:
-    """A Zygote's answer. Whoever takes it owns `fds`."""
+    """A Zygote's answer. The receiver owns `fds`."""
 
     message: dict[str, Any]
     fds: list[int]

@@ -12,7 +12,7 @@ from sockd.plain.errors import NoCapacity
 from sockd.plain.uids import CHILD_ZYGOTES, KEPT_FOR_ROOTS
 
 SANDBOX_UID = 1000
-"""Of each handler, and of each Zygote with packages, inside its user namespace (zygote/native/native.h)."""
+"""The uid of each handler, and of each Zygote with packages, inside its user namespace (zygote/native/native.h)."""
 LEAST = 32
 """Uids of the smallest block."""
 ALL_IN_USE = "every block of uids for child Zygotes is in use, by Zygotes and by sandboxes of Zygotes that have ended"

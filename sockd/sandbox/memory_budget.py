@@ -43,7 +43,7 @@ class Reservation:
 class MemoryBudget:
     """`total` bytes. Fair: waiters are served in order, and as many at once as fit.
 
-    `make_room(bytes)` is called when a request does not fit: whoever holds idle sandboxes evicts some and returns."""
+    `make_room(bytes)` is called when a request does not fit: it evicts idle sandboxes and returns."""
 
     def __init__(self, total: int) -> None:
         self.total = total
