@@ -91,8 +91,8 @@ class Project:
             return True
 
     def deploy(self, saved: Sequence[Path] = ()) -> None:
-        """Deploy what is there now if it is something new, and tell; whatever is wrong with it is told, too, and the version
-        before serves on.
+        """Deploy the files as they are now if they differ, and print the result. After an error, which is printed, too, the
+        version before goes on serving.
 
         What changed is what differs from the deploy before: no event needs to have told of it, and what did not compile is
         looked at again until it does.
