@@ -1,7 +1,7 @@
 """Plays a trace of requests against the real selection and eviction policies: `python -m sockd.caches.zygotes.simulation`.
 
 Pure: no process, no clock but the trace's. Only the machinery around the policies is simulated; its constants are
-measured (research/limits.md section 9):
+measured:
 
 - a warm or paused handler answers in 0.2 ms; a fork takes 1.0 ms plus 0.05 ms per MB its Zygote imported;
 - what the Zygote lacks is imported in the handler, at the trace's cost per package;

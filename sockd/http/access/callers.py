@@ -75,7 +75,8 @@ class Callers:
     def hides_errors(self, name: str, connection: Connection, head: Head) -> bool:
         """Return whether a function's own error is hidden from a caller, who then gets the request's id alone.
 
-        POLICY: `http.errors`, or the function's own `errors`; those who may read the function's logs are told all in any case."""
+        POLICY: `http.errors`, or the function's own `errors`; callers that may read the function's logs get all of it in any
+        case."""
         if self.error_details.get(name, self.errors) == "full" or self._is_manager(connection):
             return False
         try:
