@@ -134,7 +134,7 @@ def no_packet_guard() -> None:
 
 @breaks("any-listener")
 def any_listener() -> None:
-    """A web server's requests go to whoever listens on its port."""
+    """A web server's requests go to any process that listens on its port."""
     patch_zygote("handlers/web_server.py", r"if found is not None and self\._listener\.find\(\) == found:", "if True:")
 
 
@@ -262,7 +262,7 @@ def no_tmp_limit() -> None:
 
 @breaks("shares-by-subset")
 def shares_by_subset() -> None:
-    """A Zygote serves whoever has its packages: SOCK's rule, and no other."""
+    """A Zygote serves every function that has its packages: SOCK's rule, and no other."""
     soundness.CLAUSES = soundness.CLAUSES[:1]
     verifies_nothing()
 
