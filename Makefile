@@ -9,10 +9,10 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page doors isolation network startup_breakdown restart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test faults docs owners site images dist lint format bench clean
+.PHONY: help setup demo check test test-kernels faults docs owners site images dist lint format bench clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/'
 
 setup: $(STAMP) ## make .venv with sockd, its tests and its demo
 
@@ -35,6 +35,9 @@ check: $(STAMP) ## linters, types, layers and the quick tests that need no root,
 
 test: $(STAMP) ## linters and all tests (root; without, those that need it are skipped); AREA=images: those of one area
 	AREA="$(AREA)" scripts/test $(BIN)/python $(ARGS)
+
+test-kernels: ## demo, attacks and some tests on stock kernels, emulated (root; hours); ARGS="--only demo"
+	PYTHONUNBUFFERED=1 $(PYTHON) -m vm.suite $(ARGS)
 
 faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS="--all" for the long cases, too
 	$(BIN)/sockd selftest $(ARGS)

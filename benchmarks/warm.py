@@ -2,6 +2,8 @@
 
 The peers are FastAPI on uvicorn with one worker and with two, which is what a user would write without us, and uvicorn with a
 bare application. The requests are drawn (`traffic`); identical requests, one function and one body, have rows of their own.
+At 64 connections each function has rows, too: requests of a popular one wait for its sandboxes, while those of a rare one find
+one idle.
 
 Turns are short and many, and a share is the median of the shares of neighbouring turns: a virtual processor can be half as fast
 for seconds, whenever the host has work for the other half of its core, and of a few long turns those of one side only may be hit.
@@ -90,6 +92,19 @@ def compare(run: Run, servers: list[Server], label: str, sent: list[bytes], conc
             case = f"sockd over {name}, {label}, {concurrency} at once"
             result.add(case, "rate", "x", [ours.rate / theirs.rate for ours, theirs in pairs], tail=False)
             result.add(case, "p50", "x", [ours.p50_ms / theirs.p50_ms for ours, theirs in pairs], tail=False)
+            result.add(case, "p99", "x", [ours.p99_ms / theirs.p99_ms for ours, theirs in pairs], tail=False)
+    if len(sent) > 1 and concurrency == max(CONCURRENCIES):
+        add_functions(loads, label, concurrency, result)
+
+
+def add_functions(loads: dict[str, list[Load]], label: str, concurrency: int, result: Result) -> None:
+    """Add a row for each function of each server, where the load generator tells functions apart."""
+    for server, seen in loads.items():
+        for name in seen[0].functions:
+            measured = [load.functions[name] for load in seen if name in load.functions]
+            case = f"{server}, {name} of {label}, {concurrency} at once"
+            result.add(case, "p50", "ms", [p50_ms for p50_ms, _ in measured], tail=False)
+            result.add(case, "p99", "ms", [p99_ms for _, p99_ms in measured], tail=False)
 
 
 def measure_spaced(run: Run, server: Server, result: Result) -> None:
@@ -140,6 +155,8 @@ def judge(result: Result) -> None:
     with contextlib.suppress(KeyError):  # no FastAPI here
         rate = result.row(f"sockd over {TWO}, {TRAFFIC}, 64 at once", "rate").p50
         result.aim("realistic requests at 64 connections, times FastAPI's rate on two workers", rate, ">= 1.0")
+        p99 = result.row(f"sockd over {TWO}, {TRAFFIC}, 64 at once", "p99").p50
+        result.aim("realistic requests at 64 connections, times FastAPI's p99 on two workers", p99, "<= 1.2")
         p50 = result.row(f"sockd over {TWO}, {TRAFFIC}, 1 at once", "p50").p50
         result.aim("realistic requests at 1 connection, times FastAPI's p50 on two workers", p50, "<= 1.0")
     share = result.row(f"sockd over {RAW}, {IDENTICAL}, 64 at once", "rate").p50

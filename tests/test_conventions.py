@@ -32,7 +32,9 @@ pytestmark = pytest.mark.timeout(300)
 
 # demo/functions is code as users write it.
 OURS = [
-    file for file in python_files("sockd", "zygote", "benchmarks", "demo", "tests") if "functions/" not in str(file)
+    file
+    for file in python_files("sockd", "zygote", "benchmarks", "demo", "tests", "vm")
+    if "functions/" not in str(file)
 ]
 # Some benchmarks measure what idleness does; nothing else waits for time to pass.
 AWAKE = [file for file in OURS if ROOT / "benchmarks" not in file.parents]
@@ -131,6 +133,32 @@ def test_the_product_waits_for_any_descriptor() -> None:
 
 def test_no_error_is_swallowed_unseen() -> None:
     assert places(OURS, "pass", swallows) == []
+
+
+def test_parts_are_given_to_each_other_as_arguments_or_listeners() -> None:
+    """A callable that is assigned to an attribute of another part is an import upwards that `test_layers` cannot see. A sink
+    is made to be given one, by the code that answers its request."""
+    roots = [file for file in PRODUCT if ROOT / "sockd/worker" in file.parents]
+    scopes: list[tuple[Path, ast.AST]] = [(file, parsed(file)) for file in roots]
+    scopes += [(file, node) for file in PRODUCT for node in ast.walk(parsed(file)) if is_constructor(node)]
+    found = [(file, node) for file, scope in scopes for node in ast.walk(scope) if assigns_to_another_part(node)]
+    assert [f"{name(file)}:{getattr(node, 'lineno', 0)}" for file, node in found] == []
+
+
+def is_constructor(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
+
+
+def assigns_to_another_part(node: ast.AST) -> bool:
+    """`part.attribute = lambda …`, `= partial(…)` or `= other.method`, where the part is not `self`."""
+    match node:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"))] | [ast.Attribute(attr="on_gone")]):
+            return False
+        case ast.Assign(targets=[ast.Attribute()], value=ast.Lambda() | ast.Attribute()):
+            return True
+        case ast.Assign(targets=[ast.Attribute()], value=ast.Call(func=ast.Name(id="partial"))):
+            return True
+    return False
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.rooms import IMPORTED_AS, ROOT, Room, name_of, rooms, rooms_of
 
 # Ours, and never to be imported from where it would not be ours to: the product knows nothing of its tests and shows.
-TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests")
+TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests", "vm")
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
 # it imports of others, it imports when a function needs it; so does a sandbox that is debugged its debugger.
@@ -28,13 +28,28 @@ LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
 NEEDED = {
-    "forks": "children clocks kept listed_variables module_kinds observer randomness surroundings taken_names".split(),
+    "forks": [
+        *(
+            "children",
+            "clocks",
+            "copied_variables",
+            "kept",
+            "listed_variables",
+            "module_kinds",
+            "observer",
+            "randomness",
+        ),
+        *("surroundings", "taken_names", "variable_reads"),
+    ],
     "handlers": [
         *("app_kinds", "apps", "asgi", "debugging", "image_program", "interpreter_settings", "own_listener"),
         *("package_path", "web_server", "wsgi"),
     ],
     "messages": "log_layout rare_answers".split(),
-    "own_functions": "building checks fingerprint heap interpreter registrations state top_level trial".split(),
+    "own_functions": [
+        *("building", "change_names", "checks", "fingerprint", "heap", "interpreter", "own_variables", "registrations"),
+        *("state", "top_level", "trial"),
+    ],
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names

@@ -52,11 +52,15 @@ def serve() -> int:
 
 
 def answer(message: dict) -> None:
-    """Do what a control message asks for."""
+    """Do what a control message asks for. A process that this has forked and that comes back ends: there is one Zygote at the
+    socket."""
+    pid = os.getpid()
     try:
         done = OPERATIONS[message["op"]](message)
     except Exception as error:
         done = {"op": "refused", "error": f"{type(error).__name__}: {error}"[:500]}
+    if os.getpid() != pid:
+        os._exit(0)
     os.write(CHANNEL_FD, protocol.encode_control({**done, "id": message["id"]}))
 
 
@@ -107,7 +111,7 @@ def imported(request: dict, file: int) -> dict:
     Which modules is what functions said to have imported, and a function may say anything: what neither the packages nor the
     standard library bring is not imported."""
     standard = set(sys.modules)
-    from sockd_zygote.forks import children, clocks, kept, randomness
+    from sockd_zygote.forks import children, clocks, copied_variables, kept, randomness
     from sockd_zygote.forks.module_kinds import RUNTIME, Kinds
     from sockd_zygote.forks.observer import Observer  # not in the root Zygote, whose forks would copy more pages for it
     from sockd_zygote.handlers import package_path
@@ -142,6 +146,7 @@ def imported(request: dict, file: int) -> dict:
                 __import__(name)
             except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
                 failed[name] = f"{type(error).__name__}: {error}"[:500] if len(failed) < MOST_WORDS else ""
+            ends.end_returned_child()
             if not threaded and hygiene.thread_count() > 1:
                 threaded = name
             left.note(name)
@@ -150,8 +155,8 @@ def imported(request: dict, file: int) -> dict:
                 loaded.append((name, [each for each in new if kinds.key_of(each, sys.modules[each]) != RUNTIME]))
     seconds = time.monotonic() - started
     complaints = [
-        *ends.complaints,
         *(f"an import starts {name}, {UNSEEN}" for name in observer.processes),
+        *ends.complaints,
         *left.find(),
     ]
     gc.disable()
@@ -159,7 +164,7 @@ def imported(request: dict, file: int) -> dict:
     if not _native.settle_atfork():
         complaints.append("imports register more handlers with pthread_atfork(3) than can be run")
     tmp = [kept.restore_tmp] if kept.in_tmp else []
-    hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code()]
+    hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code(), *copied_variables.with_code()]
     hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")

@@ -29,6 +29,8 @@ class Answer:
     """Names in lower case."""
     body: bytes
     ms: float
+    sent: bytes = b""
+    """Its request."""
 
     @property
     def cold(self) -> bool:
@@ -111,6 +113,7 @@ class Client:
 
     def send(self, data: bytes) -> None:
         """Write a request; `receive` gives its answer."""
+        self._sent = data
         self._begun = time.perf_counter()
         self.socket.sendall(data)
 
@@ -121,7 +124,7 @@ class Client:
         complete = self._parser.feed(data)
         if complete is None:
             return None
-        return Answer(*complete, ms=(ended - self._begun) * 1000)
+        return Answer(*complete, ms=(ended - self._begun) * 1000, sent=self._sent)
 
     def exchange(self, data: bytes) -> Answer:
         """One request and its answer. Raises BadAnswer unless the status is 200."""

@@ -97,14 +97,22 @@ def cold_only(answer: Answer) -> Answer:
     return answer
 
 
-def learn(worker: Worker, name: str, package: str, *, between: str | None = None, body: bytes = b"{}") -> None:
+def learn(
+    worker: Worker,
+    name: str,
+    package: str,
+    *,
+    between: str | None = None,
+    body: bytes = b"{}",
+    deadline_s: float = LEARN_DEADLINE_S,
+) -> None:
     """Invoke a function until a Zygote holds `package` and has been compared with starts of the function's own.
 
     Args:
         between: a function to invoke in turns with it, where the handler cache would answer otherwise.
         body: what to invoke it with.
-    Raises: NeverLearned when the worker has refused it, or when that took longer than LEARN_DEADLINE_S."""
-    deadline = time.monotonic() + LEARN_DEADLINE_S
+    Raises: NeverLearned when the worker has refused it, or when that took longer than the deadline."""
+    deadline = time.monotonic() + deadline_s
     with Client(worker.host, worker.port) as client:
         while time.monotonic() < deadline:
             for _ in range(5):
@@ -122,7 +130,7 @@ def learn(worker: Worker, name: str, package: str, *, between: str | None = None
                         client.invoke(between)
                 if not worker.json("status")["verifying"]:
                     return
-    raise NeverLearned(f"no verified one holds {package} after {LEARN_DEADLINE_S:.0f} s of invocations")
+    raise NeverLearned(f"no verified one holds {package} after {deadline_s:.0f} s of invocations")
 
 
 def holds(node: dict[str, Any] | None, package: str) -> bool:

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from benchmarks.harness.client import closed_loop
 from benchmarks.harness.results import quantile
@@ -54,6 +55,8 @@ class Load:
     p50_ms: float
     p99_ms: float
     requests: int
+    functions: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """p50 and p99 of each function's requests, in ms; none by wrk, which knows the percentiles of all requests only."""
 
 
 def generator() -> str:
@@ -94,8 +97,19 @@ def drive_by_python(host: str, port: int, requests: Sequence[bytes], concurrency
             assert client.stdin
             client.stdin.write(framed(requests))
             client.stdin.close()
-        ordered = sorted(itertools.chain.from_iterable(latencies_of(client) for client in clients))
-    return Load(len(ordered) / seconds, quantile(ordered, 0.5), quantile(ordered, 0.99), len(ordered))
+        by_function: dict[str, list[float]] = defaultdict(list)
+        for client in clients:
+            for name, measured in latencies_of(client).items():
+                by_function[name] += measured
+    ordered = sorted(itertools.chain.from_iterable(by_function.values()))
+    functions = {name: percentiles(measured) for name, measured in sorted(by_function.items())}
+    return Load(len(ordered) / seconds, *percentiles(ordered), len(ordered), functions)
+
+
+def percentiles(latencies: Sequence[float]) -> tuple[float, float]:
+    """Return the p50 and the p99."""
+    ordered = sorted(latencies)
+    return quantile(ordered, 0.5), quantile(ordered, 0.99)
 
 
 def client_process(host: str, port: int, concurrency: int, seconds: float) -> subprocess.Popen[bytes]:
@@ -104,20 +118,31 @@ def client_process(host: str, port: int, concurrency: int, seconds: float) -> su
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY)
 
 
-def latencies_of(client: subprocess.Popen[bytes]) -> list[float]:
-    """What a client's process measured, in ms."""
+def latencies_of(client: subprocess.Popen[bytes]) -> dict[str, list[float]]:
+    """Return the latencies that a client's process measured, in ms, by function."""
     assert client.stdout
     report = client.stdout.read()
     if client.wait() != 0:
         raise LoadFailed("a client's process failed; what it says is above")
-    latencies: list[float] = json.loads(report)
-    return latencies
+    measured: dict[str, list[float]] = json.loads(report)
+    return measured
 
 
-def latencies(host: str, port: int, requests: Sequence[bytes], concurrency: int, seconds: float) -> list[float]:
-    """Latencies in ms of a closed loop that stops sending after `seconds`."""
+def latencies(
+    host: str, port: int, requests: Sequence[bytes], concurrency: int, seconds: float
+) -> dict[str, list[float]]:
+    """Return the latencies in ms, by function, of a closed loop that stops sending after `seconds`."""
     end = time.perf_counter() + seconds
-    return [answer.ms for answer in closed_loop(host, port, concurrency, until(requests, end))]
+    measured: dict[str, list[float]] = defaultdict(list)
+    for answer in closed_loop(host, port, concurrency, until(requests, end)):
+        measured[function_of(answer.sent)].append(answer.ms)
+    return measured
+
+
+def function_of(request: bytes) -> str:
+    """Return the name in the target of `POST /run/NAME`."""
+    target = request.partition(b"\r\n")[0].split(b" ")[1]
+    return target.removeprefix(b"/run/").decode()
 
 
 def until(requests: Sequence[bytes], end: float) -> Iterator[bytes]:

@@ -231,7 +231,8 @@ class EngineClient:
             self._under_way.discard(run.id)
         else:
             run.abort = message
-            run.on_abort()
+            for listener in run.abort_listeners:
+                listener()
 
     def _end(self, run: Run, ending: Ending) -> None:
         del self._runs[run.id]

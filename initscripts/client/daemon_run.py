@@ -55,7 +55,7 @@ class Run:
         self.done: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.abort: wire.Abort | None = None
         """What its script said when it called the launch off."""
-        self.on_abort: Callable[[], None] = lambda: None
+        self.abort_listeners: list[Callable[[], None]] = []
         """Called once, when it does."""
         self.told = b""
         """The engine's report as it came; empty until the run is over, and for good if the engine died."""

@@ -24,7 +24,6 @@ class HandlerCache:
     def __init__(self, config: SandboxConfig, budget: MemoryBudget) -> None:
         self._config = config
         self._budget = budget
-        budget.make_room = self.make_room
         self._by_program: dict[Program, OrderedDict[Sandbox, None]] = {}
         self._idle: OrderedDict[Sandbox, float] = OrderedDict()
         """Every idle sandbox, least recently used first, and since when (CLOCK_MONOTONIC, s)."""

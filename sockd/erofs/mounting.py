@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from sockd.erofs.layout import Layout
@@ -78,14 +79,21 @@ def find_way(directory: Path, kernel: Release | None = None) -> tuple[Found | No
 
 def why_no_images(directory: Path, *, by_loop: bool = False) -> str:
     """The reason for which images in this directory cannot be mounted; empty if they can. Mounts one with nothing in it."""
-    layout = Layout.plan({"": Inode(mode=stat.S_IFDIR | 0o755)})
     try:
-        with tempfile.TemporaryFile(dir=directory) as image:
-            image.write(layout.metadata)
-            image.flush()
-            os.close(mount_image(f"/proc/self/fd/{image.fileno()}", by_loop=by_loop))
+        os.close(mount_empty(directory, by_loop=by_loop))
     except SandboxFailed as error:
         return error.message
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def mount_empty(directory: Path, names: Sequence[str] = (), *, by_loop: bool = False) -> int:
+    """A mount of a new image with empty directories alone, to try what the kernel can do; an fd, as of `mount_image`.
+
+    Args: directory: for the image's file, which has no name there. Raises: as `mount_image`."""
+    layout = Layout.plan({name: Inode(mode=stat.S_IFDIR | 0o755) for name in ("", *names)})
+    with tempfile.TemporaryFile(dir=directory) as image:
+        image.write(layout.metadata)
+        image.flush()
+        return mount_image(f"/proc/self/fd/{image.fileno()}", by_loop=by_loop)

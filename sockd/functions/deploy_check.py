@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from sockd.caches.starts import Started, Wanted
+from sockd.functions import refused_writes
 from sockd.functions.allowance import Allowance
 from sockd.functions.function import Caches
 from sockd.functions.start_conditions import StartConditions
@@ -68,10 +69,10 @@ def wanted(overrides: dict[str, Any]) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def started_once(version: Version, caches: Caches, *, is_known: bool) -> AsyncIterator[None]:
+async def started_once(version: Version, caches: Caches, *, is_known: bool) -> AsyncIterator[str]:
     """Start a version, and end it again; its interpreter stays in use until the end of the block.
 
-    The version's program then knows whether it is a web app.
+    The version's program then knows whether it is a web app. Yields: what the start could not write, and the remedy; or nothing.
     Args: is_known: the function is there already, and has a log, which gets what a failed start printed.
     Raises: VersionFailed; NoCapacity, and what else a start raises, if none could be made."""
     lineage = version.view.lineage
@@ -79,11 +80,11 @@ async def started_once(version: Version, caches: Caches, *, is_known: bool) -> A
     try:
         allowance = _allowance(version, caches)
         try:
-            await _start(version, caches, allowance, is_known=is_known)
+            advice = await _start(version, caches, allowance, is_known=is_known)
         finally:
             allowance.close()
             allowance.egress.close()
-        yield
+        yield advice
     finally:
         caches.tree.release(lineage)
         version.close()
@@ -95,7 +96,7 @@ def _allowance(version: Version, caches: Caches) -> Allowance:
     return Allowance(version.record.name, config, caches.budget, caches.open_account, caches.networks)
 
 
-async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_known: bool) -> None:
+async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_known: bool) -> str:
     program = version.program
     program.socket_account = allowance.socket_account
     conditions = StartConditions(allowance, program.init_timeout_s)
@@ -104,17 +105,18 @@ async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_k
     except NoCapacity as error:
         words = "the new version could not be started once to check it, and nothing was changed"
         raise NoCapacity(f"{words}: {error.message}; deploy again later, or with --no-check") from None
-    reply = await _initialized(started, version)
+    reply, printed = await _initialized(started, version)
     if started.node is not None:
         caches.tree.refill(started.node)
     if reply.error is not None:
         if is_known:
             caches.failed_inits.note(version, reply)
-        raise await _failure(version, started, reply.error, reply.log)
+        raise await _failure(version, started, reply.error, printed)
+    return _advice(version, printed)
 
 
-async def _initialized(started: Started, version: Version) -> Reply:
-    """What came of the import; the sandbox has ended. Raises: SandboxFailed."""
+async def _initialized(started: Started, version: Version) -> tuple[Reply, bytes]:
+    """What came of the import, and what it printed; the sandbox has ended. Raises: SandboxFailed."""
     sandbox = started.sandbox
     try:
         with pidfds.duplicate(sandbox.process.pidfd) as pidfd:
@@ -123,9 +125,10 @@ async def _initialized(started: Started, version: Version) -> Reply:
             except OSError as error:
                 raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
             reply = await sandbox.initialize()
+            printed = reply.log if reply.error is not None else sandbox.process.output.take()[0]
             sandbox.destroy()
             await pidfds.wait_exited(pidfd, GONE_S)
-            return reply
+            return reply, printed
     finally:
         sandbox.destroy()
 
@@ -142,4 +145,12 @@ async def _failure(version: Version, started: Started, error: SockdError, log: b
     stack = list(error.stack_trace) if isinstance(error, FunctionFailed) else []
     if printed := log[-PRINTED_BYTES:].decode(errors="replace").strip():
         stack.append(f"The start printed:\n{printed}\n")
-    return VersionFailed(version.record.name, error.error_type, error.message, stack)
+    advice = _advice(version, log, error.message)
+    message = f"{error.message}; {advice}" if advice else error.message
+    return VersionFailed(version.record.name, error.error_type, message, stack)
+
+
+def _advice(version: Version, log: bytes, message: str = "") -> str:
+    config, has_image = version.config, bool(version.record.image)
+    text = f"{log.decode(errors='replace')}\n{message}"
+    return refused_writes.advice(text, has_image=has_image, writable_root=config.writable_root)

@@ -1,6 +1,6 @@
 """Failures of provisioned sandboxes before any request. They go to the function's log, because no answer reports them.
 
-Owns nothing: the log store sets `note`.
+Owns nothing: the log store is among the listeners.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Note = Callable[[Version, Reply], None]
 """Takes the version that failed, what its sandbox printed and the error."""
 
 
-def nowhere(version: Version, reply: Reply) -> None:
-    """Where nobody keeps logs."""
-
-
 class FailedInits:
-    """The failed inits of all functions."""
+    """Tells its listeners of the failures of all functions."""
 
-    __slots__ = ("note",)
+    __slots__ = ("listeners",)
 
     def __init__(self) -> None:
-        self.note: Note = nowhere
+        self.listeners: list[Note] = []
+
+    def note(self, version: Version, reply: Reply) -> None:
+        for listener in self.listeners:
+            listener(version, reply)

@@ -123,7 +123,7 @@ class Functions:
         """Functions of an earlier daemon that cannot run yet, as something of them is missing."""
         self._unready = self.restoring.unready
         if self._images is not None:
-            self._images.on_added = self.restoring.imported
+            self._images.added.append(self.restoring.imported)
         self.published = Published(
             registry,
             self.restoring.files,
@@ -505,7 +505,9 @@ class Functions:
         version, name = self._version(record), record.name
         is_known = name in self.names()
         try:
-            await held.enter_async_context(deploy_check.started_once(version, self._caches, is_known=is_known))
+            check = deploy_check.started_once(version, self._caches, is_known=is_known)
+            if advice := await held.enter_async_context(check):
+                progress(Note(advice))
         except VersionFailed as error:
             if is_known:
                 before = self.failed_deploys.get(name)

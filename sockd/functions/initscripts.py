@@ -111,7 +111,7 @@ class CompanionRun:
         self._gone = False
         self._sandbox: Sandbox | None = None
         run.done.add_done_callback(self._done)
-        run.on_abort = self._abort
+        run.abort_listeners.append(self._abort)
 
     @property
     def link_fd(self) -> int:

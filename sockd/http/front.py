@@ -40,6 +40,7 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import BodyExchange, Exchange, answer_of
 from sockd.http.wire.head import Head, length_of
+from sockd.http.wire.states import DROP_BODY
 from sockd.http.wire.streamed import StreamedAnswer
 from sockd.plain import trace_context
 from sockd.plain.config import HttpConfig
@@ -92,6 +93,9 @@ class NoSuchPage(SockdError):
 class Site(Protocol):
     """Pages of another application on this port, behind this door's rules of hosts. It checks itself where requests come from."""
 
+    withhold: Callable[[Head], None] | None
+    """Takes the keys that it asks for out of a request that is for others."""
+
     def serves(self, head: Head) -> bool:
         """Whether a request is for it."""
 
@@ -131,13 +135,16 @@ class Front:
         """Requests refused before they reach the worker, by error type."""
 
     def open(self, connection: Connection, head: Head) -> Exchange:
+        site = self._site
+        if site is not None and site.withhold is not None and not site.serves(head):
+            site.withhold(head)
         if self._url_door is not None and (addressed := self._url_door.addressed(head)) is not None:
             return self._url_door.open(connection, head, addressed)
         called = _RUN_TARGET.fullmatch(head.target)
         if called is None and self._lambda_api is not None and head.target.startswith(PREFIX):
             return self._lambda_api.open(connection, head)
-        if called is None and self._site is not None and self._site.serves(head) and self._allowed(head):
-            return self._site.open(connection, head)
+        if called is None and site is not None and site.serves(head) and self._allowed(head):
+            return site.open(connection, head)
         return FrontExchange(connection, head, self, called)
 
     def _allowed(self, head: Head) -> bool:
@@ -252,14 +259,15 @@ class FrontExchange(BodyExchange):
             self._target = front.route(head, called)
             self._has_key = front.check_caller(self._target, connection, head)
             self._hides_errors = front.hides_errors(self._target, connection, head)
-            self.ready = self.ignores_body = not isinstance(self._target, Called)
+            if not isinstance(self._target, Called):
+                self.payload = DROP_BODY[self.payload]
         except SockdError as error:
             self.refuse(error)
 
     def refuse(self, error: SockdError) -> None:
         self.body = b""
         self._target = error
-        self.ready = self.ignores_body = True
+        self.payload = DROP_BODY[self.payload]
 
     def start(self) -> None:
         """Without a task where a live function is just to be run, with a body that came in one piece."""

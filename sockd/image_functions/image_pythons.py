@@ -93,7 +93,7 @@ class ImagePythons:
         path.mkdir(parents=True)
         self._found: dict[str, tuple[ImageRecord, Known]] = {}
         self._asking = asyncio.Lock()
-        images.on_removed = self._forget
+        images.removed.append(self._forget)
 
     async def find(self, record: ImageRecord, config: FunctionConfig, progress: Progress) -> ImagePython:
         """What serves a function of an image: Zygotes, or with a `reason` none, as programs go without.

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -84,6 +85,16 @@ class _Start:
     """Chunks, when they were counted last."""
 
 
+class ImageRecords(Protocol):
+    """The worker's images, which an importer imports for."""
+
+    def all(self) -> Sequence[ImageRecord]:
+        """All images of the worker."""
+
+    def lose_mount(self, digest: str, error: ImageUnavailable) -> None:
+        """Called when an image's mount serves nothing any more, with the cause."""
+
+
 class ChunkedImporter:
     """An `Importer`. `prepare`, or the first import, opens the store and starts the agent: a worker without images has neither.
 
@@ -135,10 +146,14 @@ class ChunkedImporter:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._beside: set[asyncio.Task[None]] = set()
         """Profiles that are recorded, and the agent's start beside an import."""
-        self.records: Callable[[], Sequence[ImageRecord]] = tuple
-        """All images of the worker; set by the owner."""
-        self.on_lost: Callable[[str, ImageUnavailable], None] = lambda digest, error: None
-        """Called when an image's mount serves nothing any more, with its digest and the cause; set by the owner."""
+        self._records: ImageRecords | None = None
+
+    def import_for(self, records: ImageRecords) -> None:
+        """Import images for these records; called before the first import."""
+        self._records = records
+
+    def _all(self) -> Sequence[ImageRecord]:
+        return self._records.all() if self._records is not None else ()
 
     def compile_with(self, compile_sources: Compile) -> None:
         """Have imports compile what has no bytecode; called before the first."""
@@ -316,7 +331,7 @@ class ChunkedImporter:
         return ImageUpload(parts.store, parts.catalog, self._known(), self._doubted, progress)
 
     def _known(self) -> set[str]:
-        return {record.stored_name for record in self.records()}
+        return {record.stored_name for record in self._all()}
 
     async def _opened(self) -> ChunkParts:
         """The store, which was asked nothing yet: an image starts from copies and caches while it is down. Raises: SockdError."""
@@ -375,7 +390,7 @@ class ChunkedImporter:
         self, parts: ChunkParts, record: ImageRecord, manifest: Manifest, stack: contextlib.ExitStack
     ) -> OpenProfile | None:
         """As `_profile`, from that of another image."""
-        known = (parts.catalog, record, manifest, self.records(), self._images)
+        known = (parts.catalog, record, manifest, self._all(), self._images)
 
         def kept() -> OpenProfile | None:
             found = derived_profile(*known, asks_store=False)
@@ -433,7 +448,8 @@ class ChunkedImporter:
         if isinstance(error, ImageUnavailable):
             digest = digest_of(image)
             self._forget(digest)
-            self.on_lost(digest, error)
+            if self._records is not None:
+                self._records.lose_mount(digest, error)
 
     def _refused(self, image: str) -> None:
         self._do_beside(in_thread(forget_profile, self._directory(image)))

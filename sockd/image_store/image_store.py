@@ -148,10 +148,10 @@ class ImageStore:
         self._awaited: Counter[str] = Counter()
         """Starts that wait for a mount, by the image's digest."""
         self._closing: set[asyncio.Task[None]] = set()
-        self.on_removed: Callable[[ImageRecord], None] = lambda record: None
-        """Called when an image is gone."""
-        self.on_added: Callable[[ImageRecord], None] = lambda record: None
-        """Called when an image is there that was not."""
+        self.removed: list[Callable[[ImageRecord], None]] = []
+        """Listeners, called with the record of an image that is gone."""
+        self.added: list[Callable[[ImageRecord], None]] = []
+        """Listeners, called with the record of an image that is there and was not."""
         self._let_go = asyncio.Event()
         """Set for a moment when somebody has let go of an image."""
 
@@ -303,7 +303,8 @@ class ImageStore:
         finally:
             await in_thread(shutil.rmtree, building, True)
         self._records[record.digest] = record
-        self.on_added(record)
+        for listener in self.added:
+            listener(record)
         return record
 
     def _publish(self, record: ImageRecord, building: Path) -> None:
@@ -491,7 +492,8 @@ class ImageStore:
         record = self.get(digest)
         await self._importer.remove(record)
         self._records.pop(digest, None)
-        self.on_removed(record)
+        for listener in self.removed:
+            listener(record)
         leaving = self._new_tmp()
         await in_thread(self._directory(record).rename, leaving)
         await in_thread(shutil.rmtree, leaving, True)

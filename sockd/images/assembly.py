@@ -12,9 +12,15 @@ two is tried, not guessed from the kernel's version, once at start (`sockd.kerne
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import ExitStack
 from typing import Literal, Protocol
 
+from sockd.images import attached_images
 from sockd.images import base as bases
+from sockd.images.attached_images import WritableAttachedRoot
+from sockd.images.image_base import ImageBase
 from sockd.images.owner_maps import Owner, OwnerMaps
 from sockd.images.premade import Premade
 from sockd.images.program import Limits, Program
@@ -96,8 +102,7 @@ class Detached:
 
 class Attached:
     """Roots in mount namespaces of their own, which are copies of one that holds the base. Those with a /tmp of the usual size
-    are made ahead. Files of an image's owner stay as they are: a mount takes an id map only while it is detached. For the thread
-    that made it."""
+    are made ahead. For the thread that made it."""
 
     kind: Literal["attached"] = "attached"
 
@@ -105,27 +110,35 @@ class Attached:
         """Raises: OSError naming the call; then nothing stays behind."""
         self._base = base
         self._usual = usual
-        self._namespaces = MountNamespaces.open()
-        try:
+        with ExitStack() as undo:
+            self._namespaces = MountNamespaces.open()
+            undo.callback(self._namespaces.close)
             self._template = self._namespaces.of_tree(str(base.path))
-        except BaseException:
-            self._namespaces.close()
-            raise
-        self._procfs = ways.procfs()
+            undo.callback(os.close, self._template)
+            self._procfs = ways.procfs()
+            undo.pop_all()
         self._premade = Premade(self._make_usual, AttachedRoot.close)
+        self._owner_maps = OwnerMaps()
+        self._maps_owners = True
 
     def create(self, limits: Limits, program: Program | None, *, uid: int = 0) -> Root:
         if program is not None and program.base is not None:
-            return self._make(limits, program.base.namespace, program.base.private_resolv_conf)
+            image = program.base
+            if program.writable_root:
+                return self._make_writable(limits, image, uid)
+            return self._make_owned(limits, image.namespace, image.private_resolv_conf, image.owner, uid)
+        if self._base.owner is not None and uid:
+            return self._make_owned(limits, self._template, self._base.private_resolv_conf, self._base.owner, uid)
         if self._usual is not None and limits.same_tmp(self._usual):
             return self._premade.take()
         return self._make_of_base(limits)
 
     def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
-        return with_proc(self.create(limits, None), pidfd)
+        return with_proc(self.create(limits, None, uid=uid), pidfd)
 
     def close(self) -> None:
         self._premade.close()
+        self._owner_maps.close()
         self._procfs.close()
         template, self._template = self._template, -1
         mounts.close_all([template])
@@ -142,6 +155,27 @@ class Attached:
         tmp = mounts.new_tmp(size_bytes=limits.tmp_bytes, inodes=limits.tmp_inodes)
         namespace, fd = self._namespaces.copy(template, tmp)
         return AttachedRoot(fd, namespace, resolv_conf, self._namespaces, self._procfs)
+
+    def _make_owned(self, limits: Limits, template: int, resolv_conf: str, owner: Owner, uid: int) -> AttachedRoot:
+        """A root in which an owner's files are those of a uid, where the kernel can show them so (EROFS: Linux 5.19)."""
+        if uid and self._maps_owners:
+            try:
+                made = attached_images.mapped(self._namespaces, template, self._owner_maps.of(uid, owner), limits)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._maps_owners = False
+            else:
+                namespace, fd = made
+                return AttachedRoot(fd, namespace, resolv_conf, self._namespaces, self._procfs)
+        return self._make(limits, template, resolv_conf)
+
+    def _make_writable(self, limits: Limits, image: ImageBase, uid: int) -> AttachedRoot:
+        user_namespace = self._owner_maps.of(uid, image.owner)
+        namespace, fd = attached_images.writable(
+            self._namespaces, image.namespace, user_namespace, uid, limits, image.furniture
+        )
+        return WritableAttachedRoot(fd, namespace, image.private_resolv_conf, self._namespaces, self._procfs)
 
 
 def with_proc(root: Root, pidfd: int) -> Root:

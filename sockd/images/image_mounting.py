@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from sockd.erofs.mounting import LOOP, find_way
+from sockd.images.attached_images import why_no_writable
 from sockd.images.base import Base
 from sockd.images.image_base import Attaching, ImageBase
 from sockd.images.owner_maps import ROOT, Owner
@@ -25,6 +26,8 @@ class ImageMounting:
         self._kernel = kernel
         self.way: Found | None = None
         """How images are mounted; None: nobody has tried, or they are not."""
+        self._directory: Path | None = None
+        """Where they are, once it is known that they can be mounted."""
 
     @classmethod
     def open(cls, ways: Ways, stage: Path, kernel: Release | None = None) -> ImageMounting:
@@ -40,18 +43,24 @@ class ImageMounting:
     def try_in(self, directory: Path) -> str:
         """Find out how images in a directory are mounted. Blocks. Returns: why they are not; empty: they are."""
         self.way, why_not = find_way(directory, self._kernel)
+        self._directory = None if why_not else directory
         return why_not
 
     def mount(self, source: str, base: Base, owner: Owner = ROOT) -> ImageBase:
         """As `ImageBase.mount`."""
-        by_loop = self.way is not None and self.way.name == LOOP
-        return ImageBase.mount(source, base, owner, self._attaching, by_loop=by_loop)
+        return ImageBase.mount(source, base, owner, self._attaching, by_loop=self._by_loop)
 
     def why_no_writable_roots(self) -> str:
         """Why sandboxes cannot change their image's files; empty: they can. Blocks briefly."""
-        if self._attaching is not None:
-            return "roots are attached, and overlays need detached ones (Linux 6.15)"
-        return why_no_writable_roots()
+        if self._attaching is None:
+            return why_no_writable_roots()
+        if self._directory is None:
+            return "images cannot be mounted"
+        return why_no_writable(self._directory, self._attaching, by_loop=self._by_loop)
+
+    @property
+    def _by_loop(self) -> bool:
+        return self.way is not None and self.way.name == LOOP
 
     def close(self) -> None:
         """Safe to call twice."""

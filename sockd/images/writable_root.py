@@ -35,12 +35,11 @@ class WritableRoot(DetachedRoot):
         tree, _ = image.at
         root = cls(-1, image, procfs)
         try:
-            options: dict[str, str | int] = {"size": str(limits.tmp_bytes), "nr_inodes": str(limits.tmp_inodes)}
-            changes = syscalls.new_filesystem("tmpfs", options, mounts.PRIVATE_TMP)
+            changes = new_changes(uid, {"size": str(limits.tmp_bytes), "nr_inodes": str(limits.tmp_inodes)})
             root.spent.append(changes)
             mapped = mounts.mapped_copy(tree, maps.of(uid, image.owner))
             root.spent.append(mapped)
-            root.fd = overlay(mapped, changes, uid)
+            root.fd = overlay(mapped, changes)
             mounts.attach_copy(changes, root.fd, bases.TMP, source=bases.TMP)
             for path in image.furniture:
                 mounts.attach_copy(tree, root.fd, path, source=path)
@@ -53,12 +52,22 @@ class WritableRoot(DetachedRoot):
         raise NotImplementedError("a writable root is made for one function: it has no spares")
 
 
-def overlay(lower: int, changes: int, uid: int) -> int:
-    """A detached overlay of a mount, which a uid may change; an fd. Args: changes: a new tmpfs. Raises: OSError."""
-    for name, mode in ((bases.TMP, 0o1777), (UPPER, 0o755), (WORK, 0o700)):
-        os.mkdir(name, dir_fd=changes)
-        os.chmod(name, mode, dir_fd=changes)  # whatever the umask
-    os.chown(UPPER, uid, uid, dir_fd=changes)
+def new_changes(uid: int, options: syscalls.FileSystemOptions) -> int:
+    """A detached tmpfs for the changes and the /tmp of a uid; an fd. Args: options: its limits (tmpfs(5))."""
+    changes = syscalls.new_filesystem("tmpfs", options, mounts.PRIVATE_TMP)
+    try:
+        for name, mode in ((bases.TMP, 0o1777), (UPPER, 0o755), (WORK, 0o700)):
+            os.mkdir(name, dir_fd=changes)
+            os.chmod(name, mode, dir_fd=changes)  # whatever the umask
+        os.chown(UPPER, uid, uid, dir_fd=changes)
+    except BaseException:
+        os.close(changes)
+        raise
+    return changes
+
+
+def overlay(lower: int, changes: int) -> int:
+    """A detached overlay of a detached mount; an fd. Args: changes: of the uid that may change it. Raises: OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     with (
         mounts.owned(os.open(UPPER, flags, dir_fd=changes)) as upper,
@@ -76,10 +85,10 @@ def why_no_writable_roots() -> str:
     try:
         with (
             mounts.owned(syscalls.new_filesystem("tmpfs", {}, mounts.PRIVATE_TMP)) as image,
-            mounts.owned(syscalls.new_filesystem("tmpfs", {}, mounts.PRIVATE_TMP)) as changes,
+            mounts.owned(new_changes(SOMEBODY, {})) as changes,
             mounts.owned(mounts.mapped_copy(image, maps.of(SOMEBODY, ROOT))) as lower,
         ):
-            os.close(overlay(lower, changes, SOMEBODY))
+            os.close(overlay(lower, changes))
     except OSError as error:
         return error.strerror or str(error)
     finally:

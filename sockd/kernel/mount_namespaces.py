@@ -11,7 +11,7 @@ namespace the mounts come apart.)
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sockd.kernel import mounts, syscalls
@@ -73,12 +73,19 @@ class MountNamespaces:
         with mounts.owned(tmp), self.entered(namespace):
             syscalls.unshare(syscalls.CLONE_NEWNS)
             syscalls.move_mount(tmp, syscalls.AT_FDCWD, "/tmp")
-            made = self._current()
-            try:
-                return made, os.open("/", _PATH)
-            except BaseException:
-                os.close(made)
-                raise
+            return self._opened()
+
+    def rebuild(self, namespace: int, build: Callable[[], str]) -> tuple[int, int]:
+        """A namespace with another root, which is built in a copy of a namespace's tree; nothing else of that tree stays.
+
+        Args: build: attaches the root in the copy, by system calls alone; its path.
+        Returns: descriptors of the namespace and of its root. Raises: OSError."""
+        with self.entered(namespace):
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+            os.chdir(build())  # noqa: TID251  this thread's alone
+            syscalls.pivot_root(".", ".")
+            syscalls.umount(".")
+            return self._opened()
 
     def attach(self, mount: int, namespace: int, path: str) -> None:
         """Attach a detached mount in a namespace. Args: mount: closed, whatever happens. Raises: OSError."""
@@ -90,6 +97,15 @@ class MountNamespaces:
         opened = [self._home, self._root, self._proc]
         self._home = self._root = self._proc = -1
         mounts.close_all(opened)
+
+    def _opened(self) -> tuple[int, int]:
+        """Descriptors of the namespace that the thread is in, and of its root."""
+        made = self._current()
+        try:
+            return made, os.open("/", _PATH)
+        except BaseException:
+            os.close(made)
+            raise
 
     def _current(self) -> int:
         return os.open("thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)

@@ -94,9 +94,11 @@ def attach(mount: int, directory_fd: int, path: str) -> None:
         os.close(mount)
 
 
-def mapped_copy(mount_fd: int, user_namespace: int) -> int:
-    """A detached copy of a mount whose files have the owners that a user namespace maps theirs to; an fd."""
-    copy = syscalls.open_tree(mount_fd, "", recursive=False)
+def mapped_copy(directory_fd: int, user_namespace: int, *, path: str = "") -> int:
+    """A detached copy of a mount whose files have the owners that a user namespace maps theirs to; an fd.
+
+    Args: path: of the mount, from the directory; empty: the directory itself."""
+    copy = syscalls.open_tree(directory_fd, path, recursive=False)
     try:
         map_owners(copy, user_namespace)
     except BaseException:
@@ -112,10 +114,12 @@ def map_owners(mount_fd: int, user_namespace: int) -> None:
     syscalls.mount_setattr(mount_fd, MountAttr.IDMAP, recursive=False, user_namespace=user_namespace)
 
 
-def new_overlay(lower: int, upper: int, work: int) -> int:
-    """A detached overlay (overlayfs; layers by descriptor: Linux 6.13), nosuid and nodev; an fd. Args: each a directory."""
+def new_overlay(lower: int | str, upper: int | str, work: int | str) -> int:
+    """A detached overlay (overlayfs), nosuid and nodev; an fd.
+
+    Args: directories, all by descriptor (Linux 6.13) or all by path; before Linux 6.15 in mounts of the caller's namespace."""
     options: dict[str, str | int] = {
-        "lowerdir+": lower,
+        "lowerdir" if isinstance(lower, str) else "lowerdir+": lower,
         "upperdir": upper,
         "workdir": work,
         "redirect_dir": "on",  # or rename(2) of a directory of the lower one would be refused
@@ -124,7 +128,7 @@ def new_overlay(lower: int, upper: int, work: int) -> int:
         "metacopy": "off",
         "nfs_export": "off",
         "xino": "off",
-        "uuid": "null",
+        "uuid": "off",
     }
     return syscalls.new_filesystem("overlay", options, PRIVATE_TMP)
 

@@ -1,7 +1,7 @@
 """System calls that Python has no name for, each as a function that raises OSError naming the call and its object.
 
-Owns nothing. x86_64 numbers from the generic table that new calls share on all machines (since 424), so only ioctls and
-flags are spelled out here. ctypes costs under a microsecond a call more than C (measured), and needs no compiler.
+Owns nothing. Flags are spelled out here, as they are the same on all architectures; the numbers are in `syscall_table`. ctypes
+costs under a microsecond a call more than C (measured), and needs no compiler.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import struct
 from collections.abc import Mapping
 
+from sockd.kernel.syscall_table import NUMBERS
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
@@ -21,13 +23,9 @@ AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
 
-_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
-_PIVOT_ROOT = 155
-_SCHED_SETATTR, _SCHED_GETATTR = 314, 315
 _SCHED_ATTR = struct.Struct("=IIQiIQQQ")
 """size, policy, flags, nice, priority, runtime, deadline, period: struct sched_attr as it was first."""
 _SCHED_FLAG_RESET_ON_FORK = 1
-_CLOSE_RANGE = 436
 _CLOSE_RANGE_CLOEXEC = 4
 _OPEN_TREE_CLONE = 1
 _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
@@ -47,9 +45,7 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 PR_SET_PDEATHSIG = 1
-PR_GET_TID_ADDRESS = 40
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
-_CAPSET = 126
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -85,9 +81,9 @@ def _check(result: int, call: str, subject: object = "") -> int:
     return result
 
 
-def _call(number: int, call: str, subject: object, *args: object) -> int:
+def _call(call: str, subject: object, *args: object) -> int:
     values = [ctypes.c_long(value) if isinstance(value, int) else value for value in args]
-    return _check(_syscall(ctypes.c_long(number), *values), call, subject)
+    return _check(_syscall(ctypes.c_long(NUMBERS[call]), *values), call, subject)
 
 
 SHORTEST_SLICE_NS = 100_000
@@ -102,13 +98,13 @@ def set_time_slice(slice_ns: int, *, inherited: bool = False) -> None:
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     flags = 0 if inherited else _SCHED_FLAG_RESET_ON_FORK
     attributes = _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, flags, nice, 0, slice_ns, 0, 0)
-    _call(_SCHED_SETATTR, "sched_setattr", "", 0, attributes, 0)
+    _call("sched_setattr", "", 0, attributes, 0)
 
 
 def time_slice_ns() -> int:
     """The calling thread's; 0 where the kernel does not tell."""
     attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
-    _call(_SCHED_GETATTR, "sched_getattr", "", 0, attributes, _SCHED_ATTR.size, 0)
+    _call("sched_getattr", "", 0, attributes, _SCHED_ATTR.size, 0)
     return int(_SCHED_ATTR.unpack(attributes.raw)[5])
 
 
@@ -131,7 +127,7 @@ def umount(target: str, *, detach: bool = True) -> None:
 
 def pivot_root(new_root: str, put_old: str) -> None:
     """pivot_root(2)."""
-    _call(_PIVOT_ROOT, "pivot_root", new_root, new_root.encode(), put_old.encode())
+    _call("pivot_root", new_root, new_root.encode(), put_old.encode())
 
 
 def unshare(flags: int) -> None:
@@ -156,7 +152,7 @@ def keep_across_exec(capabilities: int) -> None:
     Args: capabilities: bits; those that this kernel does not know are none. Raises: OSError."""
     low, high = capabilities & 0xFFFFFFFF, capabilities >> 32
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    _call(_CAPSET, "capset", "", header, struct.pack("=6I", low, low, low, high, high, high))
+    _call("capset", "", header, struct.pack("=6I", low, low, low, high, high, high))
     for capability in range(64):
         if capabilities >> capability & 1:
             try:
@@ -169,7 +165,7 @@ def keep_across_exec(capabilities: int) -> None:
 
 def close_on_exec_from(first_fd: int) -> None:
     """Mark every open descriptor from `first_fd` on close-on-exec (close_range(2), CLOSE_RANGE_CLOEXEC)."""
-    _call(_CLOSE_RANGE, "close_range", first_fd, first_fd, 0x7FFFFFFF, _CLOSE_RANGE_CLOEXEC)
+    _call("close_range", first_fd, first_fd, 0x7FFFFFFF, _CLOSE_RANGE_CLOEXEC)
 
 
 def open_tree(directory_fd: int, path: str, *, recursive: bool) -> int:
@@ -178,13 +174,13 @@ def open_tree(directory_fd: int, path: str, *, recursive: bool) -> int:
     The copy is in no mount table and has no parent; it lives as long as the fd, or as a process has its root in it."""
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
     flags |= (AT_RECURSIVE if recursive else 0) | (0 if path else AT_EMPTY_PATH)
-    return _call(_OPEN_TREE, "open_tree", path or directory_fd, directory_fd, path.encode(), flags)
+    return _call("open_tree", path or directory_fd, directory_fd, path.encode(), flags)
 
 
 def move_mount(mount_fd: int, directory_fd: int, path: str) -> None:
     """Attach a detached mount at `path` under directory_fd (move_mount(2)); into a detached tree it needs Linux 6.15."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | (0 if path else _MOVE_MOUNT_T_EMPTY_PATH)
-    _call(_MOVE_MOUNT, "move_mount", path, mount_fd, b"", directory_fd, path.encode(), flags)
+    _call("move_mount", path, mount_fd, b"", directory_fd, path.encode(), flags)
 
 
 class _MountAttr(ctypes.Structure):
@@ -196,12 +192,12 @@ def mount_setattr(mount_fd: int, attributes: MountAttr, *, recursive: bool, user
     attr = _MountAttr(attributes, 0, 0, user_namespace)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     size = ctypes.sizeof(attr)
-    _call(_MOUNT_SETATTR, "mount_setattr", mount_fd, mount_fd, b"", flags, ctypes.byref(attr), size)
+    _call("mount_setattr", mount_fd, mount_fd, b"", flags, ctypes.byref(attr), size)
 
 
 def new_filesystem(fstype: str, options: FileSystemOptions, attributes: MountAttr) -> int:
     """A new file system as a detached mount (fsopen(2), fsconfig(2), fsmount(2)); an fd, close-on-exec."""
-    context = _call(_FSOPEN, "fsopen", fstype, fstype.encode(), _FSOPEN_CLOEXEC)
+    context = _call("fsopen", fstype, fstype.encode(), _FSOPEN_CLOEXEC)
     return finish_filesystem(context, fstype, options, attributes)
 
 
@@ -210,12 +206,12 @@ def finish_filesystem(context: int, fstype: str, options: FileSystemOptions, att
     try:
         for key, value in options.items():
             if value is None:
-                _call(_FSCONFIG, "fsconfig", key, context, _FSCONFIG_SET_FLAG, key.encode(), 0, 0)
+                _call("fsconfig", key, context, _FSCONFIG_SET_FLAG, key.encode(), 0, 0)
             elif isinstance(value, int):
-                _call(_FSCONFIG, "fsconfig", key, context, _FSCONFIG_SET_FD, key.encode(), 0, value)
+                _call("fsconfig", key, context, _FSCONFIG_SET_FD, key.encode(), 0, value)
             else:
-                _call(_FSCONFIG, "fsconfig", key, context, _FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
-        _call(_FSCONFIG, "fsconfig", fstype, context, _FSCONFIG_CMD_CREATE, 0, 0, 0)
-        return _call(_FSMOUNT, "fsmount", fstype, context, _FSMOUNT_CLOEXEC, int(attributes))
+                _call("fsconfig", key, context, _FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
+        _call("fsconfig", fstype, context, _FSCONFIG_CMD_CREATE, 0, 0, 0)
+        return _call("fsmount", fstype, context, _FSMOUNT_CLOEXEC, int(attributes))
     finally:
         os.close(context)

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from sockd.confined.confined_process import Ground
+from sockd.kernel import capabilities
 from sockd.kernel.network import network_namespaces
+from sockd.kernel.network.netlink import NETFILTER, NetlinkSocket
 from sockd.networks import egress
 from sockd.networks.configured import Configured
 from sockd.networks.connection_shares import ENTRIES, ConnectionShares
@@ -108,6 +110,8 @@ class Networks:
     ) -> Networks:
         """Remove what a killed worker of this id left. Args: as the constructor's. Raises: BadConfig."""
         networks = cls(config, worker, reserve, resolving, proxying, is_short)
+        if not capabilities.has(capabilities.CAP_NET_ADMIN):
+            return networks  # it can neither have left any nor remove them
         try:
             await asyncio.to_thread(remove_leftovers, worker)
         except OSError as error:
@@ -235,11 +239,23 @@ class Networks:
                     await self._serve(await self.router.bound(egress.FUNCTIONS_PORT))
         return self.router
 
-    async def _open_router(self) -> Router:
+    def why_not(self) -> str:
+        """Why there can be no private networks; empty as long as nothing is known that prevents them."""
         if not self._config.private:
-            raise NetworkUnavailable("network.private is false")
+            return "network.private is false"
         if not have_nft():
-            raise NetworkUnavailable("nft is not installed: apt-get install nftables")
+            return "nft is not installed: apt-get install nftables"
+        if not capabilities.has(capabilities.CAP_NET_ADMIN):
+            return "the worker has no CAP_NET_ADMIN"
+        try:
+            NetlinkSocket.open(NETFILTER).close()
+        except OSError as error:
+            return f"this kernel has no nf_tables (CONFIG_NF_TABLES): {error.strerror}"
+        return ""
+
+    async def _open_router(self) -> Router:
+        if why := self.why_not():
+            raise NetworkUnavailable(why)
         if network_namespaces.sysctl(FORWARD) != "1":
             if not self._config.ip_forward:
                 raise NetworkUnavailable("the host forwards no packets: sysctl -w net.ipv4.ip_forward=1")

@@ -677,9 +677,9 @@ class PageConfig(Slice, frozen=True):
     """The page at `/`, which shows functions, their invocations and what they print."""
 
     enabled: bool | None = None
-    """None: where the port listens on loopback. Off loopback it needs `lambda_api.keys`."""
+    """None: where the port listens on loopback. Elsewhere it asks for a key."""
     ask_for_key: bool = False
-    """Ask the browser for one of `lambda_api.keys` on loopback, too, as behind a proxy; off loopback that is always so."""
+    """Ask for a key (`sockd keys`, `lambda_api.keys`) on loopback, too, as behind a proxy; elsewhere it always asks."""
     viewers: int = 32
     """Open pages that are kept up to date at once; others have to be reloaded."""
 

@@ -71,7 +71,7 @@ class Wire(RequestReader):
     """The receiving half of a connection: `read_head`, then its `body` to the end, and again."""
 
     def __init__(self, connection: socket.socket) -> None:
-        super().__init__(LIMITS)
+        super().__init__(LIMITS, time.monotonic)
         self._socket = connection
         self._read: deque[tuple[http.Head, bool] | bytes | BadRequest | None] = deque()
         """What has been parsed and not been asked for: heads, whether their connection goes on; parts of bodies; None at the
@@ -136,7 +136,7 @@ class Wire(RequestReader):
     def on_body(self, data: bytes) -> None:
         self._read.append(data)
 
-    def on_whole(self) -> None:
+    def on_whole(self, *, in_parts: bool) -> None:
         self._read.append(None)
 
 

@@ -107,8 +107,8 @@ class ForeignFarms:
         """The farms that get further Zygotes, by interpreter."""
         self._by_farm: dict[Farm, ForeignFarm] = {}
         """All that have processes."""
-        self.on_retired: Callable[[str, ImageUnavailable], None] = lambda interpreter, error: None
-        """Called when the image of an interpreter is lost: its Zygotes have to end. Set by the tree."""
+        self.retired: list[Callable[[str, ImageUnavailable], None]] = []
+        """Listeners, called with an interpreter and the error when its image is lost: its Zygotes have to end."""
         self._starting: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -209,7 +209,8 @@ class ForeignFarms:
         del self._farms[farm.interpreter.id]
         image = farm.parts.image
         assert image is not None and image.lost is not None
-        self.on_retired(farm.interpreter.id, image.lost)
+        for listener in self.retired:
+            listener(farm.interpreter.id, image.lost)
 
     def _give_back(self, farm: ForeignFarm, uids: UidBlock) -> None:
         self._uids.give_back_child(uids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 from sockd.plain.errors import NoCapacity
 
@@ -40,15 +40,22 @@ class Reservation:
         self.resize_nowait(0)
 
 
+class Holder(Protocol):
+    """Holds memory that can be had back, as idle sandboxes do."""
+
+    def make_room(self, need_bytes: int) -> object:
+        """Give back so much that `need_bytes` are free, or all that can be spared."""
+
+
 class MemoryBudget:
     """`total` bytes. Fair: waiters are served in order, and as many at once as fit.
 
-    `make_room(bytes)` is called when a request does not fit: it evicts idle sandboxes and returns."""
+    When a request does not fit, each of `holders` is asked to make room for so many bytes, in their order, before it waits."""
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
-        self.make_room: Callable[[int], object] = lambda need_bytes: None
+        self.holders: list[Holder] = []
         self.waiters: deque[tuple[int, asyncio.Future[Reservation]]] = deque()
 
     @property
@@ -77,7 +84,8 @@ class MemoryBudget:
             )
         if (reservation := self.reserve_nowait(size)) is not None:
             return reservation
-        self.make_room(size)
+        for holder in self.holders:
+            holder.make_room(size)
         if (reservation := self.reserve_nowait(size)) is not None:
             return reservation
         future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()

@@ -1,8 +1,6 @@
-"""The daemon: the worker with its doors open, from `sockd up` to SIGTERM.
+"""The daemon: the worker as its doors see it (`doors` opens them, `run` is its life from start to end).
 
-Owns the worker, the two HTTP servers and the process's signals. SIGTERM and SIGINT drain: no new request, those under way
-end, then everything is taken down, upper layers first. SIGKILL needs nothing: the next start finds the cgroups and the
-lock, and everything else went with the process.
+Owns the asynchronous invocations. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -10,18 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from starlette.routing import Route
 
 from sockd.code.function_config import FunctionConfig
 from sockd.functions.debugging import ReportProgress
@@ -29,60 +23,23 @@ from sockd.functions.disabling import changes_to_disable, changes_to_enable
 from sockd.functions.environments import Environments
 from sockd.functions.leased import Outcome
 from sockd.functions.serving import serve_request
-from sockd.http.access.callers import Callers
-from sockd.http.access.host_check import is_loopback
-from sockd.http.access.keys import Keys
-from sockd.http.access.managers import Managers, ManagersOnly
-from sockd.http.aws.access import Access
-from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.worker import Details, InvocationResult
-from sockd.http.front import Front
-from sockd.http.management import debug as management_debug
-from sockd.http.management import env as management_env
-from sockd.http.management import events as management_events
-from sockd.http.management import images as management_images
-from sockd.http.management import keys as management_keys
-from sockd.http.management import schedules as management_schedules
-from sockd.http.management import settings as management_settings
-from sockd.http.management import urls as management_urls
-from sockd.http.management import versions as management_versions
-from sockd.http.management.doors import LIMITS, Management
-from sockd.http.management.keyed import KeyedManagement, check_listen
-from sockd.http.page.access import PageAccess
-from sockd.http.page.page import Page
-from sockd.http.page.sources import WorkerSources
 from sockd.http.run.worker_api import Progress, Tree
-from sockd.http.sandbox_front import SandboxFront
-from sockd.http.urls.door import UrlDoor
-from sockd.http.wire.buffers import BufferBudget, buffer_bytes
-from sockd.http.wire.inherited import HTTP, KEYED, MANAGEMENT, RUN, Inherited
-from sockd.http.wire.limits import ConnectionLimits
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import parse_listen, url_of
-from sockd.kernel.bpf.port_guard import PortGuard
-from sockd.networks.networks import Networks
 from sockd.observe.failure_groups import FailureGroup
 from sockd.observe.history import WORKER, Minute
 from sockd.observe.observations import Observations
 from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
 from sockd.observe.traces import TraceKind
-from sockd.plain.config import Config, HttpConfig
 from sockd.plain.errors import Draining, SockdError
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.request_ids import request_id_text
 from sockd.plain.telemetry import Ending, FunctionInfo, Invocation, LogRecord
 from sockd.sandbox.lifecycle import State
 from sockd.worker.asynchronous import Asynchronous
-from sockd.worker.drain import Drain
-from sockd.worker.ending import Ended, Endings, followed, named_sockets, until_ended
-from sockd.worker.handover import HandoverDoor
 from sockd.worker.import_report import imports
 from sockd.worker.live import live
-from sockd.worker.notify import READY, notify
-from sockd.worker.state_dir import HISTORY, StateDir
 from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
-from sockd.worker.takeover import Predecessor
 from sockd.worker.worker import Worker
 from sockd_initscripts.report import AppRead
 
@@ -390,173 +347,3 @@ class Daemon:
 
     def live(self, limit: int) -> dict[str, Any]:
         return live(self._worker, self._noted.recent, limit)
-
-
-async def serve(config: Config, inherited: Inherited | None = None, predecessor: Predecessor | None = None) -> Ended:
-    """Run a daemon until a signal, the end of the farm, or the worker that takes over.
-
-    Args: inherited: listening sockets that are there already; predecessor: the worker that gave them, notified when this one
-    serves.
-    Raises: SockdError that says what to do, before anything is served."""
-    os.umask(UMASK)
-    inherited = inherited or Inherited()
-    endings = Endings()
-    access = Access.of(config.lambda_api, config.http)
-    viewers = PageAccess.of(config)
-    managers = Managers.of(config.management)
-    if config.management.listen:
-        check_listen(config.management)
-    async with AsyncExitStack() as stack:
-        state = StateDir.open(Path(config.state_dir))
-        stack.callback(state.close)
-        worker = await Worker.build(config, state, stack, lambda: endings.stop(1))
-        observations = Observations.open(config, state.path / "logs", worker.live_output, state.path / HISTORY)
-        stack.push_async_callback(observations.aclose)
-        worker.functions.failed_inits.note = observations.note_failed_init
-        daemon = Daemon(worker, observations)
-        stack.push_async_callback(daemon.later.aclose)
-        await worker.rebuild_zygotes()
-        servers = await _open_doors(
-            daemon, access, viewers, managers, config, state, stack, worker.ports, worker.networks, inherited
-        )
-        endings.watch_stops()
-        door = HandoverDoor(state.path, endings.hand_over)
-        stack.callback(door.close)
-        worker.open_engine([server.port for server in (servers[0], *servers[3:])])
-        preloading = asyncio.create_task(worker.preload())
-        worker.latency.serving_begun()
-        daemon.later.start()
-        print(f"sockd is listening on {daemon.url}", flush=True)
-        if worker.latency.told:
-            print(worker.latency.told, flush=True)
-        if config.management.listen:
-            where = url_of(config.management.listen, servers[3].port)
-            print(f"those with a key manage this worker at {where}", flush=True)
-        if open_to_all := open_without_key(config.http):
-            print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
-        notify(READY)
-        if predecessor is not None:
-            predecessor.tell_serving()
-        drain = Drain(daemon, servers, servers[2:], config.http.drain_s)
-        ending, kept = await until_ended(endings, drain, lambda: named_sockets(servers, inherited.are_kept))
-        preloading.cancel()
-        if ending.status:
-            print("the farm ended by itself; start sockd again", file=sys.stderr)
-        if kept or inherited.are_kept:
-            await drain.leave()
-        else:
-            await drain.finish()
-    return await followed(ending, kept, endings)
-
-
-def open_without_key(config: HttpConfig) -> str:
-    """What other machines may use of the port without a signature, and how each is closed; empty on loopback."""
-    host, _ = parse_listen(config.listen)
-    doors = [name for name in ("run", "status", "metrics") if getattr(config, name) is True]
-    if is_loopback(host) or not doors:
-        return ""
-    return ", ".join(f"/{name} (http.{name} = false closes it)" for name in doors)
-
-
-def _page(daemon: Daemon, access: PageAccess, callers: Callers, config: Config) -> Page:
-    """The page for people."""
-    later = daemon.later
-    sources = WorkerSources(
-        daemon.versions, daemon.urls, later.events, later.schedules, config, worker_url=lambda: daemon.url
-    )
-    return Page(daemon, sources, access, callers, viewers=config.page.viewers)
-
-
-async def _open_doors(
-    daemon: Daemon,
-    access: Access,
-    viewers: PageAccess | None,
-    managers: Managers,
-    config: Config,
-    state: StateDir,
-    stack: AsyncExitStack,
-    ports: PortGuard,
-    networks: Networks,
-    inherited: Inherited,
-) -> list[HttpServer]:
-    """The public port, the same functions over a Unix socket that everybody opens, the management socket that only managers
-    open, and its port for those with a key, if there is one."""
-    limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
-    buffers = BufferBudget(buffer_bytes(config.http))
-    keys = Keys.open(state.path / "keys.json")
-    callers = Callers(config.http, keys, daemon.run_rules, error_details=daemon.error_details)
-    lambda_api = LambdaApi(daemon, access, config, state.path / "tmp", callers) if config.lambda_api.enabled else None
-    url_door = UrlDoor(daemon, access, config) if config.function_urls.enabled else None
-    page = _page(daemon, viewers, callers, config) if viewers is not None else None
-    public = Front(daemon, config.http, lambda_api, url_door, page, callers=callers)
-    front = HttpServer(
-        public,
-        inherited.tcp(HTTP, config.http.listen),
-        limits=limits,
-        keep_alive_s=config.http.keep_alive_s,
-        buffers=buffers,
-    )
-    stack.push_async_callback(front.aclose, 0.0)
-    local = HttpServer(
-        Front(
-            *(daemon, config.http),
-            replays=public.replays,
-            callers=Callers(
-                msgspec.structs.replace(config.http, errors=config.http.errors or "full"),
-                *(keys, daemon.run_rules, managers, daemon.error_details),
-            ),
-        ),
-        [inherited.unix(RUN, state.run_socket, 0o666)],
-        limits=limits,
-        keep_alive_s=config.http.keep_alive_s,
-        buffers=buffers,
-    )
-    stack.push_async_callback(local.aclose, 0.0)
-    more = management_routes(daemon, config, keys, state.path / "tmp")
-    app = Management(daemon, config, state.path / "tmp", more).app
-    mode = 0o600 if managers.gid is None else 0o660
-    management = HttpServer(
-        ManagersOnly(app, managers),
-        [inherited.unix(MANAGEMENT, state.socket, mode, managers.gid)],
-        limits=LIMITS,
-        buffers=buffers,
-    )
-    stack.push_async_callback(management.aclose, 0.0)
-    servers = [front, local, management]
-    if config.management.listen:
-        sockets = inherited.tcp(KEYED, config.management.listen)
-        keyed = HttpServer(KeyedManagement(app, keys), sockets, limits=LIMITS, buffers=buffers)
-        stack.push_async_callback(keyed.aclose, 0.0)
-        ports.hold(keyed.port)
-        servers.append(keyed)
-    inherited.check_taken()
-    ports.hold(front.port)
-    daemon.url = url_of(config.http.listen, front.port)
-    for server in servers:
-        await server.start()
-
-    async def serve_functions(sock: socket.socket) -> None:
-        app = SandboxFront(
-            *(daemon, config.http), replays=public.replays, callers=callers, egress_of=networks.egress_of
-        )
-        gateway = HttpServer(app, [sock], limits=limits, keep_alive_s=config.http.keep_alive_s, buffers=buffers)
-        stack.push_async_callback(gateway.aclose, 0.0)
-        await gateway.start()
-
-    await networks.serve_functions(serve_functions)
-    return servers
-
-
-def management_routes(daemon: Daemon, config: Config, keys: Keys, tmp: Path) -> list[Route]:
-    """Return the routes of the management API beside those of `Management`. Args: tmp: a directory for uploads."""
-    return [
-        *management_debug.routes(daemon, config.http.max_payload_bytes),
-        *management_env.routes(daemon.environments),
-        *management_keys.routes(keys),
-        *management_settings.routes(daemon),
-        *management_versions.routes(daemon),
-        *management_urls.routes(daemon, config),
-        *management_images.routes(daemon.images, config.images.max_image_mb << 20, tmp),
-        *management_events.routes(daemon.events),
-        *management_schedules.routes(daemon.later.schedules, 2 * config.events.max_payload_bytes),
-    ]

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -86,6 +85,7 @@ from sockd.sandbox.parts import Parts
 from sockd.sandbox.sandbox_pipes import SandboxPipes
 from sockd.sandbox.socket_guards import function_accounts, guard_sockets
 from sockd.sandbox.task_limits import function_task_limit, limit_tasks
+from sockd.worker.idle_memory import IdleMemory
 from sockd.worker.image_parts import ImageParts
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
@@ -98,8 +98,6 @@ REGISTRY = "registry.sqlite"
 KILL_DEADLINE_S = 10.0
 HOUSEKEEPING_S = 5.0
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
-PRESSURE = 0.05
-"""Below this free share of the memory budget no spares are kept."""
 IDLE_NETWORKS = 0.25
 """Below this free share of the memory budget no networks are made that the last minute did not ask for."""
 
@@ -200,12 +198,10 @@ class Worker:
             config.zygote, parts, farm, walls, foreign, base_uid=config.sandbox.base_uid, spare_limits=usual
         )
         stack.callback(tree.close)
-        tree.under_pressure = lambda: budget.contended or budget.free < budget.total * PRESSURE
         await tree.open()
         await try_sandbox(tree)
-        packages.builds = Builder(
-            config.builds, tree, state.path / "build" / "tools", max_package_mb=config.packages.max_package_mb
-        )
+        tools, max_package_mb = state.path / "build" / "tools", config.packages.max_package_mb
+        packages.build_with(Builder(config.builds, tree, tools, max_package_mb=max_package_mb))
         learner = ImportLearner(
             config.zygote, tree, state.path, packages.provided, open_files=config.function.open_files
         )
@@ -213,7 +209,8 @@ class Worker:
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
-        budget.make_room = partial(make_room, budget, tree, handlers, networks)
+        idle = IdleMemory(budget, tree, handlers, networks)
+        budget.holders.append(idle)
         verifier = _verifier(config.zygote, tree, learner, handlers)
         stack.push_async_callback(verifier.aclose)
         scripts = _initscripts(config, state, cgroups, budget, stack)
@@ -246,9 +243,7 @@ class Worker:
             images=images,
             programs=programs,
             image_pythons=image_pythons,
-            start_limits=StartLimits(
-                hierarchies.usable_cpus(), config.sandbox.start_wait_s, partial(can_evict, tree, handlers, networks)
-            ),
+            start_limits=StartLimits(hierarchies.usable_cpus(), config.sandbox.start_wait_s, idle.can_give),
         )
         functions, versions, urls = _functions(config, state, packages, caches, stack)
         worker = cls(
@@ -344,6 +339,8 @@ async def _networks(
     networks = await Networks.open(config.network, state.id, budget.reserve_nowait, resolving, proxying, is_short)
     stack.push_async_callback(networks.aclose)
     networks.configured.check_defaults(config.function.egress)
+    if config.network.private and (why := networks.why_not()):
+        _log.info('functions with network = "private" are refused: %s', why)
     return networks
 
 
@@ -364,7 +361,7 @@ def _verifier(config: ZygoteConfig, tree: ZygoteTree, learner: ImportLearner, ha
         on_refused=refused,
         save=learner.save,
     )
-    tree.unverified = verifier.unverified
+    tree.verify_with(verifier)
     learner.on_made.append(verifier.consider_node)
     return verifier
 
@@ -403,8 +400,7 @@ def _images(
     store = ImageStore(
         state.path / "images", state.path / "tmp", base, importer, mounting, most_cold=config.images.cold_starts
     )
-    importer.records = store.all
-    importer.on_lost = store.lose_mount
+    importer.import_for(store)
     store.recover()
     stack.push_async_callback(store.aclose)
     garbage = parts.garbage(importer)
@@ -451,22 +447,6 @@ async def try_sandbox(tree: ZygoteTree) -> None:
         return  # it would have been a spare; functions bring memory of their own
     except (SandboxFailed, OSError, TimeoutError) as error:
         raise SandboxFailed(f"this host does not let us make a sandbox; run `sockd doctor` ({error})") from error
-
-
-def make_room(
-    budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, networks: Networks, need_bytes: int
-) -> None:
-    """POLICY: networks that wait for a burst go first, as their memory is free at once; then spares where they are enough, as a
-    new one takes milliseconds; else idle sandboxes, and then spares."""
-    missing = networks.make_room(need_bytes - budget.free)
-    if tree.spare_bytes() < missing:
-        missing = handlers.make_room(need_bytes)
-    tree.make_room(missing)
-
-
-def can_evict(tree: ZygoteTree, handlers: HandlerCache, networks: Networks, size: int) -> bool:
-    """Whether `make_room` can find so many bytes."""
-    return handlers.holds(size - tree.spare_bytes() - networks.spare_bytes())
 
 
 def budget_bytes(config: Config) -> int:

@@ -78,9 +78,12 @@ def readable(paths: Iterable[str]) -> list[str]:
 
 def fork() -> int:
     """As os.fork(), but unheard: a Zygote that hears an import start a process is given up, and an attack would be over."""
+    _python.PyOS_BeforeFork()  # takes the import lock, which since 3.13 only its owner may release
     pid: int = _python.fork()
     if pid == 0:
         _python.PyOS_AfterFork_Child()
+    else:
+        _python.PyOS_AfterFork_Parent()
     return pid
 
 

@@ -19,6 +19,7 @@ from tests.abuse.clients import NOBODY, as_nobody
 from tests.abuse.managing import GROUP, MANAGED, as_user, bearer, cli, key, managed_at
 from tests.daemon.running import REPO, RunningDaemon, zipped
 from tests.support.cases import Happened, case
+from tests.support.private_worker import command_without
 
 pytestmark = pytest.mark.root
 
@@ -26,8 +27,9 @@ ECHO = "def f(event): return event"
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    daemon = RunningDaemon.start(tmp_path_factory.mktemp("managed") / "state", MANAGED)
+def daemon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    command = command_without(request.config.getoption("broken", default=""))
+    daemon = RunningDaemon.start(tmp_path_factory.mktemp("managed") / "state", MANAGED, command=command)
     try:
         yield daemon
         assert daemon.terminate() == 0, daemon.lines

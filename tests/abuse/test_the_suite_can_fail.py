@@ -27,6 +27,7 @@ BREAKS_AND_CASES = {
     "no-port-guard": ({"K1"}, {"B3", "C2", "K7"}),
     "no-packet-guard": ({"K23"}, {"B3", "K1"}),
     "any-listener": ({"K24"}, {"K1"}),
+    "keys-reach-all": ({"K21"}, {"K20"}),
     "no-socket-limit": ({"K7"}, {"B3", "C2", "K1"}),
     "long-turns": ({"K5"}, {"A2", "B7", "C2"}),
     "long-frames": ({"K5"}, {"A2", "B7", "C2"}),

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.harness.client import AnswerParser, BadAnswer, Client, closed_loop, request
-from benchmarks.harness.load import drive, drive_by_python
-from benchmarks.warm import Server, in_process_server
+from benchmarks.harness.load import Load, drive, drive_by_python
+from benchmarks.harness.results import Result
+from benchmarks.warm import Server, add_functions, in_process_server
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer-Timing: queue;dur=0.5, exec;dur=1.25\r\n\r\n{}"
 
@@ -62,6 +63,23 @@ def test_load_is_counted(server: Server) -> None:
     load = drive(server.host, server.port, [request("echo", b"{}"), request("echo", b"[1]")], concurrency=2, seconds=1)
     assert load.requests > 0
     assert load.p50_ms <= load.p99_ms
+
+
+def test_load_by_the_python_client_has_percentiles_of_each_function(server: Server) -> None:
+    requests = [request("popular", b"1"), request("popular", b"2"), request("rare", b"3")]
+    load = drive_by_python(server.host, server.port, requests, concurrency=2, seconds=0.2)
+    assert set(load.functions) == {"popular", "rare"}
+    assert all(0 < p50_ms <= p99_ms <= 60_000 for p50_ms, p99_ms in load.functions.values())
+    assert min(p99_ms for _, p99_ms in load.functions.values()) <= load.p99_ms
+
+
+def test_each_function_has_a_row_where_the_load_generator_tells_functions_apart() -> None:
+    result = Result("warm")
+    seen = [Load(1000, 2, 9, 1000, {"popular": (p50_ms, 9.0), "rare": (1.0, 2.0)}) for p50_ms in (3.0, 4.0, 5.0)]
+    add_functions({"sockd": seen, "wrk": [Load(1000, 2, 9, 1000)]}, "drawn", 64, result)
+    assert result.row("sockd, popular of drawn, 64 at once", "p50").p50 == 4.0
+    assert result.row("sockd, rare of drawn, 64 at once", "p99").p50 == 2.0
+    assert len(result.rows) == 4
 
 
 def test_connections_that_go_are_replaced(server: Server) -> None:

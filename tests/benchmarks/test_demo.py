@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.cold import NeverLearned
 from benchmarks.harness.worker import worker
+from demo import run
 from demo.checks import FUNCTIONS, WrongAnswer, check_noop, check_page, jpeg_size
 from demo.failure import EXPECTED, check_log
 from demo.images import why_no_images
@@ -51,3 +53,17 @@ def test_a_log_without_the_traceback_is_refused() -> None:
 def test_the_failing_function_fails_where_the_log_is_expected_to_say() -> None:
     lines = (FUNCTIONS / "failing" / "handler.py").read_text().splitlines()
     assert "total(event)" in lines[9] and EXPECTED[-1] in lines[4]
+
+
+def test_a_zygote_that_never_comes_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never() -> None:
+        raise NeverLearned("no verified one holds pandas after 900 s of invocations")
+
+    monkeypatch.setattr(run, "S3Process", lambda **_: never())
+    assert run.main() == 1
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "demo failed:",
+        "no verified one holds pandas after 900 s of invocations",
+    ]

@@ -53,6 +53,7 @@ class Room:
     def __init__(self, total_mb: int, config: SandboxConfig) -> None:
         self.budget = MemoryBudget(total_mb * MB)
         self.cache = HandlerCache(config, self.budget)
+        self.budget.holders.append(self.cache)
 
     def sandbox(self, program: Any = "f", size_mb: int = 10, **fields: Any) -> Any:
         reservation = self.budget.reserve_nowait(size_mb * MB)

@@ -14,6 +14,7 @@ from tests.daemon.gate import Gate
 from tests.daemon.running import RunningDaemon
 from tests.support.ledger import Entry, Ledger
 from tests.support.package_index import PackageIndex
+from tests.support.private_worker import command_without
 
 
 class LedgerBesideDaemons(Ledger):
@@ -56,11 +57,16 @@ def config() -> str:
 
 @pytest.fixture(scope="module")
 def daemon(
-    tmp_path_factory: pytest.TempPathFactory, ledger_of_module: None, index: PackageIndex, config: str
+    tmp_path_factory: pytest.TempPathFactory,
+    ledger_of_module: None,
+    index: PackageIndex,
+    config: str,
+    request: pytest.FixtureRequest,
 ) -> Iterator[RunningDaemon]:
     """The module's daemon. It must end in order, and leave nothing in its cgroups."""
     state = tmp_path_factory.mktemp("daemon") / "state"
-    daemon = RunningDaemon.start(state, f'[packages]\nindex_url = "{index.url}"\n{config}')
+    command = command_without(request.config.getoption("broken", default=""))
+    daemon = RunningDaemon.start(state, f'[packages]\nindex_url = "{index.url}"\n{config}', command=command)
     try:
         yield daemon
         assert daemon.terminate() == 0, daemon.lines

@@ -13,6 +13,7 @@ from tests.daemon.running import RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.support import oci_images
 from tests.support.image_layouts import ASK, PYTHON, python_files, write_layout
+from tests.support.older_kernel import kernel_paths
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
 
@@ -80,6 +81,11 @@ def told(daemon: RunningDaemon, mode: str, image: str, name: str) -> Any:
     answer = daemon.run(name, PATHS)
     assert answer.status == 200, (answer, daemon.logs(name))
     return answer.json
+
+
+@pytest.fixture(scope="module", params=kernel_paths())
+def config(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -152,6 +152,23 @@ def test_a_program_is_started_once_before_it_serves(daemon: RunningDaemon, image
     assert daemon.call("checked")["argv"] == ["/app/bootstrap", "module.handler"]
 
 
+WRITES = "import pathlib, os, sys\nfor path in sys.argv[2:]:\n    try:\n        pathlib.Path(path).write_text('x')\n"
+WRITES += "    except OSError as error:\n        print(error, flush=True)\n        if sys.argv[1] == 'must':\n            raise\n"
+WRITES += "os.execv(sys.executable, [sys.executable, '/app/bootstrap'])\n"
+
+
+def test_a_deploy_tells_what_its_start_could_not_write(daemon: RunningDaemon, image: str) -> None:
+    def entrypoint(*arguments: str) -> list[str]:
+        return ["python3", "-c", WRITES, *arguments]
+
+    with pytest.raises(DeployFailed) as refused:
+        deploy(daemon, "writes", image, check=True, entrypoint=entrypoint("must", "/srv.db"))
+    assert "could not write /srv.db (read-only file system): set writable_root = true" in refused.value.message
+    told = deploy(daemon, "writes", image, check=True, entrypoint=entrypoint("may", "/tmp/x", "/cache"))
+    assert told["version_number"] and daemon.call("writes")["argv"][0] == "/app/bootstrap"
+    assert any("could not write /cache (read-only" in line for line in daemon.lines), daemon.lines
+
+
 def test_a_second_request_is_warm(daemon: RunningDaemon, image: str) -> None:
     deploy(daemon, "warm", image)
     assert [daemon.run("warm").headers["x-sockd-cold"] for _ in range(3)] == ["1", "0", "0"]
@@ -367,13 +384,17 @@ def test_an_image_is_unmounted_with_its_last_function(daemon: RunningDaemon, pyt
     assert not is_mounted()
 
 
+AS_EVER = '[sandbox]\nroots = "auto"\n'
+"""A worker that takes the ways of the host's kernel also where the whole suite runs as on an older one."""
+
+
 def test_a_host_that_mounts_no_images_is_told_before_a_local_one_is_received(tmp_path: Path) -> None:
     """From a tmpfs EROFS is mounted through a loop device alone, and there is none."""
     syscalls.mount("tmpfs", str(tmp_path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=64m")
     hidden = 'mount --bind /dev/null /dev/loop-control && exec "$@"'
     try:
         daemon = RunningDaemon.start(
-            tmp_path / "state", "", command=("unshare", "--mount", "sh", "-c", hidden, "sh", *COMMAND)
+            tmp_path / "state", AS_EVER, command=("unshare", "--mount", "sh", "-c", hidden, "sh", *COMMAND)
         )
         try:
             answer = daemon.manage("POST", "/images?reference=oci:local", b"an archive that nobody reads")

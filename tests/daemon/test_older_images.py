@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.daemon.running import RunningDaemon
 from tests.daemon.test_image_zygotes import CONFIG, FILES, served
 from tests.daemon.test_images import deploy, upload
 from tests.support.image_layouts import python_files, write_layout
@@ -42,9 +42,3 @@ def test_a_removed_image_leaves_no_mount(daemon: RunningDaemon, image: str) -> N
         daemon.manage("DELETE", f"/functions/{name}")
     daemon.when(lambda: daemon.manage("DELETE", f"/images/{image}").status in (200, 204, 404))
     daemon.when(lambda: "/mounted/" not in Path(f"/proc/{daemon.pid}/mountinfo").read_text())
-
-
-def test_a_root_that_may_be_changed_is_refused_with_the_reason(daemon: RunningDaemon, tmp_path: Path) -> None:
-    write_layout(tmp_path, [python_files().tar(), FILES], CONFIG)
-    with pytest.raises(DeployFailed, match="overlays need detached ones"):
-        deploy(daemon, "writable", upload(daemon, tmp_path), writable_root=True)

@@ -9,6 +9,7 @@ import pytest
 from sockd.kernel.task_shares import LEAST
 from tests.daemon.gate import Gate
 from tests.daemon.running import RunningDaemon
+from tests.support.cases import case
 
 pytestmark = pytest.mark.root
 ALL, OF_FUNCTION, SANDBOXES = 1000, 400, 6
@@ -42,6 +43,11 @@ def tree_limit(daemon: RunningDaemon) -> str:
         return file.read().strip()
 
 
+@case(
+    "D13",
+    f"{SANDBOXES} fork bombs of one function at once, in a worker with {ALL} processes for all",
+    expect=f"together they have {OF_FUNCTION} or a little more; another function is deployed and answers",
+)
 def test_fork_bombs_of_one_function_leave_others_their_processes(daemon: RunningDaemon, gate: Gate) -> None:
     assert tree_limit(daemon) == str(ALL)
     daemon.deploy("bomb", {"f.py": BOMB, "gate.py": Gate.CODE}, timeout_s=60, memory_mb=256, concurrency=SANDBOXES)

@@ -23,6 +23,7 @@ HARMFUL = {
     "leaves": (IN_ZYGOTE + "os._exit(3)\n", ""),
     "hangs": (IN_ZYGOTE + "import threading; threading.Event().wait()\n", ""),
     "stops-itself": (IN_ZYGOTE + "os.kill(os.getpid(), 19)\n", ""),
+    "forks": (IN_ZYGOTE + "os.fork()\n", "an import starts a fork"),
     "starts-thread": (
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n",
         "threads",

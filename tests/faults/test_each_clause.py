@@ -23,6 +23,7 @@ ABOUT = {
     "_modules_loaded": "top_level and not order and not whole",
     "_whole_imports": "top_level and whole",
     "_order_of_imports": "top_level and order",
+    "_variables_of_own_code": "top_level and Zygote",
 }
 """Clause -> the tests of case P1 that are about it, as pytest's -k selects them."""
 

@@ -96,6 +96,22 @@ def test_a_package_of_thousands_of_modules_is_learned(unhurried: PrivateWorker, 
     assert imported[0] and imported[1] == []
 
 
+@case(
+    "P8",
+    "a function sets a variable, then imports a package that does not read it",
+    expect="a Zygote with the package serves it, and the variable is the function's",
+)
+def test_a_variable_that_a_package_does_not_read_ends_no_sharing(house: PrivateWorker) -> None:
+    package_code = "import os\nOTHER = os.environ.get('OTHER_MODE')\n"
+    code = "import os\nos.environ['OWN_MODE'] = 'own'\nimport reads_other\ndef f(event): return os.environ['OWN_MODE']"
+    deploy(house, "sets", "reads-other", code, package("reads-other", package_code), reuse_sandbox=False)
+    assert house.call("sets") == "own"
+    learned = house.daemon.run_learned("sets")
+    trace = house.json(f"/traces/{learned.headers['x-amzn-requestid']}")
+    assert learned.json == "own"
+    assert trace["imported"] == [] and "reads-other" in trace["zygote"]
+
+
 SMALL_BLOCKS = (
     sys.executable,
     "-c",

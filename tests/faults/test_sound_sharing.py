@@ -275,6 +275,13 @@ TOP_LEVELS = {
         "fast",
         "the function's own code changes os.environ['T_MODE'] before it imports t_before",
     ),
+    "a variable that its code sets, and a Zygote has read": TopLevels(
+        (module("t-asked", "import os\nSAW = os.environ.get('T_MODE') if os.getpid() != 1 else None\n"),),
+        "import t_asked as p\ndef f(event): return p.SAW\n",
+        "import os\nos.environ['T_MODE'] = 'fast'\nimport t_asked as p\ndef f(event): return p.SAW\n",
+        None,
+        "the function's own code changes os.environ['T_MODE'], which an import read",
+    ),
     "what its code changes between two imports": TopLevels(
         (module("t-between", "import t_state\nSAW = list(t_state.DONE)\n"), STATE),
         "import t_state, t_between as p\ndef f(event): return p.SAW\n",
@@ -298,7 +305,7 @@ TOP_LEVELS = {
         "import t_outer\ndef f(event): return 1\n",
         "import t_inner as p, t_outer\ndef f(event): return p.SAW\n",
         [],
-        "the function's code does not import t_outer by itself",
+        "another import of the function loads a part of t_outer first",
     ),
     "the order of packages that change each other": TopLevels(
         (module("t-one", APPENDS.format("one")), module("t-two", APPENDS.format("two")), STATE),

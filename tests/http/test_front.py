@@ -13,9 +13,10 @@ from sockd.http.front import Front, FrontExchange
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp
 from sockd.plain.config import HttpConfig
-from sockd.worker.daemon import open_without_key
+from sockd.worker.doors import open_without_key
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw
+from tests.support.cases import case
 
 pytestmark = pytest.mark.anyio
 LIMIT = 200_000
@@ -196,6 +197,9 @@ async def test_a_query_is_for_those_that_see_one(client: Raw, worker: FakeWorker
     assert reply.status == 202
 
 
+@case(
+    "K31", "ask for http://evil.example/run/echo, with a Host that is right", expect="403, as for the Host of that name"
+)
 async def test_the_host_of_a_target_is_the_one_that_is_asked_for(client: Raw, worker: FakeWorker) -> None:
     reply = await client.ask(post("http://evil.example/run/echo", b"1"))
     assert (reply.status, reply.json["errorType"]) == (403, "AccessDeniedException")

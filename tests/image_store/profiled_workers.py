@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from sockd.image_store.import_runs import ImportRuns, ImportSettings
 from sockd.image_store.kept_copies import PROFILE, copy_of
 from sockd.oci.image import ImageConfig
 from sockd.oci.limits import Limits
-from sockd.plain.errors import SockdError
+from sockd.plain.errors import ImageUnavailable, SockdError
 from tests.support.chunked_images import digest_of, random_image, read_at
 
 CHUNKS = 20
@@ -51,6 +51,19 @@ BUILD_READS = (0, 5, 13, 14)
 """The chunks that a start of BUILD reads: the same files."""
 
 Trouble = Callable[[str, SockdError], None]
+
+
+class Records:
+    """The records of a worker's images, which an importer asks for."""
+
+    def __init__(self, records: Sequence[ImageRecord]) -> None:
+        self._records = records
+
+    def all(self) -> Sequence[ImageRecord]:
+        return self._records
+
+    def lose_mount(self, digest: str, error: ImageUnavailable) -> None:
+        raise AssertionError(f"the mount of {digest} was lost: {error.message}")
 
 
 class Worker:
@@ -79,7 +92,7 @@ class Worker:
             profile_bytes=profile_mb << 20,
             stall_s=stall_s,
         )
-        self.importer.records = lambda: [RECORD, BUILD_RECORD]
+        self.importer.import_for(Records([RECORD, BUILD_RECORD]))
 
     async def _start_agent(self, on_trouble: Trouble, on_refused: Callable[[str], None]) -> ImageAgent:
         source = SourceSettings(store=StoreSettings(url=str(self._store_path)), l1_bytes=64 << 20)

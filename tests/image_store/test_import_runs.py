@@ -44,6 +44,7 @@ from sockd.plain.errors import (
     StorageFull,
 )
 from tests.oci.test_registry import certificate
+from tests.support.cases import case
 from tests.support.oci_images import Blobs, digest, link, member, tar
 from tests.support.scripted_registry import Script, scripted_registry
 
@@ -220,6 +221,11 @@ async def test_an_import_is_not_sent_to_other_services_of_the_host_unless_they_a
         assert other.count("/blobs") == 3
 
 
+@case(
+    "K29",
+    "an import process of strangers sends an image with 4097 variables",
+    expect="refused before the daemon uses it",
+)
 def test_a_message_with_a_configuration_over_the_limits_is_none() -> None:
     """As a process would send it that strangers have taken over; its own check is in `documents`."""
 

@@ -16,6 +16,7 @@ from tests.image_store.profiled_workers import (
     BUILD_READS,
     BUILD_RECORD,
     DIGEST,
+    Records,
     Worker,
     Workers,
 )
@@ -52,7 +53,7 @@ async def test_the_first_start_of_a_new_build_fetches_the_chunks_that_were_chang
     counters = await third.start_build()
     assert (counters["startup_reads"], counters["origin_chunks"]) == (len(BUILD_READS), 0), "it has its own profile now"
     elsewhere = workers.new()
-    elsewhere.importer.records = lambda: [BUILD_RECORD]
+    elsewhere.importer.import_for(Records([BUILD_RECORD]))
     elsewhere.publish(BUILD, BUILD_RECORD)
     elsewhere.catalog.set_profile(BUILD_RECORD.stored_name, b"none")
     counters = await elsewhere.start_build()

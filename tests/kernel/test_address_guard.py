@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -65,15 +65,38 @@ pytestmark = pytest.mark.root
 Ask = Callable[..., Any]
 
 
+class Guarded(NamedTuple):
+    """Cgroups that may not send to DENIED."""
+
+    tree: CgroupTree
+    unguarded: str
+    """Why packets are not guarded; empty if they are."""
+
+
 @pytest.fixture
-def ask() -> Iterator[Ask]:
-    """What a process in a guarded cgroup hears of the kernel."""
+def guarded() -> Iterator[Guarded]:
     tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
     try:
         if tree.hierarchies.unified is None:
             pytest.skip("there is no v2 hierarchy")
-        tree.deny_networks(DENIED, [("127.8.0.1", 53), ("127.8.0.1", 3141), ("9.9.9.9", 53), ("::1", 53)])
-        cgroup = tree.cgroup("one")
+        exceptions = [("127.8.0.1", 53), ("127.8.0.1", 3141), ("9.9.9.9", 53), ("::1", 53)]
+        yield Guarded(tree, tree.deny_networks(DENIED, exceptions))
+    finally:
+        tree.close()
+        tree.destroy_all(5)
+
+
+@pytest.fixture
+def packet_guard(guarded: Guarded) -> None:
+    if guarded.unguarded:
+        pytest.skip(f"needs Linux 6.15: {guarded.unguarded}")
+
+
+@pytest.fixture
+def ask(guarded: Guarded) -> Iterator[Ask]:
+    """What a process in a guarded cgroup hears of the kernel."""
+    cgroup = guarded.tree.cgroup("one")
+    try:
         with subprocess.Popen([sys.executable, "-c", INSIDE], stdin=-1, stdout=-1, text=True) as process:
             assert process.stdin and process.stdout
             for fd in cgroup.procs_fds:
@@ -95,15 +118,23 @@ def ask() -> Iterator[Ask]:
 
             yield say
             process.stdin.close()
-        cgroup.close()
     finally:
-        tree.close()
-        tree.destroy_all(5)
+        cgroup.close()
 
 
+def has_mptcp() -> bool:
+    """Whether this kernel has CONFIG_MPTCP."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP).close()
+    except OSError:
+        return False
+    return True
+
+
+MPTCP = 262
 WAYS: list[dict[str, Any]] = [
     {"kind": "SOCK_STREAM", "call": "connect"},
-    {"kind": "SOCK_STREAM", "call": "connect", "protocol": 262},  # IPPROTO_MPTCP
+    *([{"kind": "SOCK_STREAM", "call": "connect", "protocol": MPTCP}] if has_mptcp() else []),
     {"kind": "SOCK_STREAM", "call": "fast open"},
     {"kind": "SOCK_DGRAM", "call": "connect"},
     {"kind": "SOCK_DGRAM", "call": "sendto"},
@@ -160,6 +191,7 @@ def test_denied_networks_are_not_sent_to(ask: Ask, way: dict[str, Any], form: st
     assert ask(form + "127.8.0.2", **way, **family) in ("ok", "ECONNREFUSED")
 
 
+@pytest.mark.usefixtures("packet_guard")
 @pytest.mark.parametrize("way", ROUTED, ids=lambda way: f"{way['kind']} {way['call']} {way['route']}")
 def test_no_packet_is_routed_through_a_denied_network(ask: Ask, sniffer: Sniffer, way: dict[str, Any]) -> None:
     assert ask("127.9.0.1", **way) == {"SOCK_STREAM": "EINPROGRESS"}.get(way["kind"], "EPERM")
@@ -169,6 +201,7 @@ def test_no_packet_is_routed_through_a_denied_network(ask: Ask, sniffer: Sniffer
     sniffer.until("127.8.0.1")
 
 
+@pytest.mark.usefixtures("packet_guard")
 def test_no_packet_is_routed_through_a_denied_network_of_ipv6(ask: Ask) -> None:
     way = {"family": "AF_INET6", "kind": "SOCK_DGRAM", "call": "routed in IPv6"}
     if ask("::1", 53, **way) == "EINVAL":

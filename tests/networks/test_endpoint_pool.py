@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from functools import partial
 from ipaddress import IPv4Network
 
 import pytest
@@ -18,7 +17,7 @@ from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import NoCapacity
 from sockd.sandbox.memory_budget import MemoryBudget
-from sockd.worker.worker import can_evict, make_room
+from sockd.worker.idle_memory import IdleMemory
 from tests.networks.conftest import WORKER
 from tests.support.network_lab import Lab, OwnNamespaces, read
 
@@ -266,9 +265,10 @@ async def test_a_function_that_needs_memory_ends_no_sandbox_while_such_endpoints
     pool = await networks.pool(OwnNamespaces(), has_network=True)
     await until_ready(pool, LEAST)
     tree, handlers = Evicting(), Evicting()
-    budget.make_room = partial(make_room, budget, tree, handlers, networks)  # type: ignore[arg-type]
-    assert can_evict(tree, handlers, networks, 4 * MEMORY_BYTES)  # type: ignore[arg-type]
-    assert not can_evict(tree, handlers, networks, 4 * MEMORY_BYTES + 1)  # type: ignore[arg-type]
+    idle = IdleMemory(budget, tree, handlers, networks)  # type: ignore[arg-type]
+    budget.holders.append(idle)
+    assert idle.can_give(4 * MEMORY_BYTES)
+    assert not idle.can_give(4 * MEMORY_BYTES + 1)
     reserved = await budget.reserve(4 * MEMORY_BYTES, deadline_s=0)
     assert len(pool) == 2 and not any(tree.asked + handlers.asked)
     reserved.close()

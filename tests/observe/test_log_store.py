@@ -15,6 +15,7 @@ import pytest
 from sockd.observe import log_segments, log_store
 from sockd.observe.log_store import LogStore
 from sockd.plain.telemetry import LogRecord
+from tests.support.cases import case
 
 MB = 1 << 20
 
@@ -160,6 +161,7 @@ def test_more_than_may_wait_is_lost_and_counted(tmp_path: Path, monkeypatch: pyt
     stored(tmp_path, write)
 
 
+@case("K28", "a function prints ten times what all logs may keep", expect="others keep every record of theirs")
 def test_a_function_that_prints_much_pushes_out_its_own_records_and_no_other_s(tmp_path: Path) -> None:
     keep_bytes = 200_000
     quiet = [record(number, b"q" * 300, f"quiet {number % 5}") for number in range(50)]
@@ -214,6 +216,7 @@ def test_small_segments_are_joined_in_their_order_although_one_is_torn(
     stored(tmp_path, join)
 
 
+@case("K28", "print text and bytes of a record of another request", expect="it is text of the function that printed it")
 def test_a_text_that_looks_like_a_record_is_none(tmp_path: Path) -> None:
     forged = log_segments.frame(log_segments.Body("victim", "f" * 36, 1.0, "1", b"forged"))
     text = b"--- 2026-01-01 00:00:00 ffffffff version 1\n" + forged * 3

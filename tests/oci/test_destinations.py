@@ -15,6 +15,7 @@ from sockd.oci import destinations
 from sockd.oci.destinations import Destinations
 from sockd.oci.origin import Origin
 from sockd.plain.errors import BadImage
+from tests.support.cases import case
 
 REGISTRY = Origin("https", "registry.example", 443)
 STORAGE = Origin("https", "storage.example", 443)
@@ -25,6 +26,11 @@ def refusal(address: str, origin: Origin = STORAGE, registry: Origin = REGISTRY,
     return Destinations(**hosts).refusal(origin, registry, ipaddress.ip_address(address))
 
 
+@case(
+    "K27",
+    "a registry's realm or redirect names addresses of the host, of its networks and of metadata services, embedded ones too",
+    expect="the import connects to none of them",
+)
 @pytest.mark.parametrize(
     "address",
     [
@@ -93,6 +99,7 @@ class Answers:
             yield socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, self._port)
 
 
+@case("K27", "the name is public when it is judged, and the loopback afterwards", expect="it is resolved once")
 def test_the_address_that_is_judged_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is public when it is judged and the loopback when it is connected to, as DNS rebinding has it."""
     public = ipaddress.ip_address("127.0.0.2")

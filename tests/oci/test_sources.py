@@ -19,6 +19,7 @@ from sockd.oci.reference import Reference
 from sockd.oci.sources import open_source
 from sockd.plain.errors import BadImage, NoSuchImage
 from tests.oci.conftest import Images
+from tests.support.cases import case
 from tests.support.oci_images import Blobs, configuration, descriptor, digest, layout, member, needs, tar
 
 LAYERS = [tar([member("etc/a", b"1")]), tar([member("etc/b", b"2"), member("etc/.wh.a", b"")])]
@@ -365,6 +366,7 @@ def test_an_archive_with_endless_members_is_refused(tmp_path: Path) -> None:
         resolved(str(tmp_path / "many.tar"), tmp_path)
 
 
+@case("K29", "one document is a manifest, and a configuration of another image", expect="refused in both places")
 def test_one_digest_is_not_the_manifest_of_one_image_and_the_configuration_of_another(tmp_path: Path) -> None:
     """In a registry the digest would name the one image, and in a docker archive the other."""
     both = {**MANIFEST, "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in LAYERS[:1]]}}

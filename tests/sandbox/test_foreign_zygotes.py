@@ -294,7 +294,7 @@ def test_a_farm_in_a_lost_image_gets_no_zygote_any_more_and_ends_with_its_last_s
     foreign: Foreign, images: list[ImageBase]
 ) -> None:
     retired: list[tuple[str, ImageUnavailable]] = []
-    foreign.farms.on_retired = lambda interpreter, error: retired.append((interpreter, error))
+    foreign.farms.retired.append(lambda interpreter, error: retired.append((interpreter, error)))
     first, walled = foreign.root(), foreign.root(is_walled=True)
     running = start(foreign, first)
     assert running.answer(1) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,7 +127,7 @@ async def test_room_is_made_before_anybody_waits() -> None:
         asked.append(need_bytes)
         idle.pop().close()
 
-    budget.make_room = evict
+    budget.holders.append(SimpleNamespace(make_room=evict))
     assert (await budget.reserve(40, deadline_s=0)).size == 40
     assert asked == [40]
 

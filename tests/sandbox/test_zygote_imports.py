@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.support.house import House
 
 pytestmark = pytest.mark.root
 
+PATIENCE_S = 10.0
 FAILING = {
     "raise ValueError('at import')": "ValueError: at import",
     "raise SystemExit(3)": "SystemExit: 3",
@@ -104,6 +107,44 @@ def test_a_fork_bomb_in_a_zygote_meets_a_limit_and_leaves_nothing(house: House) 
     assert not house.import_modules(zygote, ["bomb"]).failed
     assert zygote.cgroup is not None
     assert len(zygote.cgroup.pids()) == MAX_TASKS
+
+
+UNHEARD_FORK = "import ctypes\nfork = ctypes.PyDLL(None).fork\n"
+RETURNING = {
+    "a child returns": "import os\nos.fork()\n",
+    "a child exits by SystemExit": "import os, sys\nif not os.fork(): sys.exit()\n",
+    "a child of a child returns": "import os\nif not os.fork() and os.fork(): os._exit(0)\n",
+    "a child of C code returns": f"{UNHEARD_FORK}fork()\n",
+    "a child of C code raises": f"{UNHEARD_FORK}if not fork(): raise OSError('in the child')\n",
+    "a parent waits for its child": f"{UNHEARD_FORK}import os\npid = fork()\nif pid: os.waitpid(pid, 0)\n",
+}
+
+
+@pytest.mark.parametrize("what", RETURNING)
+def test_a_child_that_returns_from_an_import_is_no_second_zygote(house: House, what: str) -> None:
+    house.add_package("p", {"forks.py": RETURNING[what], "after.py": "import os\nopen('/tmp/after', 'x').close()\n"})
+    zygote = house.spawn()
+    imported = house.import_modules(zygote, ["forks", "after"])
+    assert not imported.failed  # the child has not imported `after` beside its parent
+    assert zygote.cgroup is not None
+    while children := set(zygote.cgroup.pids()) - {pid_of(zygote)}:
+        for pid in children:
+            wait_ended(pid)
+    assert bool(imported.left) == ("waits" not in what)
+    for number in range(5):
+        assert house.answer(HANDLER, number, zygote=zygote) == number
+
+
+def wait_ended(pid: int) -> None:
+    """Wait until a process has ended, which may have been before."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([pidfd], [], [], PATIENCE_S)[0], f"process {pid} has not ended"
+    finally:
+        os.close(pidfd)
 
 
 def test_hooks_of_packages_are_run_in_each_sandbox(house: House) -> None:

@@ -100,6 +100,25 @@ def test_what_imports_wrote_to_tmp_is_there_in_each_sandbox(house: House, start:
         assert house.start(LEFT, zygote=zygote, spare=start == "spare").answer() == ["[1, 2]", 0o750, "one\ntwo\n", 8]
 
 
+VARIABLES = """
+import os
+import wsgiref.handlers
+AT_START = dict(os.environ)
+def handler(event):
+    copy = wsgiref.handlers.BaseHandler.os_environ
+    return [copy["OWN_MODE"], copy == AT_START, {*map(type, copy)} == {str}]
+"""
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_the_copy_of_all_variables_in_wsgiref_is_each_sandboxes_own(house: House, spare: bool) -> None:
+    zygote, imported = spawn(house, "import wsgiref.handlers\n")
+    assert not imported.failed and not imported.seen.every_variable
+    for mode in ("one", "other"):
+        sandbox = house.start(VARIABLES, zygote=zygote, spare=spare, env={"OWN_MODE": mode})
+        assert sandbox.answer() == [mode, True, True]
+
+
 OPEN_FILE = """
 import os
 file = open(__file__, "rb", buffering=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -22,37 +23,47 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sockd.caches.packages import built_names
 from sockd.caches.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
 from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
+from sockd.confined.confined_process import ConfinedProcess, Ground
 from sockd.farm import uids, zygote
 from sockd.http import front, sandbox_front
+from sockd.http.access import basic_keys, keys
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
 from sockd.http.wire import body
-from sockd.images import base
-from sockd.kernel import allocator, mounts, pidfds, procfs, readiness, syscalls
+from sockd.images import base, writable_root
+from sockd.kernel import allocator, mounts, pidfds, procfs, readiness, syscalls, task_shares
 from sockd.kernel.bpf import assembler, packet_guard
 from sockd.kernel.cgroups import leaf, tree
 from sockd.kernel.seccomp import seccomp
 from sockd.kernel.seccomp.compiler import compile_filter
-from sockd.kernel.seccomp.syscall_table import NUMBERS
+from sockd.kernel.syscall_table import NUMBERS
+from sockd.networks import resolver
+from sockd.observe import log_segments
+from sockd.oci import destinations, image
 from sockd.registry import sqlite_store
 from sockd.sandbox import channel, deadline, process
 from sockd_zygote import protocol
 
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
+IN_TESTS: set[str] = set()
+"""The protections that the process of the tests lacks as well: their cases start no worker."""
 
 Break = Callable[[], None]
 
 
-def breaks(name: str) -> Callable[[Break], Break]:
+def breaks(name: str, *, in_tests: bool = False) -> Callable[[Break], Break]:
     """Register a function that takes the protection `name` away."""
 
     def register(function: Break) -> Break:
         BREAKS[name] = function
+        if in_tests:
+            IN_TESTS.add(name)
         return function
 
     return register
@@ -192,9 +203,23 @@ def capabilities() -> None:
 
 
 @breaks("writable-root")
-def writable_root() -> None:
+def unsealed_root() -> None:
     """The base, and so each sandbox's root, is not sealed."""
     mounts.seal = mounts.replace_by_sealed = lambda target: None
+
+
+@breaks("shared-changes")
+def shared_changes() -> None:
+    """The changes of all sandboxes to files of their images lie in one place."""
+    place: list[int] = []
+
+    def overlay(lower: int, changes: int) -> int:
+        if not place:
+            names = (writable_root.UPPER, writable_root.WORK)
+            place.extend(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=changes) for name in names)
+        return mounts.new_overlay(lower, *place)
+
+    writable_root.overlay = overlay
 
 
 @breaks("host-proc")
@@ -242,6 +267,12 @@ def cgroup_files() -> None:
 def no_pids_limit() -> None:
     """A sandbox may have as many processes as the machine."""
     leaf.Cgroup.set_pids = lambda self, tasks: None  # type: ignore[method-assign]
+
+
+@breaks("no-task-shares")
+def no_task_shares() -> None:
+    """The sandboxes of one function may have all processes and threads of the worker."""
+    task_shares.TaskShare.take = lambda self, wanted: task_shares.TaskGrant(self, wanted)  # type: ignore[method-assign]
 
 
 @breaks("no-memory-limit")
@@ -321,6 +352,28 @@ def plans_by_subset() -> None:
     sharing.Sharing.closed = lambda self, wanted, ours, theirs: wanted & ours & theirs  # type: ignore[method-assign]
 
 
+# -- group N
+
+
+@breaks("separate-queries", in_tests=True)
+def separate_queries() -> None:
+    """Each function that waits for a name has the nameserver asked."""
+    code = f"""
+import asyncio
+from {resolver.MODULE} import ResolverProcess, main
+ResolverProcess._ask_nameservers = lambda self, name, kind: self._nameservers.ask(name, kind)
+asyncio.run(main())
+"""
+    start = ConfinedProcess.start
+
+    async def start_broken(ground: Ground, *arguments: str, **given: Any) -> ConfinedProcess:
+        if arguments[:2] == ("-m", resolver.MODULE):
+            arguments = ("-c", code, *arguments[2:])
+        return await start(ground, *arguments, **given)
+
+    ConfinedProcess.start = start_broken  # type: ignore[method-assign]
+
+
 # -- groups E, F
 
 
@@ -348,6 +401,48 @@ def late_deadlines() -> None:
 
 
 # -- group K
+
+
+@breaks("keys-reach-all")
+def keys_reach_all() -> None:
+    """A key may invoke every function."""
+    check = keys.Key.check
+
+    def check_others(self: keys.Key, right: keys.Right, function: str | None) -> None:
+        if right != "invoke":
+            check(self, right, function)
+
+    keys.Key.check = check_others  # type: ignore[method-assign]
+
+
+@breaks("any-address", in_tests=True)
+def any_address() -> None:
+    """A registry may have an import connect to any address."""
+    destinations.Destinations.refusal = lambda *_: ""  # type: ignore[method-assign]
+
+
+@breaks("one-log", in_tests=True)
+def one_log() -> None:
+    """No function has a share of the kept logs: the oldest records go first, whichever function printed them."""
+    log_segments.fair_share = lambda sizes, limit: 0 if sum(sizes) > limit else limit
+
+
+@breaks("any-configuration", in_tests=True)
+def any_configuration() -> None:
+    """The configuration of an image may have any size."""
+    image.ImageConfig.excess = lambda self: ""  # type: ignore[method-assign]
+
+
+@breaks("any-modules", in_tests=True)
+def any_modules() -> None:
+    """A package that was built may hold modules of others."""
+    built_names.module_of_another = lambda closure, provided: ""
+
+
+@breaks("passed-on-keys")
+def passed_on_keys() -> None:
+    """A function gets the key that a browser knows for the page."""
+    basic_keys.BasicKeys.withhold = lambda self, head: None  # type: ignore[method-assign]
 
 
 @breaks("borrowed-pidfd")
@@ -417,7 +512,7 @@ def nothing_undone() -> None:
 # -- group H
 
 
-@breaks("no-host-check")
+@breaks("no-host-check", in_tests=True)
 def no_host_check() -> None:
     """Whatever name a request uses for this host is right."""
     HostCheck.allows = lambda self, header: True  # type: ignore[method-assign]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 KERNEL = os.environ.get("SOCKD_KERNEL", "")
 
 
@@ -26,3 +28,9 @@ def with_kernel(config: str) -> str:
         if "[sandbox]\n" in config
         else f"{config}\n[sandbox]\n{line}"
     )
+
+
+def kernel_paths() -> list[object]:
+    """Configurations for tests that run on each way of a feature: those of the host, or of `SOCKD_KERNEL`, and of Linux 6.1."""
+    own = pytest.param("", id=KERNEL or "newest")
+    return [own] if KERNEL else [own, pytest.param('[sandbox]\nkernel = "6.1"\n', id="6.1")]

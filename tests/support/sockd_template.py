@@ -21,12 +21,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from sockd.kernel.syscall_table import NUMBERS
 from tests.support import ledger
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -37,10 +39,9 @@ NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid_for_children", "user", "uts")
 LIMITS = tuple(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
 LARGEST = 1 << 17
 
-# clone(2), x86_64
-_CLONE = 56
 _PARENT, _SET_TID, _CLEAR_TID = 0x8000, 0x0100_0000, 0x0020_0000
 _PR_GET_TID_ADDRESS = 40
+_THREAD_WORDS = 256
 
 
 def start(command: Sequence[str], *, env: Mapping[str, str] | None = None, **given: Any) -> subprocess.Popen[Any]:
@@ -135,7 +136,7 @@ class _Forked(subprocess.Popen[Any]):
 def _serve(link: socket.socket) -> None:
     """Fork for each request. Returns in the processes that are forked, and never in the template."""
     gc.disable()
-    import sockd.worker.daemon  # noqa: F401
+    import sockd.worker.run  # noqa: F401
     from sockd.cli.main import COMMANDS
 
     for module in {module for module, _ in COMMANDS.values()}:
@@ -159,18 +160,39 @@ def _serve(link: socket.socket) -> None:
 def _fork_for_parent() -> int:
     """fork(2), but the new process is a child of this process's parent."""
     python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
-    address = ctypes.c_void_p()
-    # SAFETY: the address of the thread's id in libc's memory, which fork(3) updates by the same two flags.
-    assert libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0
+    address = _tid_address(libc)
     python.PyOS_BeforeFork()
     # SAFETY: without CLONE_VM and with no stack this is fork. There is one thread, so no lock of libc is held.
-    pid = int(libc.syscall(_CLONE, _PARENT | _SET_TID | _CLEAR_TID, 0, 0, address, 0))
+    last = (
+        (address, 0) if os.uname().machine == "x86_64" else (0, address)
+    )  # elsewhere the thread's storage comes first
+    pid = int(libc.syscall(NUMBERS["clone"], _PARENT | _SET_TID | _CLEAR_TID, 0, 0, *last))
     if pid == 0:
         python.PyOS_AfterFork_Child()
     else:
         python.PyOS_AfterFork_Parent()
     assert pid >= 0
     return pid
+
+
+def _tid_address(libc: ctypes.PyDLL) -> ctypes.c_void_p:
+    """The address of the thread's id in libc's memory, which fork(3) updates by the same two flags."""
+    address = ctypes.c_void_p()
+    # SAFETY: the kernel writes an address to it.
+    if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0:
+        return address
+    # The kernel is without CONFIG_CHECKPOINT_RESTORE. glibc makes the number of the thread's clock of the id.
+    pid, thread = os.getpid(), threading.get_ident()
+    # SAFETY: glibc's structure of a thread is larger.
+    words = (ctypes.c_int * _THREAD_WORDS).from_address(thread)
+    for number, word in enumerate(words):
+        if word == pid:
+            words[number] = 1
+            is_place = ~(time.pthread_getcpuclockid(thread) >> 3) == 1
+            words[number] = pid
+            if is_place:
+                return ctypes.c_void_p(ctypes.addressof(words) + number * ctypes.sizeof(ctypes.c_int))
+    raise AssertionError("glibc keeps the thread's id elsewhere")
 
 
 def _become(request: Mapping[str, Any], stdio: Sequence[int]) -> None:

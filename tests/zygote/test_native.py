@@ -33,11 +33,11 @@ def pair() -> Iterator[Pair]:
 
 IN_BOTH_LIBRARIES = set(
     """
-    __cxa_finalize __environ __errno_location __stack_chk_fail _exit chroot clock_gettime close dladdr dlsym dup2 dup3
-    environ fchdir fclose fcntl fgets free getpid lseek64 madvise malloc memcmp memcpy memset mmap64 mprotect mremap pipe2 poll
-    prctl pthread_self putenv raise read recvmsg sbrk sched_yield sendmsg setns setresgid setresuid setrlimit64 setsid sigaction
-    snprintf sscanf strchr strchrnul strcmp strcspn strdup strerror strlen strncmp strnlen strrchr syscall
-    sigaddset sigemptyset sigprocmask unsetenv waitpid write
+    __cxa_finalize __environ __errno_location __stack_chk_fail _exit chroot clock_gettime close dladdr dlsym dup2
+    dup3 environ fchdir fclose fcntl fgets free getpid lseek64 madvise malloc memcmp memcpy memset mmap64 mprotect
+    mremap pipe2 poll prctl pthread_getcpuclockid pthread_self putenv raise read recvmsg sbrk sched_yield sendmsg
+    setns setresgid setresuid setrlimit64 setsid sigaction snprintf sscanf strchr strchrnul strcmp strcspn strdup
+    strerror strlen strncmp strnlen strrchr syscall sigaddset sigemptyset sigprocmask unsetenv waitpid write
     """.split()
 )
 """Functions of glibc that every musl from 1.2 on has, too (readelf --dyn-syms ld-musl-x86_64.so.1). Its loader knows

@@ -7,6 +7,7 @@ Knows nothing of the other observations.
 from __future__ import annotations
 
 import os
+import sys
 
 from sockd_zygote import _native
 
@@ -27,6 +28,8 @@ HARMLESS: dict[tuple[str, ...], tuple[str, ...]] = {
 they read variables alone: these, and `OF_ANY_PROGRAM`."""
 OF_ANY_PROGRAM = ("GLIBC_TUNABLES", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOCPATH")
 """Variables that any program reads, beside PATH, which `subprocess` reads where it is observed, and those that count as read."""
+OF_FILE = ("HOME", "MAGIC", "POSIXLY_CORRECT")
+"""Variables that file(1) reads, which `platform.architecture` asks about the interpreter."""
 
 
 class Ends:
@@ -35,19 +38,33 @@ class Ends:
     def __init__(self) -> None:
         self.complaints: list[str] = []
         """Afterwards: why the Zygote may not serve, in words."""
+        self._pid = os.getpid()
 
     def __enter__(self) -> Ends:
         _native.await_children()
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Before the kernel reaps them: what ends in between is found by `kept`, as is what still runs.
+        if self._reap():
+            self.complaints.append("an import starts a process and does not wait for its end")
         if not _native.disown_children():
             self.complaints.append("an import handles SIGCHLD")
+
+    def _reap(self) -> bool:
+        """Whether a child has ended that nobody has asked for."""
+        found = False
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
-                continue
+                found = True
         except ChildProcessError:
-            return
+            return found
+        return found
+
+    def end_returned_child(self) -> None:
+        """End this process if an import has forked it and it has come back from the import: the Zygote is its parent."""
+        if os.getpid() != self._pid:  # no flag that `os.fork` sets: C code forks without it
+            os._exit(0)
 
 
 def variables_of(event: str, args: tuple[Any, ...], asked_by: object) -> tuple[str, ...] | None:
@@ -55,7 +72,9 @@ def variables_of(event: str, args: tuple[Any, ...], asked_by: object) -> tuple[s
 
     Args: asked_by: the name of the module that starts it."""
     if event == "subprocess.Popen" and type(args[1]) in (list, tuple) and args[0] == args[1][0]:
-        variables = HARMLESS.get(tuple(args[1]))
+        command = tuple(args[1])
+        is_architecture = command == ("file", "-b", os.path.realpath(sys.executable))
+        variables = OF_FILE if is_architecture else HARMLESS.get(command)
         return None if variables is None else OF_ANY_PROGRAM + variables
     return () if event == "os.posix_spawn" and asked_by == "subprocess" else None
 

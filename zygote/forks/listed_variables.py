@@ -7,7 +7,7 @@ count. Whatever else is done makes all variables count.
 
 from __future__ import annotations
 
-import weakref
+from _weakref import ref  # `weakref` itself must not be in `sys.modules` before a function imports it
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Listings:
     def __init__(self) -> None:
         self.prefixes: set[str] = set()
         self._otherwise = False
-        self._given: list[weakref.ref[Any]] = []
+        self._given: list[ref[Any]] = []
         self._untested: set[int] = set()
         """Names of which nothing was asked so far, by number."""
         self._name, self._value = self._noticing("Name"), self._noticing("Value")
@@ -37,13 +37,13 @@ class Listings:
         given = self._name(plain)
         given.number = len(self._given)
         self._untested.add(given.number)
-        self._given.append(weakref.ref(given))
+        self._given.append(ref(given))
         return given  # type: ignore[no-any-return]
 
     def value(self, plain: str) -> str:
         """The value that belongs to a name of a listing."""
         given = self._value(plain)
-        self._given.append(weakref.ref(given))
+        self._given.append(ref(given))
         return given  # type: ignore[no-any-return]
 
     def is_name(self, key: object) -> bool:

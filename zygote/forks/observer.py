@@ -9,13 +9,12 @@ Afterwards nothing of it is left but the audit hook in C, which is off.
 from __future__ import annotations
 
 import os
-import posix
 import sys
 
 from sockd_zygote import _native
 from sockd_zygote.forks import children
-from sockd_zygote.forks.listed_variables import Listings, plain
 from sockd_zygote.forks.surroundings import CODE
+from sockd_zygote.forks.variable_reads import VariableReads, names_in
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -45,9 +44,7 @@ class Observer:
         self._metadata: set[str] = set()
         self._groups: set[str] = set()
         self._every_distribution = False
-        self._variables: set[str] = set()
-        self._every_variable = False
-        self._listings = Listings()
+        self._variables = VariableReads(copies_count=False)
         self.processes: list[str] = []
         """Programs of child processes that see what is not observed."""
         self._first, self._last = (First(self), *finders), Last(self)
@@ -59,26 +56,16 @@ class Observer:
             sys.meta_path = MetaPath(sys.meta_path)
         self._meta_path = sys.meta_path
         self._meta_path.__class__ = self._asked()
-        self._environs = os.environ, os.environb
-        # Not the class's methods: whatever is cached of a changed class is worked out anew in every child.
-        os.environ.__class__ = os.environb.__class__ = self._watched()
-        # What both keep their variables in. Nobody has a reason to use it, and whoever does is not followed.
-        self._variables_of_posix = vars(posix).pop("environ")
-        vars(posix)["__getattr__"] = self._asked_of_posix
+        self._variables.watch()
         _native.observe(self._heard)
         return self
 
     def __exit__(self, *_: object) -> None:
         variables, every_variable_known, files, every_file_known = _native.stop_observing()
-        self._variables.update(names_in(variables))
-        self._every_variable = self._every_variable or not every_variable_known
+        in_place = self._variables.unwatch()
+        self._variables.add_names_of_c(variables, are_all=every_variable_known)
         self._files.update(names_in(files) if every_file_known else (EVERY_FILE,))
-        in_place = self._meta_path is sys.meta_path
-        self.complete = in_place and self._environs[0] is os.environ and self._environs[1] is os.environb
-        for environ in self._environs:
-            environ.__class__ = os._Environ
-        vars(posix).pop("__getattr__", None)
-        vars(posix).setdefault("environ", self._variables_of_posix)
+        self.complete = in_place and self._meta_path is sys.meta_path
         self._meta_path.__class__ = MetaPath
         ours = (*self._first, self._last)  # which are in the list if a package has copied it
         sys.meta_path[:] = [each for each in sys.meta_path if not any(each is one for one in ours)]
@@ -105,9 +92,9 @@ class Observer:
             "metadata": sorted(self._metadata),
             "groups": sorted(self._groups),
             "every_distribution": self._every_distribution,
-            "variables": sorted(self._variables),
-            "prefixes": sorted(self._listings.prefixes),
-            "every_variable": self._every_variable or not self._listings.are_understood,
+            "variables": sorted(self._variables.names),
+            "prefixes": sorted(self._variables.prefixes),
+            "every_variable": self._variables.is_every,
         }
 
     # -- the import system
@@ -146,51 +133,13 @@ class Observer:
         else:
             self._every_distribution = True
 
-    # -- the environment
-
-    def _watched(self) -> type:
-        observer = self
-
-        class Watched(os._Environ):
-            __slots__ = ()
-
-            def __getitem__(self, key: Any) -> Any:
-                if observer._listings.is_name(key):  # a listing of names and values
-                    return observer._listings.value(super().__getitem__(plain(key)))
-                observer._variables.add(os.fsdecode(key) if isinstance(key, (str, bytes)) else "")
-                return super().__getitem__(key)
-
-            def __iter__(self) -> Any:
-                for key in super().__iter__():
-                    if isinstance(key, str):
-                        key = observer._listings.name(key)
-                    else:
-                        observer._every_variable = True
-                    yield key
-
-            def __len__(self) -> int:
-                observer._every_variable = True
-                return super().__len__()
-
-            def __repr__(self) -> str:
-                observer._every_variable = True
-                return super().__repr__()
-
-        return Watched
-
-    def _asked_of_posix(self, name: str) -> Any:
-        if name != "environ":
-            raise AttributeError(f"module 'posix' has no attribute {name!r}")
-        self._every_variable = True
-        return self._variables_of_posix
-
     # -- audit events
 
     def _heard(self, event: str, args: tuple) -> None:
         """From native/observe.c: os.listdir, os.scandir, os.putenv, os.unsetenv, and what starts a process."""
         asked_by = sys._getframe(1).f_globals.get("__name__")
         if event in ("os.putenv", "os.unsetenv"):
-            self._variables.add(os.fsdecode(args[0]).rstrip("="))
+            self._variables.add_set(args[0])
         elif event in children.EVENTS:
             self._starts_process(event, args, asked_by)
         elif asked_by not in FOLLOWED_ANYWAY:
@@ -200,9 +149,9 @@ class Observer:
         """A child has all variables, and may read any file, even if its own environment is a few variables."""
         variables = children.variables_of(event, args, asked_by)
         if variables is not None:
-            self._variables.update(variables)
+            self._variables.names.update(variables)
             return
-        self._every_variable = True
+        self._variables.add_every()
         self._files.add(EVERY_FILE)
         self.processes.append(children.in_words(event, args))
 
@@ -249,11 +198,6 @@ class Last:
     def find_distributions(self, context: Any = None) -> tuple[()]:
         self._observer.asks_for_metadata(getattr(context, "name", None))
         return ()
-
-
-def names_in(data: bytes) -> list[str]:
-    """Names with a zero behind each."""
-    return [os.fsdecode(name) for name in data.split(b"\0") if name]
 
 
 def is_namespace(name: str) -> bool:

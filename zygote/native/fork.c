@@ -26,7 +26,8 @@
 #define FORK_OP 'F'                    /* the first byte of a protocol.FORK; JSON begins with another */
 #define STATUS_OP 'W'                  /* the first byte of a protocol.STATUS */
 #define ANSWER_BYTES 300
-#define THREAD_WORDS 32 /* of a thread's structure, that its id is looked for in */
+#define MUSL_WORDS 32   /* of a thread's structure, that its id is looked for in */
+#define GLIBC_WORDS 256 /* likewise */
 
 /* What `serve` returns, as in fork_server.py. */
 enum { MESSAGE = 0, IS_SANDBOX = 1, IS_SPARE = 2, IS_ZYGOTE = 3 };
@@ -132,12 +133,17 @@ static pid_t clone_child(const struct request *request, int *pidfd)
 {
     unsigned long flags = CLONE_NEWUSER | CLONE_PIDFD | CLONE_CHILD_CLEARTID | SIGCHLD;
     pid_t pid;
+#ifdef __x86_64__
+    long fourth = (long)tid_address, fifth = 0;
+#else /* clone(2): elsewhere the child's thread-local storage comes before the place of its id */
+    long fourth = 0, fifth = (long)tid_address;
+#endif
 
     if (request->kind == SANDBOX)
         flags |= CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
     if (own_tid == tid_address)
         flags |= CLONE_CHILD_SETTID;
-    pid = (pid_t)syscall(SYS_clone, flags, NULL, pidfd, tid_address, 0L);
+    pid = (pid_t)syscall(SYS_clone, flags, NULL, pidfd, fourth, fifth);
     if (pid == 0 && own_tid != tid_address)
         *own_tid = (pid_t)syscall(SYS_gettid);
     return pid;
@@ -312,28 +318,60 @@ static void end_as_by_default(int number)
     raise(number); /* SA_RESETHAND: by default it ends any other process */
 }
 
-/* Where the C library keeps this thread's id; NULL if that is not found.
- *
- * The kernel clears the same place of glibc's. Of musl's it clears a lock, the list of threads, which a child must not inherit as
- * taken; the id is in the thread's structure, and musl's gettid(2) reads it there, which proves the place. */
-static pid_t *find_own_tid(void)
+/* What the C library takes for this thread's id: from its function where that reads it in memory (musl), else from the number of the
+ * thread's clock, which glibc makes of it. */
+static pid_t id_by_library(void)
+{
+    pid_t (*library)(void) = (pid_t (*)(void))dlsym(RTLD_DEFAULT, "gettid");
+    clockid_t clock;
+
+    if (!dlsym(RTLD_DEFAULT, "gnu_get_libc_version"))
+        return library ? library() : -1;
+    return pthread_getcpuclockid(pthread_self(), &clock) ? 0 : ~(clock >> 3);
+}
+
+/* Where the C library keeps this thread's id; NULL if that is not found. A word is the place if the library's answer changes with it. */
+static pid_t *search_own_tid(int word_count)
 {
     pid_t tid = (pid_t)syscall(SYS_gettid), *words = (pid_t *)pthread_self();
-    pid_t (*library)(void) = (pid_t (*)(void))dlsym(RTLD_DEFAULT, "gettid");
+    int is_place;
 
-    if (*tid_address == tid)
-        return tid_address;
-    for (int i = 0; library && i < THREAD_WORDS; i++) {
+    for (int i = 0; i < word_count; i++) {
         if (words[i] != tid)
             continue;
-        words[i] = 0;
-        if (library() == 0) {
-            words[i] = tid;
-            return &words[i];
-        }
+        words[i] = 1;
+        is_place = id_by_library() == 1;
         words[i] = tid;
+        if (is_place)
+            return &words[i];
     }
     return NULL;
+}
+
+/* Find what a child needs right: `tid_address`, and `own_tid`. -1 with an exception.
+ *
+ * The kernel clears the place of the id of glibc's threads. Of musl's it clears a lock, the list of threads, which a child must not
+ * inherit as taken. A kernel without CONFIG_CHECKPOINT_RESTORE does not say what it clears. */
+static int find_thread_id(void)
+{
+    int is_glibc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version") != NULL, is_told;
+
+    is_told = prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) == 0;
+    if (!is_told && !is_glibc) {
+        os_error("prctl(PR_GET_TID_ADDRESS): an image with musl needs a kernel with CONFIG_CHECKPOINT_RESTORE");
+        return -1;
+    }
+    if (is_told && *tid_address == (pid_t)syscall(SYS_gettid))
+        own_tid = tid_address;
+    else
+        own_tid = search_own_tid(is_glibc ? GLIBC_WORDS : MUSL_WORDS);
+    if (!is_told)
+        tid_address = own_tid;
+    if (!own_tid) {
+        PyErr_SetString(PyExc_RuntimeError, "the C library is neither glibc nor musl: it keeps a thread's id elsewhere");
+        return -1;
+    }
+    return 0;
 }
 
 /* -- for Python */
@@ -354,14 +392,7 @@ PyObject *native_prepare(PyObject *module, PyObject *args)
     for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
         if (sigaction(ending[i], &by_default, NULL) < 0)
             return os_error("sigaction");
-    if (prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) < 0)
-        return os_error("prctl(PR_GET_TID_ADDRESS)");
-    own_tid = find_own_tid();
-    if (!own_tid) {
-        PyErr_SetString(PyExc_RuntimeError, "the C library is neither glibc nor musl: it keeps a thread's id elsewhere");
-        return NULL;
-    }
-    return none();
+    return find_thread_id() < 0 ? NULL : none();
 }
 
 /* While imports run: children that end wait to be asked how, as in a sandbox. */

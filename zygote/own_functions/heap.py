@@ -35,6 +35,8 @@ ATOMS: frozenset[type] = frozenset(
 _EMPTY: tuple[Iterable[object], ...] = ([], (), range(0), "", b"", {}, {}.values(), {}.items(), set())
 ITERATORS = tuple(type(iter(each)) for each in _EMPTY)
 TLS_SETTINGS = ("check_hostname", "maximum_version", "minimum_version", "options", "verify_flags", "verify_mode")
+IMMUTABLE_TYPE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE: a class in C, such as `deque`; its objects hold what others put in. Since 3.12 some have a module."""
 LARGEST = 1 << 20
 """Bytes of one array that are compared."""
 MOST = 4_000_000
@@ -101,12 +103,16 @@ class Heap:
         return True
 
     def _function(self, value: Any, found: list[Any]) -> bool:
-        value.__dict__, value.__annotations__  # noqa: B018 -- made when they are first asked for
+        value.__dict__  # noqa: B018 -- made when it is first asked for
+        # As are these; but since Python 3.14 by code of the package, if there are any, and with names for type checkers alone.
+        if getattr(value, "__annotate__", None) is None:
+            value.__annotations__  # noqa: B018
         return id(value.__globals__) not in self._foreign
 
     def _known_ways(self, foreign: Mapping[str, Names]) -> dict[type, Way | None]:
         """By type; None: nothing of it is looked at."""
-        classes = [each for name, names in foreign.items() for each in names.values() if home_of(each) == name]
+        every = [each for name, names in foreign.items() for each in names.values() if home_of(each) == name]
+        classes = [each for each in every if not vars(type)["__flags__"].__get__(each) & IMMUTABLE_TYPE]
         ways: dict[type, Way | None] = dict.fromkeys((*ATOMS, *classes))
         ways |= {FunctionType: self._function, GeneratorType: generator, bytearray: contents}
         ways |= dict.fromkeys(ITERATORS, place)

@@ -87,6 +87,13 @@ def umask() -> int:
     return mask
 
 
+def environs() -> list[object]:
+    """Return the types of `os.environ` and `os.environb`, and whether both are of one environment: code may put others in their
+    places."""
+    data = getattr(os.environ, "_data", None)
+    return [*type_names([os.environ, os.environb]), data is getattr(os.environb, "_data", data)]
+
+
 def type_names(values: Any) -> list[str]:
     return [type(value).__qualname__ if not isinstance(value, type) else value.__qualname__ for value in values]
 
@@ -128,6 +135,7 @@ NEW_LOGGER: list[object] = [0, True, False, [], []]
 
 OF_THE_PROCESS: dict[str, Callable[[], object]] = {
     "os.environ": lambda: {os.fsdecode(name): os.fsdecode(value) for name, value in os.environb.items()},
+    "the object os.environ": environs,
     "process name": process_name,
     "working directory": os.getcwd,
     "umask": umask,

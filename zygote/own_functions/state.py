@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-MOST_TOLD = 3
 CACHES = frozenset(
     {
         *("re._cache", "re._cache2", "encodings._cache", "linecache.cache", "sys.path_importer_cache", "sys.modules"),
@@ -37,6 +36,8 @@ CACHES = frozenset(
 IGNORED = frozenset({"__warningregistry__", "__builtins__"})
 BY_VALUE = frozenset({bool, int, float, complex, str, bytes})
 MISSING = object()
+VARIABLES = "os.environ"
+"""The setting of `interpreter.settings` with the environment variables."""
 CONTEXT = "contextvars.Context"
 """In the place of a module: the values of context variables."""
 
@@ -67,9 +68,17 @@ class State:
             **(besides or {}),
         }
 
-    def changes(self, later: State) -> list[str]:
-        """Return what `later` has otherwise, in words; modules and subclasses that it has besides are no change."""
-        return [*self._changed_names(later), *self._changed_objects(later), *self._changed_settings(later)]
+    def changes(self, later: State, *, but: tuple[str, ...] = ()) -> list[str]:
+        """Return what `later` has otherwise, in words; modules and subclasses that it has besides are no change.
+
+        Args: but: settings that are not compared."""
+        return [*self._changed_names(later), *self._changed_objects(later), *self._changed_settings(later, but)]
+
+    def changed_variables(self, later: State) -> set[str]:
+        """Return the names of environment variables that have another value in `later`, or are in one of both alone."""
+        before, after = self.settings[VARIABLES], later.settings[VARIABLES]
+        assert isinstance(before, dict) and isinstance(after, dict)
+        return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
 
     def new_subclasses(self, later: State) -> list[str]:
         """Return the classes of packages that have other subclasses in `later`, in words."""
@@ -101,9 +110,9 @@ class State:
                 if not are_same_items(inside[key], others[key]):
                     yield f"{name}.{key}"
 
-    def _changed_settings(self, later: State) -> Iterator[str]:
+    def _changed_settings(self, later: State, but: tuple[str, ...]) -> Iterator[str]:
         for name, value in self.settings.items():
-            if name in later.settings and later.settings[name] != value:
+            if name in later.settings and name not in but and later.settings[name] != value:
                 yield changed_setting(name, value, later.settings[name])
 
 
@@ -124,13 +133,6 @@ def changed_setting(name: str, before: object, after: object) -> str:
     keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     first = "root" if name == "loggers" and "root" in keys else min(keys)
     return f"{name}[{first!r}]"
-
-
-def in_words(changes: list[str]) -> str:
-    """Return the first changes; empty if there are none."""
-    names = sorted(set(changes))
-    told = ", ".join(names[:MOST_TOLD])
-    return f"{told} and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else told
 
 
 def are_same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

@@ -14,8 +14,10 @@ import sys
 import time
 
 from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
+from sockd_zygote.own_functions.change_names import in_words
+from sockd_zygote.own_functions.own_variables import OwnVariables
 from sockd_zygote.own_functions.registrations import Registrations
-from sockd_zygote.own_functions.state import State, in_words
+from sockd_zygote.own_functions.state import VARIABLES, State
 
 _bootstrap = sys.modules["_frozen_importlib"]
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -31,7 +33,10 @@ MOST_WRITES = 100
 class Loading:
     """One import while it runs."""
 
-    __slots__ = ("asked_by", "began", "besides", "by_code", "inner_s", "lists", "name", "own_code", "state", "step")
+    __slots__ = (
+        *("asked_by", "began", "besides", "by_code", "inner_s", "lists", "name", "own_code", "state", "step"),
+        "was_watched",
+    )
 
     def __init__(self, name: str, began: float, asked_by: Loading | None) -> None:
         self.name = name
@@ -50,6 +55,8 @@ class Loading:
         """While it runs, if own code has made subclasses of packages' classes before it."""
         self.besides: list[str] = []
         """Modules that it has put into `sys.modules` without an import, if `by_code`."""
+        self.was_watched = False
+        """Whether reads of variables were noted when it began."""
 
 
 class ListsSubclasses:
@@ -91,6 +98,7 @@ class Recorder:
         self._has_subclasses = False
         """Whether own code has derived classes from those of packages."""
         self._registrations = Registrations()
+        self._variables = OwnVariables()
         self._pid = os.getpid()
 
     def __enter__(self) -> Recorder:
@@ -106,6 +114,7 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         _bootstrap._find_and_load_unlocked = self._load  # type: ignore[attr-defined]
         _bootstrap._load_unlocked = self._load_spec  # type: ignore[attr-defined]
+        self._variables.watch(is_import=False)
         self._registrations.__exit__()
         self._reference = None
 
@@ -113,8 +122,9 @@ class Recorder:
         """Return the imports into each distribution, in the order in which they began.
 
         A step is what the function's code imports, or what a module of one distribution imports of another: `name`, `key`,
-        `outer` (the number of the step that it is in, or -1), `before` (what own code had changed by then), `writes` (what the
-        import changed outside of the modules that it loaded) and `modules`, each with its own seconds."""
+        `outer` (the number of the step that it is in, or -1), `before` (what own code had changed by then), `variables` (those
+        that it had changed, too, and that no import has read), `writes` (what the import changed outside of the modules that it
+        loaded) and `modules`, each with its own seconds."""
         steps: list[dict[str, Any]] = []
         for loading, asked_by in self._ordered():
             module = sys.modules.get(loading.name)
@@ -129,6 +139,7 @@ class Recorder:
                     "modules": [],
                     "outer": -1 if loading.by_code or outer is None else steps.index(outer),
                     "before": "",
+                    "variables": [],
                     "writes": [],
                     **(loading.step or {}),
                 }
@@ -186,30 +197,44 @@ class Recorder:
             self._stack.pop()
             if loading.lists is not None:
                 loading.lists.__exit__()
+            if loading.by_code:
+                self._variables.watch(is_import=False)
             (self._end if done else self._fail)(loading)
+            if loading.by_code:
+                self._variables.watch(is_import=loading.was_watched)
             if self._stack:
                 self._stack[-1].inner_s += time.perf_counter() - loading.began
 
     def _noting_origin(self, spec: Any) -> object:
         if isinstance(spec.origin, str):
             self._kinds.origins[spec.name] = spec.origin
-        return self._load_spec(spec)
+        if self._get_ident() != self._thread or self._kinds.key_of(spec.name, None) != OWN:
+            return self._load_spec(spec)
+        was_watched = self._variables.watch(is_import=False)
+        try:
+            return self._load_spec(spec)
+        finally:
+            self._variables.watch(is_import=was_watched)
 
     def _begin(self, loading: Loading) -> None:
         """Compare what the function's code has left with what the import before has left."""
         self._begun.append((loading, loading.asked_by))
         loading.by_code = all(self._is_code(each, loading.name) for each in self._stack)
+        if loading.by_code:
+            loading.was_watched = self._variables.watch(is_import=False)  # which the state would show
         if loading.by_code and not self._effect and self._reference is not None:
             loading.state = self._state()
-            changes = self._reference.changes(loading.state)
+            changes = self._reference.changes(loading.state, but=(VARIABLES,))
+            self._variables.changed |= self._reference.changed_variables(loading.state)
             changes += [f"sys.modules[{name!r}]" for name in self._put_in()]
-            self._effect = in_words(changes)[:MOST_WORDS]
+            self._effect = in_words([*changes, *self._read_variables()])[:MOST_WORDS]
             self._has_subclasses |= bool(self._reference.new_subclasses(loading.state))
             if self._has_subclasses:
                 loading.lists = ListsSubclasses()
                 loading.lists.__enter__()
         if loading.by_code:
-            loading.step = {"before": self._effect}
+            loading.step = {"before": self._effect, "variables": sorted(self._variables.changed)}
+            self._variables.watch(is_import=not self._effect)
 
     def _end(self, loading: Loading) -> None:
         key = self._kinds.key_of(loading.name, sys.modules.get(loading.name))
@@ -222,6 +247,8 @@ class Recorder:
         loading.besides = self._put_in()
         if loading.lists is not None and loading.lists.seen:
             loading.step["before"] = self._effect = self._effect or f"subclasses, which {loading.name} lists,"
+        if not self._effect and (read := self._read_variables()):
+            loading.step["before"] = self._effect = in_words(read)[:MOST_WORDS]
         if loading.own_code:
             loading.step["before"] = self._effect = self._effect or f"code of the function that {loading.name} imports"
         elif loading.state is not None and not self._effect:
@@ -247,6 +274,10 @@ class Recorder:
             return loading.by_code
         module = sys.modules.get(loading.name)
         return module is not None and self._kinds.key_of(loading.name, module) in (OWN, RUNTIME)
+
+    def _read_variables(self) -> list[str]:
+        """The variables that own code has changed and an import has read, in words."""
+        return [f"{VARIABLES}[{name!r}]" for name in self._variables.read()]
 
     def _put_in(self) -> list[str]:
         """Names that are new in `sys.modules` and were not imported."""

@@ -82,14 +82,17 @@ class InstallCache:
         self._resolver = Resolver(
             self._uv, self._store.tmp, deadline_s=config.resolve_deadline_s, max_file_bytes=self._max_bytes
         )
-        self.builds: Builds | None = None
-        """Set once there are sandboxes; without it nothing is built from source."""
+        self._builds: Builds | None = None
         self._installs: SingleFlight[str, None] = SingleFlight()
         self._removals: SingleFlight[str, None] = SingleFlight()
         self._slots = asyncio.Semaphore(config.parallel_installs)
         self._resolves = asyncio.Semaphore(config.parallel_installs)
         self.hits = self.misses = 0
         """Distributions that somebody wanted: there, or not."""
+
+    def build_with(self, builds: Builds) -> None:
+        """Build packages from source with `builds`, as there are sandboxes now; before, such packages are refused."""
+        self._builds = builds
 
     async def recover(self) -> list[str]:
         """Deletes what a dead daemon left half done, then knows what is installed.
@@ -260,9 +263,9 @@ class InstallCache:
         return await self._builder().lock(requirements, self._uv.public_variables(variables or {}), python)
 
     def _builder(self) -> Builds:
-        if self.builds is None:
+        if self._builds is None:
             raise BuildFailed("nothing can be built from source before the worker has started")
-        return self.builds
+        return self._builds
 
     async def _ensure_one(self, distribution: Distribution, tell: Progress) -> None:
         tell(f"{'building' if distribution.source else 'installing'} {distribution.name} {distribution.version}")

@@ -22,11 +22,11 @@ from sockd.farm.imported import NOTHING_SEEN, Observed
 from sockd.images import interpreter_settings
 from sockd.images.program import OWN, Lineage, Network
 from sockd_zygote.forks.observer import EVERY_FILE
+from sockd_zygote.forks.variable_reads import UNOBSERVED, UNOBSERVED_PREFIX
 
 OPEN_FILES = "RLIMIT_NOFILE"
 """The limit of open files: compared as a variable of this name, which an import that asks for the limit has read."""
-UNOBSERVED_VARIABLES = frozenset({"TZ", "LANG", "LANGUAGE"}) | interpreter_settings.READ_BY_IMPORTS
-UNOBSERVED_PREFIX = "LC_"
+UNOBSERVED_VARIABLES = UNOBSERVED | interpreter_settings.READ_BY_IMPORTS
 """Variables that the C library or the interpreter reads inside itself, unseen: taken to be read by every import."""
 LISTS_DISTRIBUTIONS = "pkg_resources"
 """A module that, when it is imported, notes every distribution that there is."""
@@ -127,11 +127,21 @@ def _whole_imports(shared: Preimported, view: ImportView) -> str:
         return ""
     nothing, packages = frozenset[str](), view.top.of_packages
     parts = {name for name, group in shared.groups if group & packages != view.top.whole.get(name, nothing)}
-    return _first("the function's code does not import {} by itself", parts)
+    return _first("the function imports {} only within another import", parts - view.top.whole.keys()) or _first(
+        "another import of the function loads a part of {} first", parts
+    )
 
 
 def _order_of_imports(shared: Preimported, view: ImportView) -> str:
     return out_of_order(shared.order, shared.loaded, view.top) if view.top is not None else ""
+
+
+def _variables_of_own_code(shared: Preimported, view: ImportView) -> str:
+    """A variable that the function's code changes before an import must not have been read by any."""
+    if view.top is None:
+        return ""
+    read = {name for name in view.top.changed_variables(shared.loaded) if _is_read(shared.seen, name)}
+    return _first("the function's own code changes os.environ[{!r}], which an import read", read)
 
 
 def _other_packages(shared: Preimported, view: ImportView) -> str:
@@ -220,7 +230,7 @@ OBSERVATIONS: tuple[Clause, ...] = (
     _variables_read,
 )
 """What the imports of a Zygote have observed."""
-OF_TOP_LEVELS: tuple[Clause, ...] = (_modules_loaded, _whole_imports, _order_of_imports)
+OF_TOP_LEVELS: tuple[Clause, ...] = (_modules_loaded, _whole_imports, _order_of_imports, _variables_of_own_code)
 """What the function's own top level does."""
 CLAUSES: tuple[Clause, ...] = (*OBSERVATIONS, *OF_TOP_LEVELS)
 

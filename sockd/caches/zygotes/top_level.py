@@ -67,6 +67,8 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What it changed outside of the modules that it loaded, as far as the function's code asked for it."""
     modules: tuple[Module, ...]
     """What it loaded, without the modules of the steps that are a part of it."""
+    variables: tuple[str, ...] = ()
+    """Environment variables that the function's own code had changed when it began, and that no import had read by its end."""
 
     @property
     def conflicts(self) -> list[str]:
@@ -178,6 +180,11 @@ class TopLevel:
     def modules_of(self, import_: str) -> frozenset[str]:
         """Names of the modules that a step loads, with its parts. Args: import_: its id."""
         return frozenset(module.name for step in self._parts.get(import_, ()) for module in step.modules)
+
+    def changed_variables(self, loaded: frozenset[str]) -> frozenset[str]:
+        """Environment variables that own code changes before one of the unchanged steps that load these modules."""
+        steps = (step for step in self.unchanged if step.variables and not loaded.isdisjoint(self.modules_of(step.id)))
+        return frozenset(name for step in steps for name in step.variables)
 
     def keys_of(self, step: Step) -> frozenset[str]:
         """Distributions that a step imports from, with its parts."""

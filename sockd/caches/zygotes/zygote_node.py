@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from sockd.caches.zygotes.eviction import NodeStats
@@ -22,6 +23,13 @@ from sockd.images.program import HOST_LINEAGE, OWN, Lineage, Network
 from sockd.sandbox.sandbox import Sandbox
 
 SPARES_TAU_S = 10.0
+
+
+class Verifies(Protocol):
+    """Finds out whether a start from a node is like a start of a version's own."""
+
+    def unverified(self, node: ZygoteNode, view: ImportView) -> str:
+        """Why the node must not serve a version, though its imports saw nothing that the version has otherwise; empty: it may."""
 
 
 @dataclass(eq=False)
@@ -40,8 +48,8 @@ class ZygoteNode:
     """What its imports saw: which functions it may serve."""
     verdicts: MutableMapping[ImportView, str] = field(default_factory=WeakKeyDictionary)
     """Why it must not serve a function, or "": worked out once for each version."""
-    unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
-    """Why it must not, though its imports looked at nothing that the function has otherwise (`verifier`)."""
+    verifier: Verifies | None = None
+    """Asked about each version that its imports would not refuse; None: all of those may be served."""
     program: str = ""
     """The version that it was made for (`ImportView.program`)."""
     unique_bytes: int = 0
@@ -89,7 +97,10 @@ class ZygoteNode:
         """Why it must not serve a function that has this view; empty: it may (`soundness`)."""
         verdict = self.verdicts.get(view)
         if verdict is None:
-            verdict = self.verdicts[view] = difference(self.shared, view) or self.unverified(self, view)
+            verdict = difference(self.shared, view)
+            if not verdict and self.verifier is not None:
+                verdict = self.verifier.unverified(self, view)
+            self.verdicts[view] = verdict
         return verdict
 
     def refusals(self) -> list[str]:

@@ -16,7 +16,7 @@ import logging
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from sockd.caches.zygotes.rate import RATE_TAU_S, DecayingRate, DemandMeter
 from sockd.caches.zygotes.selection import best_node
 from sockd.caches.zygotes.soundness import ImportView
 from sockd.caches.zygotes.spare_policy import wanted_spares
-from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.caches.zygotes.zygote_node import Verifies, ZygoteNode
 from sockd.farm.control import ZygoteGone
 from sockd.farm.farm import Farm
 from sockd.farm.imported import Imported, ImportRequest
@@ -56,6 +56,10 @@ REFILL_S = 0.004
 """Time to make one spare ready (measured: 1-4 ms with the packages of this tree)."""
 
 _log = logging.getLogger(__name__)
+
+
+PRESSURE = 0.05
+"""Below this free share of the memory budget only root Zygotes keep spares."""
 
 
 class ZygoteTree:
@@ -91,11 +95,13 @@ class ZygoteTree:
         """The roots first, the host's before the others."""
         self.demand: defaultdict[Lineage, DemandMeter] = defaultdict(lambda: DemandMeter(RATE_TAU_S))
         """The demand of the functions of each lineage."""
-        self.under_pressure: Callable[[], bool] = lambda: False
-        self.unverified: Callable[[ZygoteNode, ImportView], str] = lambda node, view: ""
-        """As each node's."""
+        self._verifier: Verifies | None = None
         if foreign is not None:
-            foreign.on_retired = self.end_interpreter
+            foreign.retired.append(self.end_interpreter)
+
+    def verify_with(self, verifier: Verifies) -> None:
+        """Have nodes that are added from now on serve only what `verifier` has found to be alike."""
+        self._verifier = verifier
 
     @property
     def most_spares(self) -> int:
@@ -347,7 +353,8 @@ class ZygoteTree:
     def _wanted(self, node: ZygoteNode) -> int:
         """The root keeps its spares while memory is merely short, as it serves every function: a start that waits gets them."""
         now_s = time.monotonic()
-        pressure = self.under_pressure() if node.imports else self._parts.budget.contended
+        budget = self._parts.budget
+        pressure = budget.contended or (bool(node.imports) and budget.free < budget.total * PRESSURE)
         return wanted_spares(
             node.lately.at(now_s),
             REFILL_S,
@@ -438,7 +445,7 @@ class ZygoteTree:
         if node.parent not in self.nodes:
             above = [other for other in self.nodes_of(node.lineage) if other.imports < node.imports]
             node.parent = max(above, key=lambda other: len(other.imports), default=None)
-        node.unverified = self.unverified
+        node.verifier = self._verifier
         self.nodes.append(node)
         self._end_if_unused(node.lineage)  # its last function has gone while the node imported
 

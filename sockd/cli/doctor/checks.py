@@ -135,14 +135,8 @@ def host_files() -> Check:
     return probed("host files", "host_files", "docker run --security-opt seccomp=unconfined ...  # " + CONTAINERS)
 
 
-def namespaces() -> Check:
-    """User, pid, ipc and uts namespaces, and a nested user namespace."""
-    fix = "sysctl -w user.max_user_namespaces=65536 user.max_pid_namespaces=65536"
-    return probed("namespaces", "sandbox_namespaces", apparmor().fix or fix)
-
-
 def forks() -> Check:
-    """Whether a Zygote can fork: it asks the kernel where its thread's id is kept, which few kernels leave out."""
+    """Whether a Zygote can fork: it has to find where its thread's id is kept, with the kernel's help if there is any."""
     return probed("forks", "thread_id_address", "use a kernel with CONFIG_CHECKPOINT_RESTORE=y")
 
 
@@ -157,15 +151,6 @@ def user_namespaces() -> Check:
     fine = most >= 4096
     fix = "" if fine else "sysctl -w user.max_user_namespaces=65536"
     return Check("user namespaces", True if fine else False if most == 0 else None, f"up to {most}", fix)
-
-
-def apparmor() -> Check:
-    """Ubuntu's restriction removes the capabilities in user namespaces, which Zygotes need."""
-    restricted = _read_int("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1
-    if not restricted:
-        return Check("apparmor", True, "does not restrict user namespaces")
-    fix = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-    return Check("apparmor", False, "restricts unprivileged user namespaces", fix)
 
 
 def seccomp() -> Check:

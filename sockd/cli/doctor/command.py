@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from sockd.cli.worker.configuration import config_option, configured
 from sockd.console.client import refuse_elsewhere, state_dir_option
-from sockd.console.output import FAILED, console, echo, json_option, print_json
+from sockd.console.output import FAILED, Failure, console, echo, json_option, print_json
 
 MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 
@@ -19,12 +19,18 @@ MARKS = {True: "ok  ", False: "FAIL", None: "note"}
 @state_dir_option
 @config_option
 @json_option
+@click.option(
+    "--apparmor", is_flag=True, help="Print a profile that lets sockd make user namespaces, and check nothing."
+)
 @click.pass_context
-def doctor(context: click.Context, state_dir: Path, config: Path | None, as_json: bool) -> None:
+def doctor(context: click.Context, state_dir: Path, config: Path | None, as_json: bool, apparmor: bool) -> None:
     """Check this machine, and print how to fix what is missing.
 
     Exits 1 if a worker cannot run on this machine. With --config, the settings of [images] are tried, too."""
     refuse_elsewhere("sockd doctor")
+    if apparmor:
+        echo(_profile(), nl=False)
+        return
     from sockd.cli.doctor.report import as_dicts, render, run_checks
 
     is_given = context.get_parameter_source("state_dir") is not ParameterSource.DEFAULT
@@ -39,3 +45,12 @@ def doctor(context: click.Context, state_dir: Path, config: Path | None, as_json
             echo(f"{MARKS[check.ok]}  {check.name}: {check.found}" + (f"\n      fix: {check.fix}" if check.fix else ""))
     if any(check.ok is False for check in checks):
         sys.exit(FAILED)
+
+
+def _profile() -> str:
+    from sockd.cli.doctor.security_modules import apparmor_profile
+
+    try:
+        return apparmor_profile()
+    except ValueError as error:
+        raise Failure(str(error)) from None

@@ -6,15 +6,17 @@ A network is tried in a host of its own, a new network namespace, and read by py
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sockd.cli.doctor.checks import Check, probed
+from sockd.cli.doctor.checks import CONTAINERS, Check, probed
 from sockd.console.client import Management
 from sockd.console.output import Failure
+from sockd.kernel import capabilities
 from sockd.kernel.network import network_namespaces
 from sockd.networks.namespace_thread import have_nft
 from sockd.networks.uplink import judges_by_destination
@@ -25,6 +27,11 @@ LINKS = "sd*"
 """The names of workers' links to the host."""
 OPTIONS = ("VETH", "NF_TABLES", "NF_TABLES_INET", "NFT_CT", "NFT_REJECT", "NFT_MASQ")
 KERNEL = "use a kernel with " + ", ".join(f"CONFIG_{name}" for name in OPTIONS)
+SYSCTLS = "/proc/sys/net/ipv4/ip_forward"
+CONTAINER_FIX = (
+    "docker run --cap-add NET_ADMIN --security-opt systempaths=unconfined --sysctl net.ipv4.ip_forward=1 ...  # "
+    + CONTAINERS
+)
 FORWARD = "sysctl -w net.ipv4.ip_forward=1  # or let the worker do it: [network] ip_forward = true"
 
 
@@ -42,7 +49,8 @@ def private_networks(state_dir: Path | None = None) -> Check:
         return Check(NAME, None, found, installing("doctor"))
     works = probed(NAME, "private_network", KERNEL)
     if not works.ok:
-        return Check(NAME, None, f"not for functions: {works.found}", works.fix)
+        is_contained = not capabilities.has(capabilities.CAP_NET_ADMIN) or not os.access(SYSCTLS, os.W_OK)
+        return Check(NAME, None, f"not for functions: {works.found}", CONTAINER_FIX if is_contained else works.fix)
     if network_namespaces.sysctl("ipv4/ip_forward") != "1":
         return Check(NAME, None, "not for functions: the host forwards no packets (net.ipv4.ip_forward is 0)", FORWARD)
     dropping = list(dropping_chains())

@@ -9,7 +9,6 @@ entered. Exit status 0 means yes; otherwise the last line of stderr is the kerne
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import socket
 import sys
@@ -29,7 +28,7 @@ from sockd.networks.networks import Networks
 from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import NetworkUnavailable
 from sockd.sandbox.memory_budget import MemoryBudget
-from sockd_zygote import linux
+from sockd_zygote import _native, linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
 NOBODY = 65534
@@ -138,9 +137,8 @@ def fuse_mount() -> None:
 
 
 def thread_id_address() -> None:
-    """Ask where the kernel clears this thread's id: each fork of a Zygote keeps that place (zygote/native/fork.c)."""
-    address = ctypes.c_void_p()
-    syscalls.prctl(syscalls.PR_GET_TID_ADDRESS, ctypes.addressof(address))
+    """Find where this thread's id is kept, as a Zygote does: each of its forks keeps that place (zygote/native/fork.c)."""
+    _native.prepare(False)
 
 
 PROBES: dict[str, Callable[[], None]] = {

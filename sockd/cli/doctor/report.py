@@ -19,6 +19,7 @@ from sockd.cli.doctor.effects import effects
 from sockd.cli.doctor.image_store import image_key, image_store
 from sockd.cli.doctor.images import container_images, images_on_demand
 from sockd.cli.doctor.networks import private_networks
+from sockd.cli.doctor.security_modules import apparmor, namespaces, selinux
 from sockd.plain.printable import printable
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def run_checks(state_dir: Path = Path("/var/lib/sockd"), config: ImagesConfig | 
         look.python,
         look.kernel,
         look.user_namespaces,
-        look.apparmor,
         look.seccomp,
+        selinux,
         look.scheduler_tick,
         look.core_dumps,
         look.kernel_console,
@@ -63,7 +64,8 @@ FOR_ROOT: list[Look] = [
     look.proc,
     look.exits,
     look.host_files,
-    look.namespaces,
+    namespaces,
+    apparmor,
     look.forks,
     look.cgroups,
     look.cgroup_moves,

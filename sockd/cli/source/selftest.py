@@ -32,8 +32,17 @@ LIBRARIES = (
 """The libraries of the extra `selftest`."""
 FOLDERS = (
     *("tests/abuse", "tests/agent_keeper", "tests/faults", "tests/networks", "tests/spec"),
+    "tests/caches/packages/test_built_names.py",
     "tests/daemon/test_image_failures.py",
     "tests/daemon/test_lost_images.py",
+    "tests/daemon/test_page_keys.py",
+    "tests/daemon/test_task_limits.py",
+    "tests/daemon/test_writable_roots.py",
+    "tests/http/test_front.py",
+    "tests/image_store/test_import_runs.py",
+    "tests/observe/test_log_store.py",
+    "tests/oci/test_destinations.py",
+    "tests/oci/test_sources.py",
 )
 
 

@@ -93,7 +93,7 @@ def _serve(settings: Config, *, take_over: bool) -> Ended:
     from sockd.http.wire.inherited import Inherited
     from sockd.kernel.event_loop import EventLoop
     from sockd.worker import takeover
-    from sockd.worker.daemon import serve
+    from sockd.worker.run import serve
 
     gc.freeze()
     gc.enable()

@@ -96,12 +96,13 @@ class Keys:
                 "a key is required: send `Authorization: Bearer KEY`; `sockd keys add` on the worker's host creates one"
             )
         scheme, text = authorization[: len(_BEARER)], authorization[len(_BEARER) :].strip()
-        key = self._find(text) if scheme.lower() == _BEARER else None
+        key = self.find(text) if scheme.lower() == _BEARER else None
         if key is None:
             raise KeyNeeded("this key is unknown to the worker, or revoked", is_wrong=True)
         return key
 
-    def _find(self, text: bytes) -> Key | None:
+    def find(self, text: bytes) -> Key | None:
+        """Return the key with this text, if there is one."""
         found = _TEXT.fullmatch(text)
         if found is None:
             return None

@@ -42,6 +42,7 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange, why_cancelled
 from sockd.http.wire.head import Head
+from sockd.http.wire.states import DROP_BODY, UNBEGUN
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
 from sockd.plain.function_arns import arn
@@ -154,7 +155,7 @@ class LambdaApi:
     async def answer(self, admitted: Admitted, body: bytes | bytearray, exchange: LambdaExchange) -> Answer:
         """Verify a request and run its operation, once for all retries. Never raises.
 
-        Args: exchange: may have been answered when this returns, and is `begun` then."""
+        Args: exchange: may have been answered when this returns; its stage says so."""
         request_id = new_request_id()
         try:
             if len(body) > _HASHED_AT_ONCE:
@@ -228,7 +229,7 @@ class LambdaExchange(Exchange):
     def refuse(self, error: SockdError) -> None:
         self._target = error
         self._body = Body()
-        self.ready = self.ignores_body = True
+        self.payload = DROP_BODY[self.payload]
 
     def on_body(self, data: bytes) -> None:
         admitted = self._target
@@ -243,9 +244,9 @@ class LambdaExchange(Exchange):
             answer = await self._door.answer(target, await self._body.whole(), self)
         else:
             answer = refusal(target, request_id_text(new_request_id()))
-        if self.begun:
+        if self.stage not in UNBEGUN:
             return  # it streamed
-        if answer.status == 204 and not self.lost:
+        if answer.status == 204:
             # No content-length: RFC 9110, 8.6.
             self.connection.write(f"{self.begin(204, answer.fields)}\r\n".encode("latin-1"), b"")
             self.connection.finish(self)

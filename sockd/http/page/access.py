@@ -5,17 +5,17 @@ web pages in local browsers. Pages that functions serve have the same origin as 
 
     POLICY: on loopback the page is open to this machine, but not to the uids that functions, Zygotes and initscripts run as,
     not under a name that is not loopback's (`Host`, which the front checks), and not through a proxy, whose clients nobody
-    knows. Everywhere else, and on loopback if `page.ask_for_key` says so, it wants a key of `lambda_api.keys` as HTTP Basic
-    credentials, and off loopback it is closed unless `page.enabled` says otherwise.
+    knows. Everywhere else, and on loopback if `page.ask_for_key` says so, it wants a key as HTTP Basic credentials
+    (`basic_keys`) that may read all functions, and off loopback it is closed unless `page.enabled` says otherwise.
 
     POLICY: a test event invokes a function, so it wants more: a token for this one function that stands in its page alone, and a
     request that a browser sends from a page of this origin, or of none (the page in its sandbox). It is not offered where it
-    would open what is closed: where `/run` is closed, only a page that asks for a key has it.
+    would open what is closed: where `/run` is closed, only a key that may invoke has it.
 
     POLICY: a change (a retry, a rollback, disabling and enabling) wants what the management API wants. Without a key that is a
-    process of root or of a member of `management.group`, by the uid of its connection. A key of `lambda_api.keys` may deploy
-    where AWS's API is served, so there it may make changes here. Besides, a change wants a token for what it changes and the
-    state that it was made for, and a request as a test event's. Who may not make it gets neither form nor token.
+    process of root or of a member of `management.group`, by the uid of its connection; otherwise a key that may deploy. Besides,
+    a change wants a token for what it changes and the state that it was made for, and a request as a test event's. Who may not
+    make it gets neither form nor token.
 
     POLICY: a browser gets a page to show and not to read: it says which it is (Fetch Metadata), and no script can say so for
     it. Streams of events, for which browsers say no such thing, want a token that stands in the page alone. The page itself
@@ -27,21 +27,21 @@ Owns the tokens.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hmac
 import secrets
-from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from sockd.http.access.basic_keys import BasicKeys
 from sockd.http.access.host_check import is_loopback
+from sockd.http.access.keys import Key, Keys, Right
 from sockd.http.access.managers import Managers
 from sockd.http.wire.sockets import parse_listen
 from sockd.kernel.network.socket_owners import owner
 from sockd.plain import uids
 from sockd.plain.config import Config
-from sockd.plain.errors import BadConfig, SockdError
+from sockd.plain.errors import KeyNotEnough, SockdError
 
 PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
@@ -65,50 +65,42 @@ class PageAccess:
 
     def __init__(
         self,
-        keys: Mapping[str, str] | None,
+        keys: BasicKeys | None,
         *,
         base_uid: int,
         engine_uid: int | None = None,
         managers: Managers | None = None,
-        keys_deploy: bool = True,
     ) -> None:
         """Args: keys: one of them is asked for; None: none is, which is for loopback only. managers: who may make changes without
-        a key. keys_deploy: who has a key may make changes."""
-        self._keys = keys
+        a key."""
+        self.keys = keys
         self._managers = managers or Managers()
-        self._keys_deploy = keys_deploy
         self._secret = secrets.token_bytes(32)
         self.token = secrets.token_urlsafe(16)
         """What pages give the streams that they open, until the worker ends."""
         self._confined = uids.confined(base_uid, engine_uid)
 
     @classmethod
-    def of(cls, config: Config) -> PageAccess | None:
-        """What a configuration says; None: there is no page. Raises: BadConfig, when it would open too much."""
+    def of(cls, config: Config, keys: Keys) -> PageAccess | None:
+        """Return what a configuration says; None: there is no page. Args: keys: those of `sockd keys`."""
         host, _ = parse_listen(config.http.listen)
         here = is_loopback(host)
         if not (here if config.page.enabled is None else config.page.enabled):
             return None
         asks = config.page.ask_for_key or not here
-        if asks and not config.lambda_api.keys:
-            raise BadConfig(
-                "page: it shows logs and is to ask for a key, but there is none: add one, [lambda_api.keys] NAME = "
-                '"SECRET" (openssl rand -hex 20), or set page.enabled = false'
-            )
-        keys = config.lambda_api.keys if asks else None
+        aws = config.lambda_api
         return cls(
-            keys,
+            BasicKeys(aws.keys, keys, aws_deploys=aws.enabled) if asks else None,
             base_uid=config.sandbox.base_uid,
             engine_uid=config.initscripts.uid,
             managers=Managers.of(config.management),
-            keys_deploy=config.lambda_api.enabled,
         )
 
     def check(self, request: Request) -> None:
         """Whether a page may be had. Raises: KeyNeeded, PageForbidden."""
         self._check_who(request)
         wanted_for = request.headers.get("sec-fetch-dest")
-        if wanted_for is None and self._keys is not None:
+        if wanted_for is None and self.keys is not None:
             raise PageForbidden(
                 "beyond this machine a browser shows this page over TLS only: put a proxy with it in front. Others send "
                 "the header Sec-Fetch-Dest: document"
@@ -126,17 +118,17 @@ class PageAccess:
         """What a function's page gives the form of its test events, until the worker ends."""
         return hmac.digest(self._secret, function.encode(), "sha256").hex()
 
-    def takes_test_events(self, *, is_open: bool) -> bool:
-        """Whether a function may be invoked from its page. Args: is_open: everybody may call it at /run."""
-        return is_open or self._keys is not None
+    def takes_test_events(self, request: Request, *, is_open: bool) -> bool:
+        """Return whether a client who may read the page may invoke from it. Args: is_open: everybody may call at /run."""
+        return is_open or self._key_may(request, "invoke")
 
     def check_test_event(self, request: Request, function: str, token: str, *, is_open: bool) -> None:
         """Whether this request may invoke a function; `is_open` as above. Raises: KeyNeeded, PageForbidden."""
         self.check(request)
-        if not self.takes_test_events(is_open=is_open):
+        if not self.takes_test_events(request, is_open=is_open):
             raise PageForbidden(
-                "/run is closed for this function (http.run or its own run), and this page asks for no key, so it invokes "
-                "nothing: use `sockd invoke`, or set page.ask_for_key = true"
+                "/run is closed for this function (http.run or its own run), so a test event takes a key that may invoke, on a "
+                "page that asks for one: set page.ask_for_key = true, or use `sockd invoke`"
             )
         if not is_of_our_page(request):
             raise PageForbidden("test events must be sent from the page of their function")
@@ -145,8 +137,8 @@ class PageAccess:
 
     async def may_change(self, request: Request) -> bool:
         """Return whether the client of a request, who may read the page, may also make changes."""
-        if self._keys is not None:
-            return self._keys_deploy
+        if self.keys is not None:
+            return self._key_may(request, "deploy")
         uid = uid_of(request)
         return uid == 0 or (uid is not None and await asyncio.to_thread(self._managers.include_uid, uid))
 
@@ -160,8 +152,8 @@ class PageAccess:
         self.check(request)
         if not await self.may_change(request):
             raise PageForbidden(
-                "changes are for root, for members of management.group, and for keys of lambda_api.keys where lambda_api.enabled "
-                "is true: use sockd on the worker's host"
+                "changes are for root, for members of management.group, and for keys that may deploy (of lambda_api.keys where "
+                "lambda_api.enabled is true): use sockd on the worker's host"
             )
         if not is_of_our_page(request):
             raise PageForbidden("changes must be sent from this worker's page")
@@ -171,8 +163,8 @@ class PageAccess:
             )
 
     def _check_who(self, request: Request) -> None:
-        if self._keys is not None:
-            self._check_key(request.headers.get("authorization", ""))
+        if self.keys is not None:
+            self._check_key(request)
             return
         if any(name in request.headers for name in PROXIED):
             raise PageForbidden(
@@ -186,17 +178,26 @@ class PageAccess:
         if any(uid in block for block in self._confined):
             raise PageForbidden("functions may not read the page")
 
-    def _check_key(self, header: str) -> None:
-        assert self._keys is not None
-        scheme, _, encoded = header.partition(" ")
+    def _check_key(self, request: Request) -> None:
+        """Raises: KeyNeeded, so that a browser asks for another key, where the one that it knows is not enough."""
+        key = self._key_of(request)
+        if key is None:
+            raise KeyNeeded(
+                "sign in with a key: any name, and as the password one of `sockd keys add NAME --may read`; or the name and "
+                "the secret of one of lambda_api.keys"
+            )
         try:
-            given = base64.b64decode(encoded, validate=True) if scheme.lower() == "basic" else b""
-        except ValueError:  # binascii.Error is one, too
-            given = b""
-        # Every key is compared, each in constant time: how long it takes tells nothing about any.
-        known = [hmac.compare_digest(given, f"{name}:{secret}".encode()) for name, secret in self._keys.items()]
-        if not any(known):
-            raise KeyNeeded("sign in with the name and the secret of a key of lambda_api.keys")
+            key.check("read", None)
+        except KeyNotEnough as error:
+            raise KeyNeeded(f"{error.message}; the page shows all functions: sign in with another key") from None
+
+    def _key_of(self, request: Request) -> Key | None:
+        header = request.headers.get("authorization", "").encode("latin-1")
+        return self.keys.find(header) if self.keys is not None else None
+
+    def _key_may(self, request: Request, right: Right) -> bool:
+        key = self._key_of(request)
+        return key is not None and right in key.rights
 
 
 def uid_of(request: Request) -> int | None:

@@ -74,6 +74,7 @@ class Page:
         self._worker = worker
         self._sources = sources
         self._access = access
+        self.withhold: Callable[[Head], None] | None = access.keys.withhold if access.keys is not None else None
         self._callers = callers
         self._responses = Responses()
         self._live = Live(viewers, lambda: worker.draining)
@@ -129,7 +130,7 @@ class Page:
         else:
             fragments = await self._board(name, tab).refresh()
             values |= self._live_values(request, fragments, f"/events?function={name}&tab={tab}")
-            values |= self._form_values(name)
+            values |= self._form_values(request, name)
         return await self._responses.html(request, "function.html", {**values, **facts})
 
     def _board(self, name: str, tab: str) -> Board:
@@ -183,7 +184,7 @@ class Page:
         self._access.check_test_event(request, name, event.token, is_open=self._callers.is_open(name))
         asked = sent_event.invocation_of(name, event)
         told = await self._worker.invoke_with_log(asked)
-        values = {**self._form_values(name), **sent_event.outcome(asked, told)}
+        values = {**self._form_values(request, name), **sent_event.outcome(asked, told)}
         return await self._responses.html(request, "tested.html", values)
 
     async def _change_function(self, action: str, request: Request) -> Response:
@@ -194,9 +195,9 @@ class Page:
         values = await self._changes.retry(request, request.path_params["event_id"])
         return await self._responses.html(request, "changed.html", values)
 
-    def _form_values(self, name: str) -> dict[str, Any]:
+    def _form_values(self, request: Request, name: str) -> dict[str, Any]:
         """What the form of a test event needs."""
-        takes = self._access.takes_test_events(is_open=self._callers.is_open(name))
+        takes = self._access.takes_test_events(request, is_open=self._callers.is_open(name))
         return {
             "takes_test_events": takes,
             "token": self._access.test_event_token(name) if takes else "",

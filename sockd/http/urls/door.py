@@ -27,6 +27,7 @@ from sockd.http.wire.body import Body
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange, why_cancelled
 from sockd.http.wire.head import Head
+from sockd.http.wire.states import DROP_BODY, Stage
 from sockd.http.wire.url_names import PATH_PREFIX, UrlNames
 from sockd.plain.config import Config
 from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
@@ -236,14 +237,14 @@ class UrlExchange(Exchange):
         try:
             self._target = door.admit(head, addressed)
             if door.preflight(self._target):
-                self.ready = self.ignores_body = True
+                self.payload = DROP_BODY[self.payload]
         except Exception as error:
             self.refuse(error)
 
     def refuse(self, error: Exception) -> None:
         self._target = error
         self._body = Body()
-        self.ready = self.ignores_body = True
+        self.payload = DROP_BODY[self.payload]
 
     def on_body(self, data: bytes) -> None:
         self._body.add(data)
@@ -258,7 +259,7 @@ class UrlExchange(Exchange):
             await self._door.answer(target, self, await self._body.whole())
 
     def answer(self, answer: Answer) -> None:
-        if answer.status not in _NO_BODY or self.lost:
+        if answer.status not in _NO_BODY or self.stage is Stage.LOST:
             super().answer(answer)
             return
         # No content-length: RFC 9110, 8.6.

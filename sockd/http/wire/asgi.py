@@ -16,6 +16,7 @@ from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange
 from sockd.http.wire.fields import raw_field
 from sockd.http.wire.head import Head
+from sockd.http.wire.states import OVER, STREAM_BODY, Payload, Stage
 
 _BUFFERED_BYTES = 64 * 1024
 """The most bytes that are buffered of a body that the application is slow to read."""
@@ -40,7 +41,7 @@ class AsgiExchange(Exchange):
 
     def __init__(self, connection: Connection, head: Head, app: ASGIApp, state: Mapping[str, object]) -> None:
         super().__init__(connection, head)
-        self.ready = True
+        self.payload = STREAM_BODY[self.payload]
         self._app = app
         self._scope = _scope(head, connection, state)
         self._scope["extensions"] = {ENDLESS: self._mark_endless}
@@ -74,25 +75,25 @@ class AsgiExchange(Exchange):
 
     async def _receive(self) -> Message:
         self.ask_for_body()
-        while not (self.lost or self.answered or self._body or (self.whole and not self._last_read)):
+        while not (self.stage in OVER or self._body or (self.payload is Payload.WHOLE and not self._last_read)):
             self._changed.clear()
             await self._changed.wait()
-        if self.lost or self.answered:
+        if self.stage in OVER:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
-        self._last_read = self.whole
+        self._last_read = self.payload is Payload.WHOLE
         self.connection.resume_reading()
-        return {"type": "http.request", "body": body, "more_body": not self.whole}
+        return {"type": "http.request", "body": body, "more_body": not self._last_read}
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._start = message
             return
         await self.connection.writable()
-        if self.lost or self.answered:
+        if self.stage in OVER:
             return
         body, more = message.get("body", b""), message.get("more_body", False)
-        head = b"" if self.begun else self._answer_head()
+        head = b"" if self.stage is Stage.ANSWERING else self._answer_head()
         if self.head.method == b"HEAD":
             body = b""
         elif self._chunked:

@@ -1,7 +1,7 @@
 """One HTTP connection: it parses requests into exchanges, runs them in order, one at a time, and sends their answers.
 
-It ends without losing an answer and within bounded time. It does not read from a peer that sends requests without reading
-answers: at most one answer and one chunk of requests are kept.
+Its states are those of `sockd.http.wire.states`. It ends without losing an answer and within bounded time. It does not read from
+a peer that sends requests without reading answers: at most one answer and one chunk of requests are kept.
 
 Owns its transport and its exchanges; a function whose client has gone outlives both. Knows nothing of functions.
 """
@@ -9,8 +9,8 @@ Owns its transport and its exchanges; a function whose client has gone outlives 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Protocol
 
 from sockd.http.wire.buffers import COPIES, PLACE_BYTES, Buffer, BufferBudget
@@ -21,11 +21,39 @@ from sockd.http.wire.peer_waits import PeerWaits
 from sockd.http.wire.reader import RequestReader
 from sockd.http.wire.refusals import NO_ROOM, TOO_MANY, TOO_SLOW, Refusal
 from sockd.http.wire.sources import source_of
+from sockd.http.wire.states import (
+    ALL_ANSWERED,
+    ALL_SENT,
+    BETWEEN,
+    DROP_BODY,
+    DROPPED,
+    ENDED,
+    FINISHED,
+    FULL,
+    HELD,
+    INPUT_ENDED,
+    NO_ROOM_LEFT,
+    NOT_FULL,
+    OVER,
+    PAUSED,
+    PAYLOAD_WHOLE,
+    RESUMED,
+    ROOM_CAME,
+    SOME_UNSENT,
+    STARTED,
+    TURN_ENDED,
+    UNBEGUN,
+    UNFINISHED,
+    Flow,
+    Input,
+    Output,
+    Payload,
+    Stage,
+)
 from sockd.http.wire.transport import READ_BYTES, Transport
 from sockd.http.wire.turns import PLACES, UNIT_BYTES, Turns
 from sockd.plain.errors import BuffersFull, RequestTooLarge
 
-_NEVER = math.inf
 _JOINED_BYTES = 64 * 1024
 PIPELINED = 16
 """Requests of one connection, behind others, that are not counted."""
@@ -49,7 +77,8 @@ class Server(Protocol):
 
     app: Application
     limits: ConnectionLimits
-    keep_alive_s: int
+    allowed_s: Mapping[Input, float]
+    """How long a connection may be in each state."""
     buffers: BufferBudget
     turns: Turns
     waits: PeerWaits[Connection]
@@ -77,39 +106,27 @@ class Connection(RequestReader):
     """What is at the other end of each accepted socket."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__(server.limits)
+        self._loop = asyncio.get_running_loop()
+        super().__init__(server.limits, self._loop.time)
         self.server = server
         self.transport: Transport
-        self.deadline_s = _NEVER
-        """By the loop's clock, when `give_up` is due. Seldom exact, so that no request needs a timer."""
-        self._loop = asyncio.get_running_loop()
+        self.output = Output.TAKEN
+        self.flow = Flow.READ
         self._exchanges: deque[Exchange] = deque()
         """Exchanges that are owed an answer, oldest first; only the first is ever run."""
         self._reading: Exchange | None = None
         """The exchange whose body is being read, answered or not."""
         self._unread: list[bytes] = []
         """What has come and waits for this connection's turn."""
-        self._held = False
-        """Whether reading is suspended until the next turn, because a large body is being read."""
         self._body_bytes = 0
         """Bytes of the body that is being read, while they are not counted in the budget."""
         self._pipeline: Buffer | None = None
         """What is counted of requests behind others, when there are many."""
         self._unread_answer: Buffer | None = None
         """What is counted of answers that the client has not taken."""
-        self._lacks_room = False
-        """Whether reading is suspended until there is room in the budget."""
-        self._is_unfinished = False
-        """A part of a body has come, and more is waited for."""
         self.known_source: str | None = None
-        self.stalled_s = _NEVER
-        """By the loop's clock, until when the client must have taken something of an answer."""
-        self._virgin = self._new = True
-        self._closed_to_input = False
-        self.half_closed = False
-        """The client will send no more: it may wait for its answers, or be gone."""
-        self._paused = False
-        self._write_paused = False
+        self._taken_s = 0.0
+        """By the loop's clock, when the client last took something of an answer of which some is unsent."""
         self._writable: asyncio.Future[None] | None = None
 
     # -- the transport's calls
@@ -117,7 +134,6 @@ class Connection(RequestReader):
     def connection_made(self, transport: Transport) -> None:
         """Start with an open transport, which calls this object from now on."""
         self.transport = transport
-        self.deadline_s = self._loop.time() + self.limits.head_s
         if not self.server.admit(self):
             self._refuse(TOO_MANY)
 
@@ -129,19 +145,18 @@ class Connection(RequestReader):
         self.server.forget(self)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._closed_to_input:
+        if self.input in ENDED:
             return
-        self._virgin = False
         data = bytes(self.server.scratch[:nbytes])
         turns, is_large = self.server.turns, nbytes == READ_BYTES
         if turns.is_taken or (not (self._unread or is_large) and turns.may_go(self)):
             self._take(data)
             return
-        if not (self._unread or self._held):
+        if not (self._unread or self.flow is Flow.HELD):
             turns.wait(self)
         self._unread.append(data)
-        if is_large and not self._held:
-            self._held = True  # or the loop would read megabytes before anybody else's turn
+        if is_large and self.flow is Flow.READ:
+            self.flow = HELD[self.flow]  # or the loop would read megabytes before anybody else's turn
             self.transport.pause_reading()
 
     def place(self) -> int:
@@ -154,20 +169,20 @@ class Connection(RequestReader):
         if unread:
             data = unread[0] if len(unread) == 1 else b"".join(unread)
             count = len(data)
-            if not self._closed_to_input:
+            if self.input not in ENDED:
                 self._take(data)
         else:
-            count = self.transport.read() if self._held and not self._paused else 0
-        if self._held:
+            count = self.transport.read() if self.flow is Flow.HELD else 0
+        if self.flow is Flow.HELD:
             self._hold(count >= READ_BYTES)
         return 1 + count // UNIT_BYTES
 
     def _hold(self, is_large: bool) -> None:
         """Read the rest of something large in turns of its own, as long as the kernel has more of it."""
-        self._held = is_large and not self._paused and not self.transport.is_closing()
-        if self._held:
+        if is_large and not self.transport.is_closing():
             self.server.turns.wait(self)
-        elif not self._paused:
+        else:
+            self.flow = TURN_ENDED[self.flow]
             self.transport.resume_reading()
 
     def _take(self, data: bytes) -> None:
@@ -175,9 +190,6 @@ class Connection(RequestReader):
         if refusal is not None:
             self._refuse(refusal)
             return
-        if self.allowed_s is not None:
-            self.deadline_s = self._loop.time() + self.allowed_s
-            self.allowed_s = None
         if self._reading is not None:
             self.transport.keep()
             self._await_body(len(data))
@@ -185,13 +197,12 @@ class Connection(RequestReader):
 
     def _await_body(self, count: int) -> None:
         """So many bytes have come, and the body is not whole. What one read of the socket brings is not counted."""
-        self._is_unfinished = True
         self.server.waits.begin(self)
         exchange = self._reading
         assert exchange is not None
         if exchange.held is not None:
             exchange.held.touch()
-        elif not exchange.ignores_body and exchange.max_body_bytes > PLACE_BYTES:
+        elif exchange.payload is not Payload.DROPPED and exchange.max_body_bytes > PLACE_BYTES:
             self._body_bytes += count
             length = exchange.head.content_length()
             if max(length, self._body_bytes) > PLACE_BYTES:
@@ -205,13 +216,14 @@ class Connection(RequestReader):
             return
         exchange.held = buffers.open(self.source, exchange.give_way, self._room_came)
         if not exchange.held.grow(size):
-            self._lacks_room = True
+            self.input = NO_ROOM_LEFT[self.input]
             exchange.held.wait(size)
             self.pause_reading()
 
     def _room_came(self) -> None:
         """The body may go on."""
-        self._lacks_room = False
+        if self.input is Input.ROOM_AWAITED:
+            self.input = ROOM_CAME[self.input]
         if len(self._exchanges) < 2:
             self.resume_reading()
         self._loop.call_soon(self._run_next)
@@ -233,7 +245,6 @@ class Connection(RequestReader):
         return self.known_source
 
     def eof_received(self) -> bool:
-        self.half_closed = True
         self.go_on()
         if self._exchanges:
             self._exchanges[0].on_gone()
@@ -242,10 +253,10 @@ class Connection(RequestReader):
         return self.limits.half_close and bool(self._exchanges)
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self.output = FULL[self.output]
 
     def resume_writing(self) -> None:
-        self._write_paused = False
+        self.output = NOT_FULL[self.output]
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._run_next()
@@ -254,7 +265,8 @@ class Connection(RequestReader):
         if not nbytes:
             self._close_unread_answer()
             return
-        self.stalled_s = self._loop.time() + self.limits.stall_s
+        self.output = SOME_UNSENT[self.output]
+        self._taken_s = self._loop.time()
         self.server.waits.begin(self)
         if nbytes <= PLACE_BYTES:
             return
@@ -264,15 +276,15 @@ class Connection(RequestReader):
 
     def _drop_unread_answer(self) -> bool:
         """Cut an answer of which the client has taken nothing for a while."""
-        if self.stalled_s - self.limits.stall_s + SLOW_S > self._loop.time():
+        if self._taken_s + SLOW_S > self._loop.time():
             return False
         self._close_unread_answer()
         self.transport.abort()
         return True
 
     def _close_unread_answer(self) -> None:
-        self.stalled_s = _NEVER
-        if not self._is_unfinished:
+        self.output = ALL_SENT[self.output]
+        if self.input not in UNFINISHED:
             self.server.waits.end(self)
         if self._unread_answer is not None:
             self._unread_answer.close()
@@ -281,8 +293,7 @@ class Connection(RequestReader):
     # -- the reader's calls
 
     def on_head(self, head: Head, *, keep_alive: bool) -> None:
-        if self._new:
-            self._new = False
+        if self.input is Input.FIRST_HEAD:
             self.server.has_asked(self)
         exchange = self._reading = self.server.app.open(self, head)
         exchange.keep_alive = keep_alive and not self.server.retiring
@@ -307,28 +318,25 @@ class Connection(RequestReader):
     def on_body(self, data: bytes) -> None:
         exchange = self._reading
         assert exchange is not None
-        if not exchange.ignores_body:
+        if exchange.payload is not Payload.DROPPED:
             exchange.on_body(data)
             return
         exchange.discarded_bytes += len(data)
         if exchange.discarded_bytes > self.limits.discard_bytes:
             self.refuse_body()
 
-    def on_whole(self) -> None:
+    def on_whole(self, *, in_parts: bool) -> None:
         exchange, self._reading = self._reading, None
         assert exchange is not None
-        if self._is_unfinished:
+        if in_parts:
             self._body_ended()
-        exchange.whole = exchange.ready = True
+        exchange.payload = PAYLOAD_WHOLE[exchange.payload]
         exchange.on_whole()
-        if self._exchanges:
-            self.deadline_s, self.allowed_s = _NEVER, None
-        else:
-            self.allowed_s = self.server.keep_alive_s
+        if not self._exchanges:
+            self.input, self.since_s = ALL_ANSWERED[self.input], self._loop.time()
 
     def _body_ended(self) -> None:
-        self._is_unfinished = False
-        if self.stalled_s == _NEVER:
+        if self.output is Output.TAKEN:
             self.server.waits.end(self)
 
     # -- the exchanges' calls
@@ -342,13 +350,13 @@ class Connection(RequestReader):
 
     async def writable(self) -> None:
         """Wait until the peer has read most of what was written."""
-        while self._write_paused:
+        while self.output is Output.FULL:
             self._writable = self._loop.create_future()
             await self._writable
 
     def finish(self, exchange: Exchange) -> None:
         """The running exchange has been answered: on to the next."""
-        exchange.answered = exchange.ignores_body = True
+        exchange.stage, exchange.payload = FINISHED[exchange.stage], DROP_BODY[exchange.payload]
         self._exchanges.popleft()
         if self._pipeline is not None and len(self._exchanges) <= PIPELINED:
             self._pipeline.close()
@@ -358,41 +366,38 @@ class Connection(RequestReader):
             return
         if self._exchanges:
             self._loop.call_soon(self._run_next)  # when what this one had is free for the next
-        elif self.between:
-            self.deadline_s = self._loop.time() + self.server.keep_alive_s
+        elif self.input is Input.SERVING:
+            self.input, self.since_s = ALL_ANSWERED[self.input], self._loop.time()
             self.transport.keep()
-        if self._paused and len(self._exchanges) < 2:
+        if self.flow is Flow.PAUSED and len(self._exchanges) < 2:
             self.resume_reading()
 
     def pause_reading(self) -> None:
         """Take no more for now; deadlines of what is not read do not run."""
-        if not self._paused:
-            self._paused = True
+        if self.flow is not Flow.PAUSED:
+            self.flow = PAUSED[self.flow]
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Go on reading."""
-        if self._paused and not (self._lacks_room or self._closed_to_input):
-            self._paused = False
-            if not self._held:
-                self.transport.resume_reading()
-            if not self.between:
-                allowed_s = self.limits.head_s if self._reading is None else self.limits.body_s
-                self.deadline_s = self._loop.time() + allowed_s
+        if self.flow is Flow.PAUSED and self.input is not Input.ROOM_AWAITED and self.input not in ENDED:
+            self.flow = RESUMED[self.flow]
+            self.transport.resume_reading()
+            self.since_s = self._loop.time()
 
     def _run_next(self) -> None:
         """Run the oldest exchange, if it may and no written answer waits to be read."""
-        if not self._exchanges or self._write_paused:
+        if not self._exchanges or self.output is Output.FULL:
             return
         first = self._exchanges[0]
-        if not first.ready:
-            if not self._lacks_room:
+        if first.payload is Payload.COLLECTED:
+            if self.input is not Input.ROOM_AWAITED:
                 first.ask_for_body()
-        elif not first.started:
+        elif first.stage is Stage.WAITING:
             buffers = self.server.buffers
             if buffers.used > buffers.total and first.max_body_bytes and buffers.is_crowded_by(self.source):
                 first.refuse(BuffersFull())
-            first.started = True
+            first.stage = STARTED[first.stage]
             self.server.running.add(first)
             first.start()
 
@@ -401,91 +406,92 @@ class Connection(RequestReader):
         self.server.running.discard(exchange)
         if exchange.held is not None:
             exchange.release()
-        if not exchange.answered and not exchange.lost:
+        if exchange.stage not in OVER:
             self._abandon()
 
     # -- ends
 
     def retire(self) -> None:
         """Close behind the next answer, if its head is still to be written."""
-        if self._exchanges and not self._exchanges[-1].begun:
+        if self._exchanges and self._exchanges[-1].stage in UNBEGUN:
             self._exchanges[-1].keep_alive = False
 
     def has_been_idle(self, idle_s: float) -> bool:
         """Return whether the client is owed no answer and has sent nothing for so many seconds."""
-        if not (self.owed_nothing and (self._virgin or self.between)):
-            return False
-        allowed_s = self.limits.head_s if self._virgin else self.server.keep_alive_s
-        return self._loop.time() - (self.deadline_s - allowed_s) >= idle_s
+        is_idle = self.owed_nothing and self.input in (Input.CONNECTED, Input.IDLE)
+        return is_idle and self._loop.time() - self.since_s >= idle_s
 
     def drain(self) -> None:
         """Close behind the answers to all that has come."""
         self.go_on()
-        if not self._closed_to_input:
+        if self.input not in ENDED:
             self.close()
 
     def looks_gone(self) -> bool:
         """Whether the client will send no more. The kernel is asked if the end of the stream was not read yet."""
-        return self.half_closed or (not self.transport.is_kept and self.transport.has_hung_up())
+        return self.transport.is_at_eof or (not self.transport.is_kept and self.transport.has_hung_up())
 
     def close(self) -> None:
         """Read no more, and close behind the answers that are owed."""
-        self._closed_to_input = True
-        self.deadline_s = _NEVER
+        self.input = INPUT_ENDED[self.input]
+        self._body_ended()
         reading, self._reading = self._reading, None
-        if self._is_unfinished:
-            self._body_ended()
-        if reading is not None and not reading.answered:
+        if reading is not None and reading.stage is not Stage.ANSWERED:
             self._exchanges.pop().on_lost()
         if self._exchanges:
             self._exchanges[-1].keep_alive = False
             self._run_next()
         else:
-            self.transport.close()
+            self._abandon()
+
+    @property
+    def deadline_s(self) -> float:
+        """By the loop's clock, when `give_up` is due, so that no request needs a timer; infinite if nothing is waited for."""
+        input_s = self.since_s + self.server.allowed_s[self.input]
+        return input_s if self.output is Output.TAKEN else min(input_s, self._taken_s + self.limits.stall_s)
 
     @property
     def owed_nothing(self) -> bool:
         """No request has been read to the end of its head and not been answered."""
-        return not (self._exchanges or self._reading or self._unread or self._closed_to_input)
+        return not (self._exchanges or self._reading or self._unread or self.input in ENDED)
 
     @property
     def waits_for_its_peer(self) -> bool:
         """For nothing else: its only request has not come whole, or its client does not take the answer."""
-        if self.stalled_s != _NEVER:
-            return self._loop.time() > self.stalled_s - self.limits.stall_s + SLOW_S
-        return self._is_unfinished and all(exchange is self._reading for exchange in self._exchanges)
+        if self.output is not Output.TAKEN:
+            return self._loop.time() > self._taken_s + SLOW_S
+        return self.input in UNFINISHED and all(exchange is self._reading for exchange in self._exchanges)
 
     def make_way(self) -> None:
         """Close, so that another connection gets the place. A client that has begun a request gets an error first."""
-        if self.stalled_s != _NEVER:
+        if self.output is not Output.TAKEN:
             self.transport.abort()
             return
         reading = self._reading
-        if not (self._virgin or self.between or (reading is not None and (reading.begun or reading.answered))):
+        has_begun = self.input is not Input.CONNECTED and self.input not in BETWEEN
+        if has_begun and (reading is None or reading.stage in UNBEGUN):
             self.transport.write(TOO_MANY.response)
         self._abandon()
 
     def give_up(self) -> None:
         """A deadline has passed."""
-        if self.stalled_s < self._loop.time():
+        if self.output is not Output.TAKEN and self._taken_s + self.limits.stall_s < self._loop.time():
             self.transport.abort()
-            return
-        if self._unread or self._held:
-            return  # it is us who are late
-        if self._lacks_room:
+        elif self._unread or self.flow is Flow.HELD:
+            pass  # it is us who are late
+        elif self.input is Input.ROOM_AWAITED:
             self._give_up_room()
-            return
-        if self._virgin or self.between:
+        elif self.input in (Input.CONNECTED, Input.IDLE):
             self._abandon()  # idle, or a browser's speculative connection: nothing to answer
-        elif not self._paused:
+        elif self.flow is Flow.READ:
             self._refuse(TOO_SLOW)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Close, and say why if that is the next thing that the client expects to read."""
         self.server.refused[refusal.error_type] += 1
         reading = self._reading
-        owed = len(self._exchanges) - (reading is not None and not reading.answered)
-        if not owed and not (reading is not None and reading.begun):
+        owed = len(self._exchanges) - (reading is not None and reading.stage is not Stage.ANSWERED)
+        if not owed and (reading is None or reading.stage in UNBEGUN):
             self.transport.write(refusal.response)
         self.close()
 
@@ -495,11 +501,9 @@ class Connection(RequestReader):
         self.transport.close()
 
     def _drop(self) -> None:
-        self._closed_to_input = True
-        self.deadline_s = _NEVER
+        self.input = DROPPED[self.input]
+        self._body_ended()
         self._reading = None
-        if self._is_unfinished:
-            self._body_ended()
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None

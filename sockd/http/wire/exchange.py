@@ -15,6 +15,7 @@ from sockd.http.wire.answers import Answer, failure, success
 from sockd.http.wire.body import Body
 from sockd.http.wire.buffers import Buffer
 from sockd.http.wire.head import Head
+from sockd.http.wire.states import ABANDONED, BEGUN, Payload, Stage
 from sockd.http.wire.transport import Transport
 from sockd.plain.errors import BuffersFull, Draining, RequestTooLarge, SockdError
 from sockd.plain.invoke_request import InvokeRequest
@@ -76,25 +77,14 @@ class Exchange:
     """The base of what an application makes of each request, as soon as its head has been read."""
 
     # Defaults stand in the class, because most never change and each that is set costs every request.
+    payload = Payload.COLLECTED
+    stage = Stage.WAITING
     keep_alive = True
-    whole = False
-    """The body has been read to its end."""
-    ready = False
-    """`run` may be called: a whole request always is, another if the application says so."""
-    ignores_body = False
-    """What comes of the body is dropped, and counted by the connection in `discarded_bytes`."""
-    discarded_bytes = 0
-    body_asked_for = False
-    begun = False
-    """A part of the answer has been written."""
-    answered = False
-    """All of it has."""
-    lost = False
-    """Nobody will read an answer."""
     endless = False
     """The answer goes on until the server or the client ends it."""
-    started = False
-    """`start` has been called."""
+    body_asked_for = False
+    discarded_bytes = 0
+    """Bytes of the body that were dropped."""
     task: asyncio.Task[None] | None = None
     """In which it `run`s, if it does."""
     end: Callable[[], object] | None = None
@@ -127,9 +117,9 @@ class Exchange:
 
     def give_way(self) -> bool:
         """Answer with a 503 instead, and let go of the body now, if nothing has been run yet."""
-        if self.answered or self.held is None:
+        if self.stage is Stage.ANSWERED or self.held is None:
             return False
-        if not self.started:
+        if self.stage is Stage.WAITING:
             self.refuse(BuffersFull())
         elif self.task is not None and self.request is not None and not self.request.entered:
             self.task.cancel(BuffersFull())  # it waits for its turn
@@ -147,12 +137,12 @@ class Exchange:
 
     def gone(self) -> bool:
         """Whether the client has disconnected, or seems to have."""
-        return self.lost or self.connection.looks_gone()
+        return self.stage is Stage.LOST or self.connection.looks_gone()
 
     def on_lost(self) -> None:
         """The client has gone, or its request broke off."""
-        self.lost = True
-        if not self.started:
+        before, self.stage = self.stage, ABANDONED[self.stage]
+        if before is Stage.WAITING:
             self.release()
         self.on_gone()
 
@@ -174,7 +164,7 @@ class Exchange:
             self.connection.ended(self)
 
     async def run(self) -> None:
-        """Answer, if nothing has been `lost`."""
+        """Answer, if the client is not lost."""
         raise NotImplementedError
 
     def cancel(self) -> None:
@@ -191,7 +181,7 @@ class Exchange:
 
     def begin(self, status: int, fields: str) -> str:
         """The answer's head but for the empty line behind it; `fields` are lines, each with its end."""
-        self.begun = True
+        self.stage = BEGUN[self.stage]
         end = "" if self.keep_alive else "connection: close\r\n"
         line = (
             _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
@@ -200,7 +190,7 @@ class Exchange:
 
     def answer(self, answer: Answer) -> None:
         """Give a whole answer."""
-        if self.lost:
+        if self.stage is Stage.LOST:
             return
         body = answer.body
         head = f"{self.begin(answer.status, answer.fields)}content-length: {len(body)}\r\n\r\n".encode("latin-1")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from sockd.http.wire.states import IN_BODY, Input
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +30,14 @@ class ConnectionLimits:
     half_close: bool = True
     """A client that shuts its sending half down still gets its answer. Off where an answer may take for ever and only
     the end of file tells that nobody reads it."""
+
+
+def allowed_s(limits: ConnectionLimits, keep_alive_s: float) -> Mapping[Input, float]:
+    """Return how long a connection may be in each of its states; infinity if it does not wait for its peer."""
+    heads = dict.fromkeys((Input.CONNECTED, Input.FIRST_HEAD, Input.HEAD), limits.head_s)
+    return {
+        **dict.fromkeys(Input, math.inf),
+        **heads,
+        **dict.fromkeys(IN_BODY, limits.body_s),
+        Input.IDLE: float(keep_alive_s),
+    }

@@ -6,12 +6,14 @@ The base of `Connection`, because the parser calls methods of one object. Owns t
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import httptools
 
 from sockd.http.wire.head import Head, Headers, in_origin_form
 from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, NO_ROOM, NO_SUCH_CODING, Refusal
+from sockd.http.wire.states import BODY_WHOLE, BYTES_CAME, HEAD_READ, IN_BODY, PART_READ, REQUEST_BEGUN, Input
 
 _log = logging.getLogger("sockd.http")
 
@@ -26,14 +28,14 @@ class _Refused(Exception):
 class RequestReader:
     """Feeds the parser, and turns its callbacks into methods of subclasses: a head, parts of a body, and its end."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
+        """Args: clock: monotonic, in seconds."""
         self.limits = limits
-        self.between = False
-        """Nothing has been read of a next request."""
-        self.allowed_s: float | None = limits.head_s
-        """From now, for what has just begun; None if nothing has since this was looked at."""
+        self.input = Input.CONNECTED
+        self._clock = clock
+        self.since_s = clock()
+        """Since when the connection waits for what it reads now."""
         self._parser = self._new_parser()
-        self._in_body = False
         self._target = b""
         self._headers: Headers = []
         self._chunk_bytes = 0
@@ -51,17 +53,18 @@ class RequestReader:
         """A part of its body."""
         raise NotImplementedError
 
-    def on_whole(self) -> None:
-        """Handle the end of a request that is complete."""
+    def on_whole(self, *, in_parts: bool) -> None:
+        """Handle the end of a request that is complete. Args: in_parts: its body came in more than one chunk."""
         raise NotImplementedError
 
     def feed(self, data: bytes) -> Refusal | None:
         """Read a chunk; returns why no more may be read, if so."""
-        if self.between:
-            self.between = False
-            self.allowed_s = self.limits.head_s  # also for the blank lines that may precede a request
+        before, self.input = self.input, BYTES_CAME[self.input]
+        self._chunk_s = self._clock()
+        if self.input is not before:
+            self.since_s = self._chunk_s  # also for the blank lines that may precede a request
         self._chunk_bytes = len(data)
-        if not self._in_body:
+        if self.input is not Input.BODY_AWAITED:
             self._head_bytes += self._chunk_bytes
         rest: bytes | None = None
         try:
@@ -72,7 +75,9 @@ class RequestReader:
             return _refusal(error)
         if rest is not None:
             return self._feed_plain(rest)
-        if not self._in_body and self._head_bytes > self.limits.head_bytes:
+        if self.input is Input.BODY:
+            self.input = PART_READ[self.input]
+        elif self._head_bytes > self.limits.head_bytes and self.input is not Input.BODY_AWAITED:
             return HEAD_TOO_LARGE
         return None
 
@@ -100,8 +105,8 @@ class RequestReader:
     # -- the parser's calls
 
     def on_message_begin(self) -> None:
-        self.between = False
-        self.allowed_s = self.limits.head_s
+        self.input = REQUEST_BEGUN[self.input]
+        self.since_s = self._chunk_s
         self._target = b""
         self._headers = []
 
@@ -134,19 +139,19 @@ class RequestReader:
             self._plain_head = head.without_upgrade() if head.method != b"CONNECT" else None
             return
         self._headers = []  # trailers are not the head's
-        self._in_body = True
-        self.allowed_s = self.limits.body_s
         # Without a header that names it, which our answers do not have, an HTTP/1.0 client knows no keep-alive.
         keep_alive = head.version == "1.1" and parser.should_keep_alive()
         self.on_head(head, keep_alive=keep_alive)
+        self.input = HEAD_READ[self.input]
+        self.since_s = self._chunk_s
 
     def on_message_complete(self) -> None:
-        if not self._in_body:
+        if self.input not in IN_BODY:
             return  # an upgrade: it is still to be read
-        self._in_body = False
-        self.between = True
+        in_parts = self.input is Input.BODY_AWAITED
+        self.input = BODY_WHOLE[self.input]
         self._head_bytes, self._head_slack_bytes = 0, self._chunk_bytes
-        self.on_whole()
+        self.on_whole(in_parts=in_parts)
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)

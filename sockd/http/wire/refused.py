@@ -6,6 +6,7 @@ from sockd.http.wire.answers import failure
 from sockd.http.wire.connection import Connection
 from sockd.http.wire.exchange import Exchange
 from sockd.http.wire.head import Head
+from sockd.http.wire.states import Payload
 from sockd.plain.errors import SockdError
 from sockd.plain.request_ids import new_request_id, request_id_text
 
@@ -13,7 +14,7 @@ from sockd.plain.request_ids import new_request_id, request_id_text
 class Refused(Exchange):
     """One such request."""
 
-    ready = ignores_body = True
+    payload = Payload.DROPPED
 
     def __init__(self, connection: Connection, head: Head, error: SockdError) -> None:
         super().__init__(connection, head)

@@ -23,7 +23,7 @@ from sockd.http.wire.awaited import AwaitedExchanges
 from sockd.http.wire.buffers import BufferBudget
 from sockd.http.wire.connection import Application, Connection
 from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.limits import ConnectionLimits
+from sockd.http.wire.limits import ConnectionLimits, allowed_s
 from sockd.http.wire.listener import Listener
 from sockd.http.wire.peer_waits import PeerWaits
 from sockd.http.wire.transport import READ_BYTES, Transport
@@ -60,6 +60,7 @@ class HttpServer:
         self.app = app
         self.limits = limits or ConnectionLimits()
         self.keep_alive_s = keep_alive_s
+        self.allowed_s = allowed_s(self.limits, keep_alive_s)
         self.buffers = buffers or BufferBudget(BUFFER_BYTES)
         self.waits: PeerWaits[Connection] = PeerWaits()
         self.date_line = ""
@@ -121,7 +122,7 @@ class HttpServer:
         self._ticking = loop.call_later(1.0 - now % 1.0, self._tick)
         self._flooded = False
         now_s = loop.time()
-        late = [each for each in self._connections if each.deadline_s < now_s or each.stalled_s < now_s]
+        late = [each for each in self._connections if each.deadline_s < now_s]
         self._give_up(iter(late))
 
     def _give_up(self, late: Iterator[Connection]) -> None:
@@ -129,7 +130,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         some = list(islice(late, ENDED_AT_ONCE))
         for connection in some:
-            if min(connection.deadline_s, connection.stalled_s) < loop.time():
+            if connection.deadline_s < loop.time():
                 connection.give_up()
         if some:
             loop.call_soon(self._give_up, late)

@@ -14,6 +14,7 @@ from sockd.http.wire.answer_headers import passes_raw
 from sockd.http.wire.answers import Answer, begun_fields
 from sockd.http.wire.exchange import Exchange, answer_of
 from sockd.http.wire.fields import raw_field
+from sockd.http.wire.states import OVER, Stage
 from sockd.plain.invoke_request import Sink
 from sockd.plain.request_ids import request_id_text
 from sockd.plain.telemetry import Ending
@@ -49,7 +50,7 @@ class StreamedAnswer(Sink):
         self.started = True
         # Who shuts its sending half down in the middle of an answer has hung up; who did so before is still waiting.
         exchange.when_gone = self._hung_up
-        if exchange.lost:
+        if exchange.stage is Stage.LOST:
             self._hung_up()
         length = _promised_length(headers)
         self._framing = self._choose_framing(status, length)
@@ -132,7 +133,7 @@ class StreamedAnswer(Sink):
         return f"{self._exchange.begin(status, fields)}\r\n".encode("latin-1")
 
     def _is_over(self) -> bool:
-        return self._exchange.lost or self._exchange.answered
+        return self._exchange.stage in OVER
 
     def _hung_up(self) -> None:
         if self.on_gone is not None:

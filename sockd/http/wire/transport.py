@@ -59,7 +59,8 @@ class Transport:
         self._accept_queue = accept_queue
         self.is_kept = False
         self._is_reading = False
-        self._is_at_eof = False
+        self.is_at_eof = False
+        """The peer will send no more: it may wait for its answers, or be gone."""
         self._is_closing = False
         self._is_ended = False
         self._unsent: deque[memoryview] = deque()
@@ -84,7 +85,7 @@ class Transport:
 
     def resume_reading(self) -> None:
         """Have the connection hear of what comes."""
-        if self._is_reading or self._is_closing or self._is_at_eof:
+        if self._is_reading or self._is_closing or self.is_at_eof:
             return
         self._is_reading = True
         if self.is_kept:
@@ -114,7 +115,7 @@ class Transport:
 
     def read(self) -> int:
         """Read once, and pass the data to the connection. Returns: the number of bytes."""
-        if self._is_closing or self._is_at_eof:
+        if self._is_closing or self.is_at_eof:
             return 0
         try:
             count = self._sock.recv_into(self._scratch)
@@ -135,7 +136,7 @@ class Transport:
 
     def has_hung_up(self) -> bool:
         """Whether the peer has sent its last byte and none is left to be read, seen or not."""
-        if self._is_at_eof or self._is_closing:
+        if self.is_at_eof or self._is_closing:
             return True
         try:
             return not self._sock.recv(1, socket.MSG_PEEK)
@@ -146,7 +147,7 @@ class Transport:
 
     def _read_eof(self) -> None:
         self.pause_reading()
-        self._is_at_eof = True
+        self.is_at_eof = True
         if not self._reads.eof_received():
             self.close()
 

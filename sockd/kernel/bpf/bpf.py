@@ -13,11 +13,11 @@ import struct
 
 from sockd.kernel import signals
 from sockd.kernel.bpf.assembler import Code, assemble
+from sockd.kernel.syscall_table import NUMBERS
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
-_BPF = 321
 _MAP_CREATE, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _PROG_ATTACH, _BTF_LOAD = 0, 2, 3, 5, 8, 18
 _ALLOW_MULTI = 2
 """A cgroup may have several programs of one kind; all of them must agree."""
@@ -153,7 +153,7 @@ def _new_map(
 def _bpf(command: int, attributes: bytes, subject: str) -> int:
     # SAFETY: the kernel reads `attributes` only during the call, and the caller keeps alive what its addresses point to.
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    number = ctypes.c_long(_BPF)
+    number = ctypes.c_long(NUMBERS["bpf"])
     result = int(_syscall(number, ctypes.c_long(command), buffer, ctypes.c_long(len(attributes))))
     if result < 0:
         errno = ctypes.get_errno()

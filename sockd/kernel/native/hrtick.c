@@ -24,6 +24,7 @@
 
 #define SECOND_NS 1000000000LL
 #define STACK_BYTES (64 << 10)
+#define NAME_BYTES 16 /* of a thread, with the zero that ends it (pthread_setname_np(3)) */
 #define SHORTEST_SLICE_NS 100000 /* syscalls.SHORTEST_SLICE_NS */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -84,7 +85,7 @@ static int start_on(long processor, pthread_t *thread)
     cpu_set_t *set = CPU_ALLOC(processor + 1);
     size_t size = CPU_ALLOC_SIZE(processor + 1);
     pthread_attr_t attributes;
-    char name[16];
+    char name[sizeof "hrtick/" + 20];
     int error;
 
     if (!set)
@@ -100,6 +101,7 @@ static int start_on(long processor, pthread_t *thread)
     CPU_FREE(set);
     if (!error) {
         snprintf(name, sizeof name, "hrtick/%ld", processor);
+        name[NAME_BYTES - 1] = '\0';
         pthread_setname_np(*thread, name);
     }
     return error;

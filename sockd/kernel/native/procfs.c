@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -22,7 +23,9 @@
 
 #define STACK_BYTES (64 << 10)
 #define FSOPEN_CLOEXEC 1
+#ifndef CLOSE_RANGE_UNSHARE /* in glibc's headers since 2.34 */
 #define CLOSE_RANGE_UNSHARE 2
+#endif
 
 struct work {
     int socket;

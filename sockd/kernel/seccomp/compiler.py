@@ -9,7 +9,8 @@ Why the program looks as it does (kernel/seccomp.c):
     each path in it is short, and it uses only the operations that this walk understands (no shifts, no scratch).
   * Arguments are 64 bits wide, but the kernel takes flags, families and ioctl requests as 32. Only the low word is
     looked at: comparing all 64 bits lets a caller hide behind garbage in the upper half (CVE-2019-10063).
-  * x32 calls carry bit 30, int 0x80 another architecture. The first are unknown numbers, the second is never an accident.
+  * x32 calls carry bit 30, int 0x80 and 32-bit ARM programs another architecture. The first are unknown numbers, the second is
+    never an accident.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ from dataclasses import dataclass
 from errno import ENOSYS, EPERM
 from struct import Struct
 
-from sockd.kernel.seccomp.syscall_table import FIRST_UNKNOWN, NUMBERS
+from sockd.kernel.syscall_table import FIRST_UNKNOWN, NAMES, Architecture, this_machine
 
 SOCK_FILTER = Struct("<HBBI")
 """struct sock_filter: code, jump if true, jump if false, k."""
-
-AUDIT_ARCH_X86_64 = 0xC000003E
 
 RET_KILL_PROCESS = 0x80000000
 RET_ERRNO = 0x00050000
@@ -74,7 +73,12 @@ def without(argument: int, *values: int, otherwise: int = EPERM) -> Switch:
 
 
 def compile_filter(
-    allow: Collection[str], *, checks: Mapping[str, Switch], absent: Collection[str] = (), otherwise: int = EPERM
+    allow: Collection[str],
+    *,
+    checks: Mapping[str, Switch],
+    absent: Collection[str] = (),
+    otherwise: int = EPERM,
+    architecture: Architecture | None = None,
 ) -> bytes:
     """The seccomp program that lets exactly these calls through.
 
@@ -83,36 +87,45 @@ def compile_filter(
         checks: names of calls that are allowed under a condition.
         absent: names of calls that fail with ENOSYS, so that callers fall back to an older one.
         otherwise: errno of every other call below FIRST_UNKNOWN; those above fail with ENOSYS.
-    Returns: struct sock_filter[], native to x86_64.
-    Raises: KeyError for a name that the table does not have; ValueError when the program is too long for one jump."""
+        architecture: whose program it is; this machine's by default. Names of calls that it does not have are ignored.
+    Returns: struct sock_filter[], little-endian.
+    Raises: KeyError for a name that no architecture has; ValueError when the program is too long for one jump."""
+    machine = architecture or this_machine()
     verdicts: list[Verdict] = [*[refused(otherwise)] * FIRST_UNKNOWN, refused(ENOSYS)]
-    for name in allow:
-        verdicts[NUMBERS[name]] = RET_ALLOW
-    for name in absent:
-        verdicts[NUMBERS[name]] = refused(ENOSYS)
-    for name, check in checks.items():
-        verdicts[NUMBERS[name]] = check
-    return _compile(verdicts)
+    _decide(verdicts, dict.fromkeys(allow, RET_ALLOW), machine)
+    _decide(verdicts, dict.fromkeys(absent, refused(ENOSYS)), machine)
+    _decide(verdicts, checks, machine)
+    return _compile(verdicts, machine)
 
 
-def compile_restriction(deny: Collection[str], *, checks: Mapping[str, Switch]) -> bytes:
+def compile_restriction(
+    deny: Collection[str], *, checks: Mapping[str, Switch], architecture: Architecture | None = None
+) -> bytes:
     """The seccomp program that takes calls away from a process that a whole filter confines already.
 
     The kernel runs both and takes the stricter answer, so all that this one does not name is left to the other.
     Raises: as compile_filter."""
+    machine = architecture or this_machine()
     verdicts: list[Verdict] = [RET_ALLOW] * (FIRST_UNKNOWN + 1)
-    for name in deny:
-        verdicts[NUMBERS[name]] = refused(EPERM)
-    for name, check in checks.items():
-        verdicts[NUMBERS[name]] = check
-    return _compile(verdicts)
+    _decide(verdicts, dict.fromkeys(deny, refused(EPERM)), machine)
+    _decide(verdicts, checks, machine)
+    return _compile(verdicts, machine)
 
 
-def _compile(verdicts: list[Verdict]) -> bytes:
+def _decide(verdicts: list[Verdict], named: Mapping[str, Verdict], machine: Architecture) -> None:
+    """Set the verdicts of these calls, as far as the architecture has them. Raises: KeyError: no architecture has one."""
+    for name, verdict in named.items():
+        if name in machine.numbers:
+            verdicts[machine.numbers[name]] = verdict
+        elif name not in NAMES:
+            raise KeyError(name)
+
+
+def _compile(verdicts: list[Verdict], machine: Architecture) -> bytes:
     """The program for the verdicts of each number, the last of which is that of all higher numbers, too."""
     program = _Program()
     program.add(LD_WORD, _ARCH)
-    program.add(JEQ, AUDIT_ARCH_X86_64, otherwise=RET_KILL_PROCESS)
+    program.add(JEQ, machine.audit, otherwise=RET_KILL_PROCESS)
     program.add(LD_WORD, _NUMBER)
     _add_search(program, _segments(verdicts))
     for switch in _switches(verdicts):

@@ -7,6 +7,7 @@ import pytest
 from sockd.caches.packages.built_names import module_of_another
 from sockd.caches.packages.distribution import Closure, Distribution, Source
 from sockd.caches.packages.provided_names import Provided
+from tests.support.cases import case
 
 
 def distribution(name: str, *, is_built: bool = False) -> Distribution:
@@ -17,6 +18,7 @@ def distribution(name: str, *, is_built: bool = False) -> Distribution:
 SOURCE = {"url": "https://example.com/x.tar.gz", "digest": "0" * 64}
 
 
+@case("K30", "a build's wheel holds modules of another package of the function", expect="refused, with both names")
 @pytest.mark.parametrize(
     ("modules", "words"),
     [

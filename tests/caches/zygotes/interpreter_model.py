@@ -120,16 +120,29 @@ def record(bodies: Bodies, closure: frozenset[str], environment: Mapping[str, in
     process = Process.started(bodies, closure, environment)
     steps: list[Step] = []
     reference, effect = process.snapshot(), ""
+    changed: set[str] = set()
+    read: set[str] = set()
     for action in code:
         for name in imported_by(process, action):
             before = process.snapshot()
-            effect = effect or ", ".join(changes(reference, before))
-            process.load(name)
+            new = changes(reference, before)
+            changed |= set(VARIABLES).intersection(new)
+            effect = effect or ", ".join([*(each for each in new if each not in VARIABLES), *sorted(changed & read)])
+            read |= touched_by(process, name)
+            effect = effect or ", ".join(sorted(changed & read))
             reference = process.snapshot()
             writes = () if effect else tuple(changes(before, reference))
-            steps += steps_of(process, name, len(steps), effect, writes)
+            steps += steps_of(process, name, len(steps), effect, writes, tuple(sorted(changed)))
         process.do(action, [], "own code")
     return TopLevel(tuple(steps), closure)
+
+
+def touched_by(process: Process, name: str) -> set[str]:
+    """Load a module. Returns: the parts of the state that its import has read or changed."""
+    before, process.touched = process.touched, set()
+    process.load(name)
+    touched, process.touched = process.touched, process.touched | before
+    return touched
 
 
 def imported_by(process: Process, action: Action) -> Iterator[str]:
@@ -139,7 +152,9 @@ def imported_by(process: Process, action: Action) -> Iterator[str]:
         yield what
 
 
-def steps_of(process: Process, name: str, first: int, before: str, writes: tuple[str, ...]) -> list[Step]:
+def steps_of(
+    process: Process, name: str, first: int, before: str, writes: tuple[str, ...], variables: tuple[str, ...]
+) -> list[Step]:
     """An import of own code, and those in it that are of another distribution than what asks for them."""
     made: list[tuple[str, int, list[str]]] = [(name, -1, [name])]
 
@@ -161,6 +176,7 @@ def steps_of(process: Process, name: str, first: int, before: str, writes: tuple
             "" if outer >= 0 else before,
             () if outer >= 0 else writes,
             tuple(Module(KEYS[step], each, 0.1) for each in modules),
+            () if outer >= 0 else variables,
         )
         for step, outer, modules in made
     ]

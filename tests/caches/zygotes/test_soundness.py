@@ -31,10 +31,12 @@ def seen(**observed: Any) -> Preimported:
     return Preimported(names(A), {"HOME": "/tmp"}, Observed(**fields), loaded=names("a"), order=("a",))
 
 
-def step(name: str, *parts: str, key: str = A, before: str = "", writes: str = "") -> Step:
+def step(
+    name: str, *parts: str, key: str = A, before: str = "", writes: str = "", variables: tuple[str, ...] = ()
+) -> Step:
     """What the function's code asks for; the parts are modules of the same distribution that it loads."""
     modules = tuple(Module(key, each, 0.01) for each in (name, *parts))
-    return Step(name, key, -1, before, tuple(writes.split()), modules)
+    return Step(name, key, -1, before, tuple(writes.split()), modules, variables)
 
 
 def top_of(*steps: Step, **options: Any) -> TopLevel:
@@ -139,7 +141,25 @@ REFUSED: dict[str, tuple[str, Preimported, ImportView]] = {
         doing(step("c"), step("a", writes="json.dumps")),
     ),
 }
+OWN_VARIABLE = doing(step("a", variables=("X_Y",)))
+"""A top level that changes a variable and then imports a."""
+REFUSED |= {
+    f"a variable that own code has changed, and an import {how}": ("_variables_of_own_code", zygote, OWN_VARIABLE)
+    for how, zygote in {
+        "has read": seen(variables=["X_Y"]),
+        "may have read by a prefix": seen(prefixes=["X_"]),
+        "may have read with all others": seen(every_variable=True),
+    }.items()
+}
 ALLOWED = {
+    "a variable that own code has changed, and no import has read": (
+        seen(variables=["X"], prefixes=["Y_"]),
+        OWN_VARIABLE,
+    ),
+    "a variable that own code changes behind the imports of the Zygote": (
+        seen(variables=["X"]),
+        doing(step("a"), step("b", key=B, variables=("X",))),
+    ),
     "another prefix": (seen(prefixes=["X_"]), beside(X="1")),
     "other names": (seen(missed=["socks"], found=["json"], listed=["own"]), beside(modules("b", "b2"))),
     "another part of a namespace": (seen(namespaces=["google"], found=["google.a"]), beside(spaces("google"))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -135,7 +136,7 @@ async def test_a_start_costs_a_look_at_a_table(monkeypatch: pytest.MonkeyPatch) 
         view = view_of()
         await g.verify(view)
         made = len(g.tree.programs)
-        g.tree.node.unverified = lambda node, view: "it was asked again"
+        g.tree.node.verifier = SimpleNamespace(unverified=lambda node, view: "it was asked again")
         for _ in range(100):
             assert g.tree.node.refusal(view) == ""
             g.start(view, g.tree.node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -201,7 +202,7 @@ async def test_a_node_serves_when_it_is_verified_and_is_asked_once(roots: list[A
     tree, view = Tree(), view_of("a")
     await tree.open()
     asked = []
-    tree.unverified = lambda node, view: asked.append(node.id) or "not yet"  # type: ignore[func-returns-value]
+    tree.verify_with(SimpleNamespace(unverified=lambda node, view: asked.append(node.id) or "not yet"))  # type: ignore[func-returns-value]
     node = learned(1, "a", tree.root)
     tree.add(node)
     for _ in range(3):
@@ -209,7 +210,7 @@ async def test_a_node_serves_when_it_is_verified_and_is_asked_once(roots: list[A
     assert tree.best(view_of("b")) is tree.root
     assert asked == ["zygote-1"] and tree.passed_over(view) == [(node, "not yet")]
     node.verdicts.clear()
-    node.unverified = lambda node, view: ""
+    node.verifier = None
     assert tree.best(view) is node and tree.passed_over(view) == []
     tree.close()
 
@@ -262,12 +263,12 @@ LOST = ImageUnavailable("the agent is gone", retry_after_s=7)
 class Farms:
     """Foreign farms whose roots are stand-ins, or errors."""
 
-    on_retired: Any = None
     is_short_of_uids = False
 
     def __init__(self) -> None:
         self.coming: list[Any] = []
-        self.retired: set[Any] = set()
+        self.retired: list[Callable[[str, ImageUnavailable], None]] = []
+        self.without_image: set[Any] = set()
 
     async def exec_root(self, interpreter: str, *args: Any, **options: Any) -> Any:
         root = self.coming.pop(0)
@@ -280,7 +281,7 @@ class Farms:
         return None
 
     def is_retired(self, zygote: Any) -> bool:
-        return zygote in self.retired
+        return zygote in self.without_image
 
 
 async def test_all_zygotes_of_a_lost_image_end_and_the_next_start_makes_a_root(
@@ -297,8 +298,9 @@ async def test_all_zygotes_of_a_lost_image_end_and_the_next_start_makes_a_root(
         child.interpreter = IMAGE.interpreter
     serving, importing = (ZygoteNode(each, frozenset({"image:a"}), root, lineage=IMAGE) for each in children)
     tree.add(serving)
-    farms.retired = {root.zygote, *children}
-    farms.on_retired(IMAGE.interpreter, LOST)
+    farms.without_image = {root.zygote, *children}
+    [tell] = farms.retired
+    tell(IMAGE.interpreter, LOST)
     assert tree.nodes == [tree.root] and tree.root.zygote.alive, "those of other interpreters go on"
     assert not root.zygote.alive and not children[0].alive
     with pytest.raises(ZygoteGone, match="image of its interpreter was lost"):

@@ -166,7 +166,7 @@ class Ground:
             on_refused=lambda node, view, has_served: self.refused.append((node.id, has_served)),
         )
         for node in (*self.tree.nodes, self.tree.both):
-            node.unverified = self.verifier.unverified
+            node.verifier = self.verifier
 
     def _record(self, view: ImportView, top: TopLevel) -> None:
         """As `ImportLearner.record`."""

@@ -27,12 +27,15 @@ EXCLUDED = {
     "constants sqlalchemy.orm.attributes._NO_STATE_SYMBOLS": ADDRESS,
     "constants scipy.sparse._data.name": ADDRESS,
     "constants typing_inspection.typing_objects.DEPRECATED_ALIASES_IDS": ADDRESS,
+    "constants beartype.*.HINT_*": ADDRESS,
+    "constants numba.*.c_helpers": ADDRESS,
     "constants numpy.f2py.rules.generationtime": CLOCK,
     "constants numpy.f2py.rules.module_rules": CLOCK,
     "constants fastapi.telemetry.*_TELEMETRY_KEY": RANDOM,
     "constants joblib._multiprocessing_helpers.name": RANDOM,
     "constants openai.lib.bedrock._LEGACY_SIGNATURE_KEY": RANDOM,
     "constants opentelemetry.*_KEY": RANDOM,
+    "constants opentelemetry.sdk.resources._service_instance_id": RANDOM,
 }
 """By part and name, as a pattern. Loggers' caches, the state of random generators and addresses are in no report at all."""
 

@@ -1,4 +1,4 @@
-"""The programs of the answer cases: what `own_code.toml` and `pairs.toml` list, as functions that can be deployed.
+"""The programs of the answer cases, as `own_code.toml`, `projects.toml` and `pairs.toml` list them, as functions to be deployed.
 
 A program is the text at the top of an f.py and an expression that its handler answers. The handler answers the state of the
 interpreter, too (`state_report.py`), which it imports after the expression was evaluated.
@@ -63,6 +63,11 @@ class Program:
 def own_code() -> list[Program]:
     """Read the programs whose own code acts before or between imports."""
     return [_program(name, row, row["code"]) for name, row in _table("own_code.toml").items()]
+
+
+def projects() -> list[Program]:
+    """Read the programs as projects have them: applications, plugins, modules of settings."""
+    return [_program(name, row, row["code"]) for name, row in _table("projects.toml").items()]
 
 
 def pairs() -> list[Program]:

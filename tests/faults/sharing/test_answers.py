@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.running import DeployFailed
 from tests.faults.sharing.answering import AnsweringWorker, Starts, Taken, difference, own_name
-from tests.faults.sharing.programs import Program, own_code, pairs, teachers
+from tests.faults.sharing.programs import Program, own_code, pairs, projects, teachers
 from tests.support.cases import Happened, case
 
 SEED = int(os.environ.get("SOCKD_SEED", "22"))
@@ -48,7 +48,7 @@ def _running(directory: Path) -> Iterator[AnsweringWorker]:
 
 
 def test_there_are_programs_enough() -> None:
-    single, paired = own_code(), pairs()
+    single, paired = [*own_code(), *projects()], pairs()
     names = [own_name(program) for program in (*single, *paired)]
     assert len(single) >= 60 and len(paired) >= 120
     assert len(names) == len(set(names))
@@ -150,6 +150,18 @@ def test_programs_with_code_of_their_own(other_worker: AnsweringWorker, happened
 )
 def test_pairs_of_programs(other_worker: AnsweringWorker, happened: Happened) -> None:
     compare(other_worker, pairs(), happened)
+
+
+@pytest.mark.root
+@pytest.mark.timeout(7200)
+@case(
+    "P27",
+    "applications, plugins, modules of settings and scripts of notebooks, as projects have them, in random order, over a restart",
+    expect="each learned start answers, and leaves the interpreter, as a start of its own",
+    default=False,
+)
+def test_programs_of_projects(other_worker: AnsweringWorker, happened: Happened) -> None:
+    compare(other_worker, projects(), happened)
 
 
 ROWS = {

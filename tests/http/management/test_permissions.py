@@ -21,7 +21,7 @@ from sockd.http.wire.asgi import AsgiApplication
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp
 from sockd.plain.config import Config
-from sockd.worker.daemon import management_routes
+from sockd.worker.doors import management_routes
 from tests.http.fake_events import FakeEvents
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, raw

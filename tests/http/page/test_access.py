@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sockd.http.access.callers import Callers
+from sockd.http.access.keys import Keys, Right
 from sockd.http.front import Front
 from sockd.http.page import access as access_module
 from sockd.http.page.access import PageAccess
@@ -16,7 +18,6 @@ from sockd.http.page.page import Page
 from sockd.http.wire.server import HttpServer
 from sockd.http.wire.sockets import bind_tcp
 from sockd.plain.config import Config, HttpConfig, LambdaApiConfig, PageConfig
-from sockd.plain.errors import BadConfig
 from sockd.plain.uids import PROXY_BELOW, ROOT_UIDS
 from tests.http.page.fake_page_worker import REQUEST_ID, FakePageSources, FakePageWorker
 from tests.http.raw import get, raw
@@ -46,13 +47,7 @@ def config(listen: str = "127.0.0.1:0", keys: LambdaApiConfig | None = None, **p
     ],
 )
 def test_by_default_there_is_a_page_on_loopback_only(configured: Config, there: bool) -> None:
-    assert (PageAccess.of(configured) is not None) == there
-
-
-@pytest.mark.parametrize("configured", [config("0.0.0.0:5000", enabled=True), config(ask_for_key=True)])
-def test_a_page_that_is_to_ask_for_a_key_and_has_none_does_not_start(configured: Config) -> None:
-    with pytest.raises(BadConfig, match="add one"):
-        PageAccess.of(configured)
+    assert (PageAccess.of(configured, Keys()) is not None) == there
 
 
 async def statuses(access: PageAccess | None, *headers: str) -> list[int]:
@@ -76,7 +71,7 @@ async def statuses(access: PageAccess | None, *headers: str) -> list[int]:
 
 
 async def test_this_machine_may_look() -> None:
-    assert await statuses(PageAccess.of(config())) == [200] * 4
+    assert await statuses(PageAccess.of(config(), Keys())) == [200] * 4
 
 
 @pytest.mark.parametrize("uid", [BASE_UID, BASE_UID + 2 * ROOT_UIDS - 1, BASE_UID - 1, BASE_UID - PROXY_BELOW, None])
@@ -84,7 +79,7 @@ async def test_sandboxes_the_engine_and_whoever_is_unknown_may_not(
     monkeypatch: pytest.MonkeyPatch, uid: int | None
 ) -> None:
     monkeypatch.setattr(access_module, "owner", lambda *ends: uid)
-    assert await statuses(PageAccess.of(config())) == [403] * 4
+    assert await statuses(PageAccess.of(config(), Keys())) == [403] * 4
 
 
 async def test_an_engine_with_a_uid_of_its_own_may_not_either() -> None:
@@ -93,9 +88,9 @@ async def test_an_engine_with_a_uid_of_its_own_may_not_either() -> None:
 
 
 async def test_a_proxys_clients_may_not_unless_they_are_asked_for_a_key() -> None:
-    assert await statuses(PageAccess.of(config()), "X-Forwarded-For: 192.0.2.7") == [403] * 4
+    assert await statuses(PageAccess.of(config(), Keys()), "X-Forwarded-For: 192.0.2.7") == [403] * 4
     credentials = basic(f"BOB:{SECRET[::-1]}")
-    asking = PageAccess.of(config(keys=KEYS, ask_for_key=True))
+    asking = PageAccess.of(config(keys=KEYS, ask_for_key=True), Keys())
     assert await statuses(asking, "X-Forwarded-For: 192.0.2.7", SHOWN, credentials) == [200] * 4
 
 
@@ -116,11 +111,11 @@ def basic(text: str) -> str:
     ],
 )
 async def test_who_has_no_key_is_asked_for_one(header: str) -> None:
-    assert await statuses(PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True)), header) == [401] * 4
+    assert await statuses(PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True), Keys()), header) == [401] * 4
 
 
 async def test_who_has_a_key_may_look_and_the_browser_is_told_how() -> None:
-    access = PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True))
+    access = PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True), Keys())
     assert await statuses(access, SHOWN, basic(f"ALICE:{SECRET}")) == [200] * 4
     assert access is not None
     worker = FakePageWorker("echo")
@@ -139,15 +134,46 @@ async def test_who_has_a_key_may_look_and_the_browser_is_told_how() -> None:
     await server.aclose(0)
 
 
+def page_key(text: str) -> str:
+    return basic(f"whoever:{text}")
+
+
+@pytest.mark.parametrize("configured", [config("0.0.0.0:0", enabled=True), config(ask_for_key=True)])
+async def test_a_key_of_the_worker_that_may_read_opens_the_page_until_it_is_revoked(
+    configured: Config, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path / "keys.json")
+    access = PageAccess.of(configured, keys)
+    assert access is not None and access.keys is not None and not access.keys.are_there
+    assert await statuses(access, SHOWN) == [401] * 4
+    text = await keys.add("alice", ["read"])
+    assert access.keys.are_there
+    assert await statuses(access, SHOWN, page_key(text)) == [200] * 4
+    assert await statuses(access, SHOWN, page_key(text[:-1] + "g")) == [401] * 4
+    assert await statuses(access, SHOWN, f"Authorization: Bearer {text}") == [401] * 4
+    await keys.remove("alice")
+    assert await statuses(access, SHOWN, page_key(text)) == [401] * 4
+
+
+@pytest.mark.parametrize(("rights", "functions"), [(["invoke", "deploy"], []), (["read"], ["echo"])])
+async def test_a_key_that_may_not_read_all_functions_does_not_open_the_page(
+    rights: list[Right], functions: list[str], tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path / "keys.json")
+    text = await keys.add("alice", rights, functions)
+    access = PageAccess.of(config(ask_for_key=True), keys)
+    assert await statuses(access, SHOWN, page_key(text)) == [401] * 4
+
+
 async def test_a_script_of_a_functions_page_may_not_read_the_page() -> None:
-    access = PageAccess.of(config())
+    access = PageAccess.of(config(), Keys())
     for wanted_for in ("empty", "iframe", "object", "script", "serviceworker"):
         assert await statuses(access, f"Sec-Fetch-Dest: {wanted_for}") == [403, 403, 403, 200]
     assert await statuses(access, SHOWN) == [200] * 4
 
 
 async def test_a_stream_wants_the_token_that_stands_in_the_page() -> None:
-    access = PageAccess.of(config())
+    access = PageAccess.of(config(), Keys())
     assert access is not None
     real, access.token = access.token, "another"
     assert await statuses(access) == [200] * 4
@@ -168,5 +194,5 @@ async def test_a_stream_wants_the_token_that_stands_in_the_page() -> None:
 
 
 async def test_beyond_this_machine_a_browser_needs_tls() -> None:
-    access = PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True))
+    access = PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True), Keys())
     assert await statuses(access, basic(f"ALICE:{SECRET}")) == [403, 403, 403, 200]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import pwd
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from sockd.http.access.callers import Callers
+from sockd.http.access.keys import Keys, Right
 from sockd.http.access.managers import Managers
 from sockd.http.front import Front
 from sockd.http.page import access as access_module
@@ -171,7 +174,7 @@ async def test_members_of_the_group_that_manages_may_make_changes(
 async def test_a_key_makes_changes_where_it_may_deploy(worker: FakePageWorker, is_served: bool) -> None:
     aws = LambdaApiConfig(keys=KEYS.keys, enabled=is_served)
     http = HttpConfig(listen="127.0.0.1:0")
-    asking = PageAccess.of(Config(http=http, lambda_api=aws, page=PageConfig(ask_for_key=True)))
+    asking = PageAccess.of(Config(http=http, lambda_api=aws, page=PageConfig(ask_for_key=True)), Keys())
     key = ("Authorization: Basic QUxJQ0U6MDEyMzQ1Njc4OWFiY2RlZg==", "Sec-Fetch-Dest: document")
     async with serving(asking, worker) as port, raw(port) as client:
         token = await button(client, SETTINGS, DISABLE, *key)
@@ -179,6 +182,24 @@ async def test_a_key_makes_changes_where_it_may_deploy(worker: FakePageWorker, i
         assert (await press(client, DISABLE, token, *OURS)).status == 401
         assert (await press(client, DISABLE, token, *OURS, key[0])).status == (200 if is_served else 403)
     assert worker.changed == ([("disable", "echo")] if is_served else [])
+
+
+@pytest.mark.parametrize("rights", [["read"], ["read", "invoke"], ["read", "deploy"]])
+async def test_a_key_of_the_worker_makes_changes_if_it_may_deploy(
+    worker: FakePageWorker, tmp_path: Path, rights: list[Right]
+) -> None:
+    keys = Keys(tmp_path / "keys.json")
+    text = await keys.add("alice", rights)
+    http = HttpConfig(listen="127.0.0.1:0")
+    asking = PageAccess.of(Config(http=http, page=PageConfig(ask_for_key=True)), keys)
+    assert asking is not None
+    key = f"Authorization: Basic {base64.b64encode(f':{text}'.encode()).decode()}"
+    may = "deploy" in rights
+    async with serving(asking, worker) as port, raw(port) as client:
+        assert bool(await button(client, SETTINGS, DISABLE, key, OURS[0])) == may
+        token = asking.change_token("disable", "echo")
+        assert (await press(client, DISABLE, token, *OURS, key)).status == (200 if may else 403)
+    assert worker.changed == ([("disable", "echo")] if may else [])
 
 
 async def test_what_is_live_has_no_token_as_everybody_who_may_look_gets_it(port: int, page: Page) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from sockd.http.access.callers import Callers
+from sockd.http.access.keys import Keys
 from sockd.http.front import Front
 from sockd.http.page import access as access_module
 from sockd.http.page import sent_event
@@ -132,9 +135,9 @@ async def test_a_function_that_is_not_there_is_not_invoked(port: int, page: Page
 
 @asynccontextmanager
 async def serving(
-    config: Config, worker: FakePageWorker, rules: Mapping[str, RunRule] | None = None
+    config: Config, worker: FakePageWorker, rules: Mapping[str, RunRule] | None = None, keys: Keys | None = None
 ) -> AsyncIterator[int]:
-    access = PageAccess.of(config)
+    access = PageAccess.of(config, keys or Keys())
     assert access is not None
     callers = Callers(config.http, rules=rules)
     page = Page(worker, FakePageSources(), access, callers, viewers=1)
@@ -154,6 +157,22 @@ async def test_a_page_without_a_key_does_not_invoke_a_function_that_is_closed(
         assert b"<form" not in (await client.ask(get("/functions/echo"))).body
         assert (await send(client, *OURS, token="0" * 64)).status == 403
     assert worker.invoked == []
+
+
+async def test_where_run_is_closed_a_key_invokes_if_it_may(worker: FakePageWorker, tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.json")
+    reads, invokes = await keys.add("reads", ["read"]), await keys.add("invokes", ["read", "invoke"])
+    asking = Config(http=HttpConfig(listen="127.0.0.1:0"), page=PageConfig(ask_for_key=True))
+    async with serving(asking, worker, {"echo": "keys"}, keys) as port, raw(port) as client:
+        shown = f"Authorization: Basic {base64.b64encode(f'name:{invokes}'.encode()).decode()}"
+        token = await token_of(client, "echo", shown, OURS[0])
+        other = f"Authorization: Basic {base64.b64encode(f'name:{reads}'.encode()).decode()}"
+        assert b"<form" not in (await client.ask(get("/functions/echo", other, OURS[0]))).body
+        refused = await send(client, *OURS, other, token=token)
+        assert (refused.status, worker.invoked) == (403, [])
+        assert b"a key that may invoke" in refused.body
+        assert (await send(client, *OURS, shown, token=token)).status == 200
+    assert worker.invoked == [("echo", b"{}")]
 
 
 async def test_where_run_is_closed_a_page_without_a_key_invokes_nothing(worker: FakePageWorker) -> None:

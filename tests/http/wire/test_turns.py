@@ -15,7 +15,7 @@ from sockd.http.wire.connection import Connection
 from sockd.http.wire.limits import ConnectionLimits
 from sockd.http.wire.server import LEAST_NEW, HttpServer
 from sockd.http.wire.sockets import bind_tcp
-from sockd.http.wire.turns import UNITS
+from sockd.http.wire.turns import CROWD, OVERTAKEN, OVERTAKEN_BY_FEW, UNITS, Turns
 from sockd.plain.config import HttpConfig
 from sockd.plain.invoke_request import InvokeRequest
 from sockd.plain.telemetry import Invocation
@@ -23,7 +23,7 @@ from tests.http.fake_worker import FakeWorker
 from tests.http.raw import post, raw
 
 pytestmark = pytest.mark.anyio
-CROWD = 200
+CLIENTS = 200
 
 
 class Noting(FakeWorker):
@@ -66,17 +66,17 @@ async def connected(server: HttpServer, count: int) -> list[socket.socket]:
 async def test_who_asks_for_something_else_does_not_wait_for_a_crowd(server: HttpServer, worker: Noting) -> None:
     async with raw(server.port) as neighbour:
         await neighbour.ask(post("/run/echo", b'"before"'))
-        clients = await connected(server, CROWD)
+        clients = await connected(server, CLIENTS)
         try:
             for number, client in enumerate(clients):
                 client.send(post("/run/boom", b"%d" % number))
             neighbour.send(post("/run/echo", b'"neighbour"'))
             assert (await neighbour.reply()).body == b'"neighbour"'
             assert worker.order.index('"neighbour"') <= 4 * UNITS
-            while len(worker.order) < CROWD + 2:
+            while len(worker.order) < CLIENTS + 2:
                 await asyncio.sleep(0)
             crowd = [int(body) for body in worker.order if body.isdigit()]
-            assert sorted(crowd) == list(range(CROWD))
+            assert sorted(crowd) == list(range(CLIENTS))
         finally:
             for client in clients:
                 client.close()
@@ -93,7 +93,7 @@ async def test_megabytes_of_one_are_read_in_many_turns(server: HttpServer, worke
 
 
 async def test_what_waits_for_its_turn_is_not_lost_when_its_client_has_said_all(server: HttpServer) -> None:
-    clients = await connected(server, CROWD)
+    clients = await connected(server, CLIENTS)
     loop = asyncio.get_running_loop()
     try:
         for number, client in enumerate(clients):
@@ -160,3 +160,55 @@ async def test_once_there_were_too_many_of_them_there_are_few_until_the_next_sec
         assert server.connections >= 500
     finally:
         await server.aclose(0)
+
+
+class Asking:
+    """Clients of one target that ask again as soon as they have had their turn."""
+
+    def __init__(self, turns: Turns, place: int, order: list[int], rounds: int) -> None:
+        self._turns, self._place, self._order, self._rounds = turns, place, order, rounds
+
+    def place(self) -> int:
+        return self._place
+
+    def go_on(self) -> int:
+        self._order.append(self._place)
+        self._rounds -= 1
+        if self._rounds > 0:
+            self._turns.wait(self)
+        return UNITS
+
+
+async def order_of(popular: int, others: int) -> list[int]:
+    """The targets that had the turns, where so many wait for target 0 and one client of each of 4 others asks again and again."""
+    turns, order = Turns(), list[int]()
+    for _ in range(popular):
+        turns.wait(Asking(turns, 0, order, 1))
+    for place in range(1, 5):
+        turns.wait(Asking(turns, place, order, others))
+    while len(order) < popular + 4 * others:
+        await asyncio.sleep(0)
+    return order
+
+
+async def test_a_request_is_overtaken_by_a_share_of_those_before_it() -> None:
+    popular = 60
+    order = await order_of(popular, 30)
+    turns = [turn for turn, place in enumerate(order) if place == 0]
+    for ahead, turn in enumerate(turns):
+        assert turn <= ahead * (1 + OVERTAKEN) + OVERTAKEN_BY_FEW + 4
+    assert turns[-1] >= popular * (1 + OVERTAKEN) - 4, "others pass as far as they may"
+
+
+async def test_a_crowd_is_overtaken_without_end() -> None:
+    order = await order_of(2 * CROWD, 50)
+    behind = order[CROWD + CROWD // 2 :][:CROWD]
+    assert behind.count(0) <= len(behind) / 4, "each of five targets has its turn"
+
+
+async def test_what_has_gone_is_not_kept_by_the_queues() -> None:
+    turns, order = Turns(), list[int]()
+    turns.wait(Asking(turns, 0, order, 5))
+    while len(order) < 5:
+        await asyncio.sleep(0)
+    assert not turns._in_order and not turns._queues

@@ -126,7 +126,7 @@ async def test_an_abort_is_told_before_the_end(engine: EngineClient, tmp_path: P
     await engine.ready()
     run = start(engine)
     told = asyncio.Event()
-    run.on_abort = told.set
+    run.abort_listeners.append(told.set)
     await told.wait()
     assert run.abort is not None and (run.abort.status, run.abort.message) == (3, "no work")
     run.cancel()

@@ -154,6 +154,7 @@ def test_a_child_process_uses_all_variables_and_files(tmp_path: Path, code: str)
     [
         "import platform; platform.processor()",
         "import ctypes.util; ctypes.util._findSoname_ldconfig('c')",
+        "import platform; platform.architecture()",
         "import subprocess; subprocess.run(['/sbin/ldconfig', '-p'], stdout=-3, close_fds=False, env={})",
     ],
 )
@@ -161,7 +162,15 @@ def test_commands_of_the_standard_library_use_what_any_program_does(tmp_path: Pa
     report = seen(tmp_path, code, "assert observer.processes == []")
     assert not report["every_variable"] and "." not in report["files"]
     assert {"LD_LIBRARY_PATH", "LD_PRELOAD"} <= {*report["variables"]}
-    assert "platform" not in code or "PATH" in report["variables"]
+    assert "processor" not in code or "PATH" in report["variables"]
+
+
+def test_a_copy_of_all_variables_that_forks_make_again_is_no_read(tmp_path: Path) -> None:
+    after = "import wsgiref.handlers; assert wsgiref.handlers.BaseHandler.os_environ == dict(os.environ)"
+    report = seen(tmp_path, "import wsgiref.handlers", after)
+    assert not report["every_variable"] and report["prefixes"] == [] and "PATH" not in report["variables"]
+    code = "import os\ndef read_environ(): return dict(os.environ)\nKEPT = read_environ()"
+    assert seen(tmp_path, code, "")["every_variable"]
 
 
 def test_fonts_are_listed_by_the_variables_of_fontconfig(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ class Step:
     key: str
     outer: int
     before: str
+    variables: tuple[str, ...]
     writes: tuple[str, ...]
     modules: tuple[str, ...]
     keys: tuple[str, ...]
@@ -119,7 +120,8 @@ class Starts:
 
 def step_of(told: dict[str, Any]) -> Step:
     keys, names, seconds = zip(*told["modules"], strict=True)
-    return Step(told["name"], told["key"], told["outer"], told["before"], tuple(told["writes"]), names, keys, seconds)
+    own = told["before"], tuple(told["variables"])
+    return Step(told["name"], told["key"], told["outer"], *own, tuple(told["writes"]), names, keys, seconds)
 
 
 def write(directory: Path, files: Files) -> None:

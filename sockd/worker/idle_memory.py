@@ -1,0 +1,33 @@
+"""Memory of what waits for requests, which a start that needs it gets: the order in which it is given up.
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+from sockd.caches.handler_cache import HandlerCache
+from sockd.caches.zygotes.zygote_tree import ZygoteTree
+from sockd.networks.networks import Networks
+from sockd.sandbox.memory_budget import MemoryBudget
+
+
+class IdleMemory:
+    """Networks, spares and idle sandboxes of one worker, as one `memory_budget.Holder`."""
+
+    def __init__(self, budget: MemoryBudget, tree: ZygoteTree, handlers: HandlerCache, networks: Networks) -> None:
+        self._budget = budget
+        self._tree = tree
+        self._handlers = handlers
+        self._networks = networks
+
+    def make_room(self, need_bytes: int) -> None:
+        """POLICY: networks that wait for a burst go first, as their memory is free at once; then spares where they are enough, as
+        a new one takes milliseconds; else idle sandboxes, and then spares."""
+        missing = self._networks.make_room(need_bytes - self._budget.free)
+        if self._tree.spare_bytes() < missing:
+            missing = self._handlers.make_room(need_bytes)
+        self._tree.make_room(missing)
+
+    def can_give(self, size: int) -> bool:
+        """Whether `make_room` can find so many bytes."""
+        return self._handlers.holds(size - self._tree.spare_bytes() - self._networks.spare_bytes())

@@ -1,0 +1,21 @@
+"""Takes one protection away at a time: the case that guards it must go red, and another one must not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.can_fail import verdicts
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize(
+    ("broken", "red", "green"),
+    [("no-task-shares", "D13", "K25"), ("shared-changes", "K25", "K26"), ("passed-on-keys", "K26", "K25")],
+)
+def test_without_a_protection_its_case_fails_and_the_other_does_not(
+    broken: str, red: str, green: str, tmp_path: Path
+) -> None:
+    assert verdicts(broken, {red, green}, tmp_path, folder="daemon") == {red: "failed", green: "passed"}

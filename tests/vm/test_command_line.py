@@ -1,0 +1,200 @@
+"""scripts/vm: its arguments, what it tells of what is missing, and what it leaves behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import vm.__main__ as command_line
+from tests.daemon.kernel_view import wait_readable
+from vm import debian, suite
+from vm.debian import CONTAINED, Debian, VmError, numbers, series_of
+from vm.emulators import EMULATORS, Ends, Files
+from vm.job import Checkout, write_job
+from vm.kernels import QEMU, UML, WAYS, Kernel, Kernels
+from vm.machine import preparing, run_directory
+
+REPO = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "which kernel? scripts/vm --list shows them"),
+        (["6.1"], "which command?"),
+        (["--way", "xen", "6.1", "true"], "invalid choice: 'xen'"),
+        (["--memory", "100", "6.1", "true"], "--memory is at least 256"),
+        (["--timeout", "0", "6.1", "true"], "--timeout at least 1"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: list[str], words: str) -> None:
+    done = subprocess.run([REPO / "scripts/vm", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and words in done.stderr
+
+
+def test_what_follows_the_kernel_is_the_command() -> None:
+    given = command_line.parse(["--way", "qemu", "--memory", "512", "6.12", "make", "test", "--way", "mine"])
+    assert (given.kernel, given.way, given.memory) == ("6.12", "qemu", 512)
+    assert given.command == ["make", "test", "--way", "mine"]
+
+
+def test_a_host_without_the_tools_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tool in ("unshare", "setpriv"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    monkeypatch.setattr(debian, "SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(VmError, match=r"run: apt-get install --no-install-recommends qemu-system-x86$"):
+        debian.require(EMULATORS[QEMU].tools)
+
+
+def test_the_mirror_is_the_one_of_the_hosts_apt(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text("# deb http://old.example/debian bookworm main\n")
+    with pytest.raises(VmError, match="--mirror URL"):
+        debian.mirror(tmp_path)
+    (tmp_path / "sources.list.d/debian.sources").write_text("Types: deb\nURIs: http://near.example/debian\nSuites: x\n")
+    assert debian.mirror(tmp_path) == "http://near.example"
+    (tmp_path / "sources.list").write_text("deb [arch=amd64] https://first.example/mirror/debian bookworm main\n")
+    assert debian.mirror(tmp_path) == "https://first.example/mirror"
+
+
+class Packages(Debian):
+    """Packages as Debian has them, without apt."""
+
+    def _apt(self, tool: str, *arguments: str, cwd: Path | None = None) -> str:
+        if "madison" in arguments:
+            lines = "user-mode-linux | 6.12um1+b22 | {0} trixie/main x\n user-mode-linux | 6.1um4+b13 | {0} bookworm/main x\n"
+            return lines.format(self.url)
+        return "\n".join(
+            """
+            linux-image-6.1.0-47-amd64 linux-image-6.1.0-156-amd64 linux-image-6.1.0-200-rt-amd64 linux-image-amd64
+            linux-image-6.12.118+deb13-amd64 linux-image-6.12.95+deb13-amd64 linux-image-6.12.200+deb13-cloud-amd64
+            linux-image-7.3.4+deb13-amd64 linux-binary-7.3.4+deb13-amd64 linux-image-6.1.0-300-amd64-unsigned
+            """.split()
+        )
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Kernels:
+    (tmp_path / "sources.list").touch()
+    return Kernels(tmp_path / "kernels", Packages(tmp_path, "http://near.example"))
+
+
+def test_the_newest_kernel_of_each_series_is_offered(kernels: Kernels) -> None:
+    assert kernels.available(QEMU) == {
+        "6.1": ["linux-image-6.1.0-156-amd64"],
+        "6.12": ["linux-image-6.12.118+deb13-amd64"],
+        "7.3": ["linux-binary-7.3.4+deb13-amd64", "linux-modules-7.3.4+deb13-amd64"],
+    }
+    assert kernels.available(UML) == {
+        "6.1": ["user-mode-linux=6.1um4+b13", "libc6/bookworm"],
+        "6.12": ["user-mode-linux=6.12um1+b22", "libc6/trixie"],
+    }
+    assert kernels.choose("newest", QEMU) == "7.3" and kernels.choose("newest", UML) == "6.12"
+
+
+def test_a_kernel_that_debian_does_not_have_is_refused(kernels: Kernels) -> None:
+    with pytest.raises(VmError, match=r"no kernel 5\.10 for --way uml; it has 6\.1, 6\.12"):
+        kernels.choose("5.10", UML)
+
+
+def test_a_kernel_is_kept_until_an_update_knows_a_newer_one(kernels: Kernels) -> None:
+    for series, package in (
+        ("6.1", "user-mode-linux=6.1um4+b13 libc6/bookworm"),
+        ("6.12", "user-mode-linux=6.12um1+b1 libc6/trixie"),
+    ):
+        kernels.place(series, UML).mkdir(parents=True)
+        (kernels.place(series, UML) / "packages").write_text(package)
+    assert kernels.kernel("6.12", UML).directory == kernels.place("6.12", UML)
+    kernels.forget_older()
+    assert kernels.place("6.1", UML).exists() and not kernels.place("6.12", UML).exists()
+
+
+def test_numbers_of_packages_are_compared_as_numbers() -> None:
+    assert numbers("6.1.0-156-amd64") > numbers("6.1.0-56-amd64") and series_of("6.12.118+deb13-amd64") == "6.12"
+
+
+def test_the_job_has_the_checkout_with_what_is_not_committed_and_the_command(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for command in (["init", "-q"], ["add", "kept"]):
+        work.mkdir(exist_ok=True)
+        (work / "kept").write_text("old")
+        subprocess.run(["git", "-C", work, *command], check=True)
+    (work / "kept").write_text("new")
+    (work / "added").touch()
+    (work / ".gitignore").write_text("ignored\n")
+    (work / "ignored").touch()
+    write_job(tmp_path / "job.tar", Checkout(work), ["echo", "two words"])
+    with tarfile.open(tmp_path / "job.tar") as job:
+        names = {name for name in job.getnames() if name.startswith("checkout/")}
+        kept, shell = job.extractfile("checkout/kept"), job.extractfile("guest/command")
+        assert names == {"checkout/.gitignore", "checkout/added", "checkout/kept"}
+        assert kept is not None and kept.read() == b"new"
+        assert shell is not None and shell.read().endswith(b"\necho 'two words'\n")
+    assert (tmp_path / "job.tar").stat().st_size % (1 << 20) == 0
+
+
+def test_a_directory_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VmError, match="is no Git checkout"):
+        Checkout(tmp_path).files()
+
+
+def test_what_a_killed_run_has_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "runs/killed").mkdir(parents=True)
+    (tmp_path / "runs/killed/cow").touch()
+    (tmp_path / "runs/lives").mkdir()
+    (tmp_path / "part-root").mkdir()
+    with (tmp_path / "runs/lives/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with preparing(tmp_path), run_directory(tmp_path) as mine:
+            assert {file.name for file in (tmp_path / "runs").iterdir()} == {"lives", mine.name}
+            assert not (tmp_path / "part-root").exists()
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["lives"]
+
+
+@pytest.mark.root
+def test_what_was_started_ends_with_the_one_that_started_it() -> None:
+    """By SIGKILL, which leaves it no time to end anything: the kernel does, also processes in sessions of their own."""
+    read, write = os.pipe()
+    script = f"import subprocess, sys; subprocess.run([*{CONTAINED!r}, 'sh', '-c', 'setsid sleep 600 & echo; exec sleep 600'])"
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=REPO, stdout=write, stderr=write)
+    os.close(write)
+    try:
+        assert os.read(read, 1) == b"\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert wait_readable(read, 20), "a process still has the pipe"
+        assert os.read(read, 1) == b""
+    finally:
+        os.close(read)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_root_file_system_is_never_written(way: str, tmp_path: Path) -> None:
+    files = Files(tmp_path, Kernel(tmp_path), tmp_path / "root.ext4", tmp_path / "job.tar")
+    words = " ".join(EMULATORS[way].command(files, 512, Ends(3, 4), "net"))
+    assert (
+        f"{tmp_path}/cow,{tmp_path}/root.ext4" in words
+        or f"{tmp_path}/root.ext4,file.locking=off,if=virtio,format=raw,snapshot=on" in words
+    )
+
+
+def test_the_suite_tells_which_command_failed_on_which_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = tmp_path / "vm"
+    fake.write_text('#!/bin/sh\ncase "$*" in *"--way qemu"*"make demo"*) exit 3;; esac\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(suite, "VM", fake)
+    assert suite.main(["--only", "demo"]) == 1
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:3] for line in lines[-3:]] == [["6.1", "uml", "0"], ["6.12", "uml", "0"], ["newest", "qemu", "3"]]
+    assert suite.main(["--only", "demo", "--kernel", "6.1:uml"]) == 0

@@ -1,0 +1,37 @@
+"""The names of changes as people know them, where a snapshot (`state`) has those of internals of the standard library."""
+
+from __future__ import annotations
+
+MOST_TOLD = 3
+NAMES = {
+    "_decimal.DefaultContext": "decimal.DefaultContext",
+    "_warnings.filters": "warnings.filters",
+    "codecs, audit hooks, hooks of forks or os.putenv": "what is registered: codecs, audit hooks, hooks of forks or os.putenv",
+    "logging._at_fork_reinit_lock_weakset": "handlers of logging",
+    "logging._warnings_showwarning": "warnings.showwarning",
+    "loggers['root']": "the root logger",
+    "numpy.random state": "the state of numpy.random",
+    "random state": "the state of random",
+    "random._inst": "the state of random",
+}
+BEGINNINGS = {
+    "contextvars.Context.": "the context variable ",
+    "loggers[": "the logger ",
+    "signal handlers[": "the handler of signal ",
+}
+"""What the names of changes begin with, whose rest names one of many: instead of it, in words."""
+
+
+def in_words(changes: list[str]) -> str:
+    """Return the first changes; empty if there are none."""
+    names = sorted(set(map(name_for_people, changes)))
+    told = ", ".join(names[:MOST_TOLD])
+    return f"{told} and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else told
+
+
+def name_for_people(change: str) -> str:
+    """Return what a change is called in a reason."""
+    for beginning, words in BEGINNINGS.items():
+        if change.startswith(beginning) and change not in NAMES:
+            return words + change.removeprefix(beginning).removesuffix("]")
+    return NAMES.get(change, change)
