@@ -65,7 +65,7 @@ def config(*, enabled: bool = True) -> Config:
 def holding(
     name: str, imports: str = "", requirements: tuple[str, ...] = (), *, concurrency: int, memory_mb: int
 ) -> Function:
-    """A function that can be told to hold its sandbox, so that each request in flight needs one of its own."""
+    """A function that can be asked to hold its sandbox, so that each request in flight needs one of its own."""
     settings = {"memory_mb": memory_mb, "timeout_s": 60, "init_timeout_s": 60, "concurrency": concurrency}
     return Function(name, CODE.format(imports=imports), requirements, settings)
 

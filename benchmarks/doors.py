@@ -1,7 +1,7 @@
 """`doors`: a warm no-op through /run, through AWS's API and through a function URL, and through boto3, one connection each.
 
-boto3 takes more time for itself than any of them, so it is also timed against a server that answers at once. What AWS's
-API adds to /run is then told twice: as a client without cost of its own sees it, and as boto3 does.
+boto3 takes more time for itself than any of them, so it is also timed against a server that answers at once. What AWS's API adds
+to /run is then reported twice: as a client without cost of its own sees it, and as boto3 does.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ DATA_STRIPES = 4
 LEAST_HIT = "four stripes from four processes, their digest and decryption"
 MOVE = "send(2) and recv(2) of a stripe"
 BUFFER_BYTES = 512 << 10
-"""Of a socket that receives stripes; a worker's connections have as much."""
+"""The buffer of a socket that receives stripes; a worker's connections have as much."""
 NODE_ROUNDS = 1000
-"""Of 50 GETs and 50 PUTs: five requests of each kind are beyond the p99.99."""
+"""Rounds of 50 GETs and 50 PUTs: five requests of each kind are beyond the p99.99."""
 SIZED = "L1 sized to the paper's 67 %"
 DEFAULT = "default sizes"
 FLEETS = {SIZED: (700, 6600), DEFAULT: (4096, 4096)}

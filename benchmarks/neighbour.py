@@ -1,10 +1,10 @@
 """`neighbour`: what a well-behaved function's callers notice while others ask for too much.
 
 One client calls a warm function again and again, 2 ms apart. In turns, nobody else asks; somebody attacks the worker
-(`attackers.py`); and, where it can, the same attacker attacks another server on the same machine, which shows what of
-the difference is the machine's; both ratios are told. Attackers use only processor time that nobody else wants, as they
-would be on other machines; how much they offered in it is told as well. That they are not, and take turns on the processors,
-is itself noticed: by how much, tell as many loops as there are processors, which compute and ask nobody for anything.
+(`attackers.py`); and, where it can, the same attacker attacks another server on the same machine, which shows what of the
+difference is the machine's; both ratios are reported. Attackers use only processor time that nobody else wants, as they would be
+on other machines; how much they offered in it is reported as well. That they are not, and take turns on the processors, is itself
+noticed: by how much, tell as many loops as there are processors, which compute and ask nobody for anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WORDS = {
     "large": "4 bodies of 7 MB at a time",
 }
 UNITS = {"burst": "requests/s", "flood": "connections/s", "slow": "bytes/s", "large": "MB/s"}
-"""Of what an attack offers."""
+"""The unit of what an attack offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def measure_loops(run: Run, client: Client, ours: Address, spare: SpareTime, res
 
 
 def judge(result: Result, words: str, rows: dict[str, Row]) -> None:
-    """What the attack costs the neighbour, and how much of that the machine costs whoever is attacked."""
+    """What the attack costs the neighbour, and how much of that the machine costs any server that is attacked."""
     alone, machine, attacked = (rows[case].p99 for case in ("alone", "another server", "attacked"))
     assert alone is not None and machine is not None and attacked is not None
     result.aim(f"{words}: the neighbour's p99, times that without", attacked / alone, "<= 2")

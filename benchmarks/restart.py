@@ -29,9 +29,9 @@ from benchmarks.harness.worker import Worker, WorkerFailed, worker
 
 CLIENTS = 64
 SHARE = 0.8
-"""Of the rate before the restart, which counts as having it back."""
+"""The share of the rate before the restart, which counts as having it back."""
 COLD_CALLS = 4
-"""Of a new sandbox each, from which the worker learns."""
+"""Calls of a new sandbox each, from which the worker learns."""
 SETTLE_DEADLINE_S = 90.0
 LOOK_S = 0.2
 SETTINGS = {"memory_mb": 256, "timeout_s": 30}

@@ -36,11 +36,11 @@ def f(event):
         time.sleep(0.25)
 """
 PIECES = 16
-"""Of the streamed answer: four seconds."""
+"""The pieces of the streamed answer: four seconds."""
 PATIENCE_S = 60.0
 LONGEST_PAUSE_S = 0.01
 SHARE_BEFORE, SHARE_AFTER = 0.3, 0.3
-"""Of all requests, those that are answered before the upgrade begins, and after it at least."""
+"""The shares of all requests that are answered before the upgrade begins, and after it at least."""
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 

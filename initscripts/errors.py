@@ -41,7 +41,7 @@ class GuestStopped(InitscriptError):
     """Raised through the guest's frames to unwind them.
 
     wasmtime-py keeps a host function's exception in a global of its module, where it reaches another thread now and then:
-    whoever catches one must not conclude anything from it, and look at the state of the run that it unwound."""
+    code that catches one must conclude nothing from it, and look at the state of the run that it unwound."""
 
 
 class WireError(InitscriptError):

@@ -22,17 +22,17 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=900)] = 10.0
     """From the start of the run to the end of the guest."""
     memory_bytes: Positive = 16 * MIB
-    """Of linear memory."""
+    """The bytes of linear memory."""
     region_bytes: Count = 256 * MIB
-    """Of shared memory for replies and messages."""
+    """The bytes of shared memory for replies and messages."""
     rpcs: Count = 1000
     connections: Count = 64
     messages: Count = 1000
     endpoints: list[str] | None = None
     """Where the guest may connect to; None is the engine's default, [] is nowhere."""
     private: list[str] | None = None
-    """Of a function with a private network: what that reaches, as `rpc.policy` reads it. Then the guest reaches nothing else, no
-    address of this host and none of IPv6."""
+    """For a function with a private network, what that reaches, as `rpc.policy` reads it. Then the guest reaches nothing
+    else, no address of this host and none of IPv6."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

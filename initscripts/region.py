@@ -92,7 +92,8 @@ class Buffer:
         """Its bytes, writable."""
 
     def shrink(self, length: int) -> None:
-        """Keep the first `length` bytes: the reply was shorter than it might have been. Before anybody is told of it."""
+        """Keep the first `length` bytes: the reply was shorter than it might have been. Call it before the buffer is
+        sent."""
         if length > self.length:
             raise ValueError(f"a buffer of {self.length} bytes cannot shrink to {length}")
         self._region.shrink(self, length)

@@ -186,7 +186,8 @@ def receive(
 ) -> tuple[bytes, list[int]]:
     """One datagram and its fds, by default not waiting; empty at the end of the wire.
 
-    Args: scratch: MAX_DATAGRAM bytes for whoever receives often: so much memory is mapped and unmapped at each call else.
+    Args: scratch: MAX_DATAGRAM bytes for callers that receive often: so much memory is mapped and unmapped at each call
+    else.
     Raises BlockingIOError when there is none, WireError when one was cut off."""
     scratch = scratch or bytearray(MAX_DATAGRAM)
     try:

@@ -14,6 +14,12 @@ ROOT = Path(__file__).parent.parent
 # In two halves, so that this file passes.
 MARKS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")) + r")\b")
 OPENS = re.compile(r'"""[^"\s]')
+NEEDS_ITS_NEIGHBOUR = re.compile(r"(Of|Those|Whose|Likewise|It)\b")
+"""How a docstring begins that cannot be read without the name above it."""
+NO_SUBJECT = re.compile(r"(?<!`)\btold\b(?![`:])|\bwhoever\b|\bfor who\b", re.IGNORECASE)
+"""Words of sentences that do not name who acts. The name of a parameter in them is allowed."""
+NAMED_PATH = re.compile(r"(?<![\w/.<{-])((?:[A-Za-z_][\w-]*/)+[\w-]+\.(?:py|js|css|html|md))\b")
+"""A file as docstrings name it: from the root of the repository or from any folder. Paths to C are left out: the kernel's."""
 SLEEPERS = {("time", "sleep"), ("asyncio", "sleep"), ("anyio", "sleep")}
 
 
@@ -33,6 +39,7 @@ OURS = [
 # Some benchmarks measure what idleness does; nothing else waits for time to pass.
 AWAKE = [file for file in OURS if ROOT / "benchmarks" not in file.parents]
 PRODUCT = python_files("sockd", "zygote", "storage_lib", "initscripts")
+DOCUMENTED = sorted({*PRODUCT, *OURS, *python_files("docs")})
 
 
 def name(file: Path) -> str:
@@ -84,6 +91,38 @@ def places(files: list[Path], word: str, is_offence: Callable[[ast.AST], bool]) 
     ]
 
 
+def docstrings(file: Path) -> list[tuple[int, str]]:
+    """The line and the text of each docstring, those of modules, classes, functions, fields and constants."""
+    bodies = (getattr(node, "body", None) for node in ast.walk(parsed(file)))
+    return [
+        (statement.lineno, " ".join(statement.value.value.split()))
+        for body in bodies
+        if isinstance(body, list)
+        for statement in body
+        if isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    ]
+
+
+def is_unclear(text: str) -> bool:
+    """Return whether a docstring needs the name above it, or has one of the words that hide who acts."""
+    return bool(NEEDS_ITS_NEIGHBOUR.match(text) or NO_SUBJECT.search(text))
+
+
+@functools.cache
+def known_files() -> frozenset[str]:
+    """Each file that a docstring may name, by its path from the root and from each folder above it."""
+    tops = ("sockd", "zygote", "initscripts", "storage_lib", "benchmarks", "demo", "docs", "tests")
+    parts = [file.relative_to(ROOT).parts for top in tops for file in (ROOT / top).rglob("*.*")]
+    return frozenset("/".join(each[begin:]) for each in parts for begin in range(len(each)))
+
+
+def stale_paths(text: str) -> list[str]:
+    """The paths in a docstring that are not the end of any file's path."""
+    return [path for path in NAMED_PATH.findall(text) if path not in known_files()]
+
+
 def test_nobody_sleeps_where_an_event_could_be_waited_for() -> None:
     assert places(AWAKE, "sleep", is_sleep) == []
 
@@ -97,8 +136,8 @@ def test_no_error_is_swallowed_unseen() -> None:
 
 
 def test_parts_are_given_to_each_other_as_arguments_or_listeners() -> None:
-    """A callable that is assigned to an attribute of another part is an import upwards that `test_layers` cannot see. A sink is
-    made to be given one, by whoever answers its request."""
+    """A callable that is assigned to an attribute of another part is an import upwards that `test_layers` cannot see. A sink
+    is made to be given one, by the code that answers its request."""
     roots = [file for file in PRODUCT if ROOT / "sockd/worker" in file.parents]
     scopes: list[tuple[Path, ast.AST]] = [(file, parsed(file)) for file in roots]
     scopes += [(file, node) for file in PRODUCT for node in ast.walk(parsed(file)) if is_constructor(node)]
@@ -130,3 +169,39 @@ def test_nothing_is_left_for_later() -> None:
 def test_a_module_opens_by_saying_what_it_is() -> None:
     others = [file for file in OURS if not OPENS.match(file.read_text())]
     assert [name(file) for file in others if not ast.get_docstring(parsed(file))] == []
+
+
+def test_a_docstring_can_be_read_alone() -> None:
+    found = [(name(file), line, text) for file in DOCUMENTED for line, text in docstrings(file) if is_unclear(text)]
+    assert found == []
+
+
+def test_paths_in_docstrings_lead_to_files() -> None:
+    found = [
+        (name(file), line, paths)
+        for file in DOCUMENTED
+        for line, text in docstrings(file)
+        if (paths := stale_paths(text))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("Of one sandbox.", True),
+        ("It has asked.", True),
+        ("The client is told why.", True),
+        ("Owned by whoever asks.", True),
+        ("Often used.", False),
+        ("Its own uid.", False),
+        ("The memory of one sandbox. Args: told: what came with it.", False),
+    ],
+)
+def test_an_unclear_docstring_is_found(text: str, is_found: bool) -> None:
+    assert is_unclear(text) == is_found
+
+
+def test_a_stale_path_is_found() -> None:
+    text = "See cgroups/tree.py, `sockd/kernel/cgroups/tree.py`, linux/bpf.h and cgroups/" + "nowhere.py."
+    assert stale_paths(text) == ["cgroups/" + "nowhere.py"]

@@ -137,7 +137,7 @@ def modules_imported_by(file: Path) -> Iterator[str]:
 
 
 def test_the_product_does_without_the_s3_server() -> None:
-    """It is for development, tests and benchmarks, the runner of ServerlessBench among them."""
+    """The S3 server is for development, tests and benchmarks, the runner of ServerlessBench among them."""
     for file in product_files():
         if not name_of(file.relative_to(ROOT)).startswith(("sockd.s3", "sockd.sebs")):
             assert not [name for name in imports_of(file) if name.startswith("sockd.s3")], file

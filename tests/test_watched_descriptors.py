@@ -1,4 +1,5 @@
-"""The guard of event loops: whoever closes a descriptor that a loop watches is told at once, and where it was watched."""
+"""The guard of event loops: code that closes a descriptor that a loop watches fails at once, with the place where it was
+watched."""
 
 from __future__ import annotations
 

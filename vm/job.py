@@ -56,7 +56,7 @@ class Checkout:
         return sorted(name for name in names if os.path.lexists(self.top / name))
 
     def build_files(self) -> list[Path]:
-        """Those that `make setup` depends on."""
+        """Return the files that `make setup` depends on."""
         extensions = {name for name in self.files() if name.suffix in (".c", ".h") and name.parts[0] in BUILT}
         return [name for name in self.files() if str(name) in BUILD_FILES or name in extensions]
 

@@ -26,7 +26,7 @@ SERVING = {
 }
 """What serves some kinds of functions, with the modules of the standard library that it imports."""
 MOST_WORDS = 50
-"""Of how many modules that fail it is told why: where more do, they fail for the same reason."""
+"""For how many failing modules the reason is reported: where more do, they fail for the same reason."""
 
 UNSEEN = "which sees the Zygote's variables and files instead of the function's"
 """Why no Zygote may do an import that starts a process."""

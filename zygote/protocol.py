@@ -79,7 +79,8 @@ TEMPLATE_STAGES = "begins", "runs init", "runs hooks before the snapshot", "look
 """What a template does, in this order; where IMPORT_PROGRESS stands in its memory file is how far it has got."""
 
 REGION = "us-east-1"
-"""What functions are told, unless their own variables say otherwise: what S3 servers outside of AWS expect in signatures."""
+"""The region that functions get, unless their own variables set another: what S3 servers outside of AWS expect in
+signatures."""
 ENVIRONMENT = {
     "AWS_DEFAULT_REGION": REGION,
     "AWS_EXECUTION_ENV": f"AWS_Lambda_python{sys.version_info[0]}.{sys.version_info[1]}",
@@ -93,7 +94,7 @@ ENVIRONMENT = {
 
 FORK = Struct("<cBBBIIIQ")
 """`fork` and `spawn`, which C reads: b"F", kind, with a network namespace, warm, first uid, how many, waits, id.
-One that waits is given a pipe instead of its cgroups' files: it goes on when the daemon has moved it (sandbox/adoption.py)."""
+One that waits is given a pipe instead of its cgroups' files: it goes on when the daemon has moved it (farm/adoption.py)."""
 STATUS = Struct("<c3xIQ")
 """`status`, which C reads, too: b"W", the number of a child that has ended, id."""
 FORK_SANDBOX, FORK_ZYGOTE, FORK_WALLED_ZYGOTE = range(3)
@@ -118,7 +119,7 @@ CHUNK_MAX_BYTES = 64 * 1024
 HEAD_MAX_BYTES = 64 * 1024
 HEAD_MAX_HEADERS = 256
 LENGTH_MAX_DIGITS = 15
-"""Of a Content-Length in it; a longer one is no length."""
+"""The most digits of a Content-Length in it; a longer one is no length."""
 BODILESS = (204, 304)
 """Statuses of answers without a body, whatever their Content-Length says (RFC 9110, 8.6)."""
 FAILED_MAX_BYTES = 64 * 1024
@@ -197,7 +198,7 @@ def decode_init(body: bytes) -> dict:
 
 
 def encode_head(status: object, headers: object) -> bytes:
-    """HEAD's body. Raises: ValueError: HTTP has no such status or header; the message is for whoever gave it."""
+    """HEAD's body. Raises: ValueError: HTTP has no such status or header; the message is for the caller that gave it."""
     head = check_head(status, headers)
     body = json.dumps(head, separators=(",", ":")).encode()
     if len(body) > HEAD_MAX_BYTES:

@@ -1,7 +1,7 @@
 """Clients that ask for too much, each a process of its own: python -m benchmarks.harness.attackers KIND HOST PORT COUNT.
 
-Real clients are other machines and use none of the worker's processors. These run on them, so whoever starts them gives
-them only time that nobody else wants (`spare_time.py`): what a neighbour notices is then the worker's doing.
+Real clients are other machines and use none of the worker's processors. These run on them, so their starter gives them only time
+that no other process wants (`spare_time.py`): what a neighbour notices is then the worker's doing.
 
     burst    COUNT requests at the same moment, each on a connection of its own, and again when all are answered
     flood    COUNT connections that say nothing, and again

@@ -5,8 +5,8 @@ Order is popularity: packages that application code asks for by name, most popul
 guess; the two lists below are interleaved.
 
 Costs are each distribution's own (its dependencies not included), on Python 3.11 with compiled bytecode. `measured`:
-the sum over the closure is a measured import time and growth of resident memory on the 2-core machine of
-research/limits.md section 7; how it divides among the dependencies is estimated. `estimated`: from a few runs of
+the sum over the closure is a measured import time and growth of resident memory on a machine with 2
+cores; how it divides among the dependencies is estimated. `estimated`: from a few runs of
 `python -c import` there, or from the size of the package; right to a factor of two.
 """
 

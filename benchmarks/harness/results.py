@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 LEAST_SAMPLES = 5
-"""Of fewer, quartiles mean nothing."""
+"""The fewest samples for quartiles: of fewer, they mean nothing."""
 COMPARISONS = {"<=": operator.le, ">=": operator.ge}
 
 
@@ -87,7 +87,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     """What was not measured and why, and what a reader must know to judge the rest."""
     distributions: list[Distribution] = field(default_factory=list)
-    """Of the rows that have enough samples."""
+    """The distributions of the rows that have enough samples."""
     series: dict[str, list[float]] = field(default_factory=dict)
     """Distributions to plot: latency in ms at 0, 1, … 100 % of the requests, by case."""
     stacks: dict[str, dict[str, float]] = field(default_factory=dict)

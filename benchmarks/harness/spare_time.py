@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MOUNTS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
-"""Of the cpu controller: of version 1, of version 2."""
+"""The mounts of the cpu controller: of version 1, of version 2."""
 LEAST_NICE = "19"
 
 

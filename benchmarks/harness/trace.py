@@ -88,7 +88,7 @@ def _cost(key: str) -> Any:
 
 
 def _name(key: str) -> str:
-    """Of NAME-VINTAGE-wheel, which has the shape of the worker's keys."""
+    """Return the name in NAME-VINTAGE-wheel, which has the shape of the worker's keys."""
     return key.rsplit("-", 2)[0]
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 SMALLEST, LARGEST = 2, 65536
 """Bytes of a body, JSON's quotes included."""
 BODY_MEDIAN, BODY_SIGMA = 500, 1.8
-"""Of a log-normal distribution: half of the bodies have less than 500 bytes, one in ten has 5000 or more."""
+"""The median and sigma of a log-normal distribution: half of the bodies have less than 500 bytes, one in ten has 5000 or
+more."""
 TRACED = 0.5
 """Share of the requests with a `traceparent`."""
 LAST = 0.01

@@ -86,7 +86,7 @@ def check_again(image: Variant, scratch: Path, facts: dict[str, float], result: 
 
 
 def digests(path: Path, size: int) -> list[bytes]:
-    """Of each piece of a file that is not zeros."""
+    """Return the digest of each piece of a file that is not zeros."""
     zeros, found = bytes(size), []
     with path.open("rb") as file:
         while piece := file.read(size):

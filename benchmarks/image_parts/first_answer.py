@@ -70,7 +70,7 @@ DEADLINE_S = 60.0
 READY = "images are ready"
 """In the worker's log."""
 DERIVED = "starts from the startup profile of"
-"""Likewise."""
+"""The same for a start from another image's profile."""
 EMPTY_ZIP = b"PK\5\6" + bytes(18)
 TOOLS = ("skopeo", REGISTRY)
 
@@ -82,7 +82,7 @@ class Image:
     name: str
     layout: Path
     next_layout: Path
-    """Of the next build."""
+    """The layout of the next build."""
     rafs: dict[str, nydus.Rafs] = field(default_factory=dict)
     """By case of Nydus; empty without it."""
 
@@ -118,7 +118,7 @@ def note_missing_pulls(result: Result) -> None:
 
 
 def make_images(run: Run, scratch: Path, result: Result) -> list[Image]:
-    """Those that can be made here; without packages none."""
+    """Make the images that can be made here; without packages none."""
     try:
         packages = python_image.packages_layer(scratch / "packages.tar", HEAVY)
     except NoPackages as error:
@@ -292,7 +292,7 @@ def profiles(house: Worker) -> list[Path]:
 
 
 def wait_until(house: Worker, is_so: Callable[[], bool]) -> None:
-    """Of what a worker does without being asked. Raises: WorkerFailed."""
+    """Wait for something that a worker does by itself. Raises: WorkerFailed."""
     deadline = time.monotonic() + DEADLINE_S
     while not is_so():
         if time.monotonic() > deadline:

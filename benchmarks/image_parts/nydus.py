@@ -38,7 +38,7 @@ PREFIX = "nydus/"
 PATTERN = "/api/v1/metrics/pattern"
 DEADLINE_S = 60.0
 INODE = (1 << 56) - 1
-"""Of an inode's number in the mount, what is the image's; the rest is nydusd's number of the image."""
+"""The bits of an inode's number in the mount that are the image's; the rest is nydusd's number of the image."""
 Start = Callable[[str], None]
 """Start the image's program with a directory as its root, and wait for its first answer."""
 
@@ -61,7 +61,7 @@ class Turn:
 
     answer_s: float
     mount_s: float
-    """Of it, until there are files."""
+    """The seconds of the mount, until there are files."""
     start_s: float
     """The rest."""
     moved_bytes: int
@@ -95,7 +95,8 @@ def files_of_a_start(image: Rafs, start: Start) -> list[str]:
 
 
 def names_read(pattern: Iterable[dict[str, Any]], names: dict[int, str]) -> list[str]:
-    """Of nydusd's records those of files that have a name, in the order of their first reads. Raises: NydusFailed."""
+    """Return the names of nydusd's records that are files with a name, in the order of their first reads. Raises:
+    NydusFailed."""
 
     def first_read(record: dict[str, Any]) -> tuple[int, int]:
         return record["first_access_time_secs"], record["first_access_time_nanos"]

@@ -39,7 +39,7 @@ class Origin:
     store: str
     """A URL."""
     client: Client
-    """Of the store, without the distance."""
+    """The client of the store, without the distance."""
     server: S3Process
     """The store itself, which has the credentials."""
     nodes: tuple[str, ...]
@@ -60,7 +60,7 @@ class Origin:
         return {**shared, **({"nodes": list(self.nodes)} if nodes else {}), **more}
 
     def bytes_moved(self) -> int:
-        """Of the store's answers since the last call."""
+        """Return the bytes of the store's answers since the last call."""
         moved = sum(int(record["bytes"]) for record in self.client.requests())
         self.client.forget_requests()
         return moved

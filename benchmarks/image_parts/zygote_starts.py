@@ -86,7 +86,7 @@ def make_image(scratch: Path) -> Path:
 
 
 def module(name: str) -> str:
-    """Of a handler: no package's name, as it would be imported in its place."""
+    """Return the name of a handler's module: no package's name, as it would be imported in its place."""
     return f"{name}_handler"
 
 

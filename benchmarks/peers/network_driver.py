@@ -289,7 +289,7 @@ def memory(way: str, count: int) -> dict[str, float]:
 
 
 def unreclaimable_kb() -> int:
-    """Of the kernel: slabs that no pressure frees, and what exists once for each processor."""
+    """Return the kernel's unreclaimable memory: slabs that no pressure frees, and what exists once for each processor."""
     with open("/proc/meminfo", encoding="ascii") as lines:
         fields = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     return fields["SUnreclaim"] + fields["Percpu"]

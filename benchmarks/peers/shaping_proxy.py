@@ -5,7 +5,7 @@ An HTTP/1.1 proxy that changes no byte (signatures cover the Host header, so the
     first byte    an answer begins no sooner than --first-byte-ms after its request was fully read
     bandwidth     byte n of a body arrives n / bandwidth after that, in both directions
 
-Time is kept by the clock: whoever is late catches up. Only a receiver that does not read stops the line. A thread per
+Time is kept by the clock: a sender that is late catches up. Only a receiver that does not read stops the line. A thread per
 connection: timers of an event loop have whole milliseconds, and a piece of the stream is two.
 """
 
@@ -187,7 +187,7 @@ class Exchange:
                 raise Ended("the server closed")
 
     def _answer_head(self) -> bytes:
-        """The head of the answer; empty if the server first wants the body, which the client is told."""
+        """The head of the answer; empty if the server first wants the body, which is passed on to the client."""
         head = self._server.head()
         if _status(head) != 100:
             return head
@@ -204,7 +204,7 @@ class Exchange:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until told to end. Returns the exit status."""
+    """Serve until a signal. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers.shaping_proxy", description="A slower line to a server."
     )

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 FIELDS_LIMIT = 10_000
-"""Of an event; what is behind them is not looked at."""
+"""The most fields of an event; what is behind them is not looked at."""
 SHORT_CHARACTERS = 2
 
 

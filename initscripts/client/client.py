@@ -50,7 +50,7 @@ class EngineClient:
         self._runs: dict[int, Run] = {}
         """Until their reports have come, which is when the app has gone, too. The engine bounds them (EngineLimits.links)."""
         self._under_way: set[int] = set()
-        """Those whose scripts have not ended."""
+        """Ids of the runs whose scripts have not ended."""
         self._numbers = itertools.count(1)
         self._ready = asyncio.Event()
         self._wire: EngineWire | None = None
@@ -167,7 +167,7 @@ class EngineClient:
         return run
 
     def _send(self, engine: EngineWire, message: wire.Start, event: bytes, link: socket.socket) -> bool:
-        """Tell the engine of a run, and let go of its end of the link; False: it cannot be told now."""
+        """Send a run to the engine, and close the daemon's copy of the link's end; False: it cannot be sent now."""
         fds = [link.fileno()]
         try:
             if len(event) > wire.EVENT_LIMIT_BYTES:
@@ -194,7 +194,7 @@ class EngineClient:
         self._tell(wire.Cancel(run=run.id))
 
     def _tell(self, message: wire.ToEngine, fds: Sequence[int] = ()) -> None:
-        """Without an engine it is not needed: the next one is told all that it must know."""
+        """Send a message to the engine. Without an engine it is not needed: the next one gets all that it must know."""
         if self._wire is not None:
             self._wire.tell(message, fds)
 

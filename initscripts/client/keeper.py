@@ -1,7 +1,7 @@
 """The engine's process, kept alive: started when it is wanted, and anew after each end, with a growing pause between.
 
-Owns the process with its launcher and cgroup. Knows nothing of what is said on the wires: whoever speaks there is given their
-sockets at each start and told of each end.
+Owns the process with its launcher and cgroup. Knows nothing of what is said on the wires: the client gets their sockets at each
+start and is called at each end.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class EngineSettings:
 
     uid: int
     memory_bytes: int
-    """Of its cgroup, regions included."""
+    """The memory limit of the engine's cgroup, regions included."""
     region_bytes: int
-    """Of all regions together: the size of its tmpfs."""
+    """The bytes of all regions together: the size of the engine's tmpfs."""
     runs: int
     """Most at a time."""
 
@@ -77,7 +77,7 @@ class EngineKeeper:
         return self._process.cgroup.memory_bytes() if self._process else 0
 
     def keep(self, limits: EngineLimits) -> None:
-        """Have a process from now on; it is told these limits. Again is nothing."""
+        """Keep a process from now on, with these limits. A second call does nothing."""
         if self._keeping is None:
             self._limits = limits
             self._keeping = self._loop.create_task(self._keep(), name="initscript engine")

@@ -40,4 +40,4 @@ ADDRESS_LIMIT_BYTES = 4096
 METHOD_LIMIT_BYTES = 32 * 1024
 """A method may carry a request's header lines."""
 TEXT_LIMIT_BYTES = 4096
-"""Of one log entry, and of the message that goes with abort_launch."""
+"""The most bytes of one log entry, and of the message that goes with abort_launch."""

@@ -46,7 +46,7 @@ class Input:
 
 
 class Ending(Protocol):
-    """Who is told that the guest ends itself."""
+    """Gets the calls by which a guest ends itself."""
 
     def guest_exits(self, status: int) -> None:
         """The guest called `exit`."""

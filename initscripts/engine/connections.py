@@ -31,7 +31,7 @@ class Connector(Protocol):
         """At once, dialling in the background; raises RpcFailed when that address is not to be had."""
 
     def adopt(self, sock: socket.socket, address: str) -> Connection:
-        """Of a socket that is connected; it is the connection's unless this raises RpcFailed."""
+        """Make a connection of a socket that is connected; it owns the socket unless this raises RpcFailed."""
 
 
 class Connections:

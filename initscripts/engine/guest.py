@@ -3,8 +3,8 @@
 How it ended is read from the run's own state (`Verdict`), never from what was raised: a trap does not tell which host function
 unwound the guest, nor why.
 
-A guest that computes is stopped by the machine's epoch: whoever stops one marks its verdict and raises the epoch, at which
-every running guest asks, in its own thread, whether it is meant. There is no ticker. The library has no name for that
+A guest that computes is stopped by the machine's epoch: the thread that stops one marks its verdict and raises the epoch, at
+which every running guest asks, in its own thread, whether it is meant. There is no ticker. The library has no name for that
 question, so it is asked through its C interface.
 """
 

@@ -15,7 +15,7 @@ class Held(msgspec.Struct):
 
     buffer: Buffer | None
     descriptor: list[str] | None = None
-    """Of the RPC; None of a message from the app."""
+    """The descriptor of the RPC; None for a message from the app."""
     status: int = 0
 
     @property

@@ -29,7 +29,7 @@ MODULE_LIMIT_BYTES = 1024 * 1024
 PAGE_BYTES = 64 * 1024
 START_SECTION = 8
 WASM_STACK_BYTES = 512 * 1024
-"""Of a guest. A quarter of its thread's: the host functions it calls stand on the same stack."""
+"""The stack of a guest. A quarter of its thread's: the host functions it calls stand on the same stack."""
 _KINDS = {"i": wasmtime.ValType.i32(), "I": wasmtime.ValType.i64()}
 
 
@@ -87,7 +87,7 @@ class LoadedModule(msgspec.Struct, frozen=True):
 
     pre: wasmtime.InstancePre
     memory_bytes: int
-    """Of linear memory at the start."""
+    """The bytes of linear memory at the start."""
 
 
 class ModuleFile:

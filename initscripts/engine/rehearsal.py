@@ -60,7 +60,7 @@ class Checked(msgspec.Struct):
     start_ms: float
     """From the invocation's arrival to the first instruction; the best of a few, the module loaded."""
     outcome: str
-    """Of a run that may connect nowhere, with an empty event."""
+    """The outcome of a run that may connect nowhere, with an empty event."""
 
 
 def rehearse(wasm: bytes, event: bytes, *, env: Mapping[str, str], budget: Budget) -> Rehearsal:

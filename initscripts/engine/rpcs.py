@@ -47,7 +47,7 @@ class Rpc:
         self.is_announced = False
         """To the app; the loop's."""
         self.is_app_told = False
-        """Of the failure."""
+        """Whether the app was notified of the failure."""
         self._call: Coroutine[Any, Any, Reply] | None = None
         """If it has begun in the guest's thread; or how it failed there."""
         self._failure: Exception | None = None

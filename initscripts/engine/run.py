@@ -37,7 +37,7 @@ from sockd_storage_lib.sockd_initscript.wire import WireError
 
 READS_LIMIT = 10_000
 READS_LIMIT_BYTES = 1 << 20
-"""Of what they name: the engine keeps them until the app hangs up, and a report has room for less."""
+"""The most bytes of what the reads name: the engine keeps them until the app hangs up, and a report has room for less."""
 
 
 class RunRequest(msgspec.Struct, kw_only=True):
@@ -170,7 +170,7 @@ class Run:
         self.verdict.set("exit", status)
 
     def guest_aborts(self, status: int, message: str) -> None:
-        """See calls.Ending. The daemon is told before the guest has ended: nothing else of the launch is of use."""
+        """See calls.Ending. The daemon is notified before the guest has ended: nothing else of the launch is of use."""
         if self.verdict.set("abort", status, message):
             assert self._on_abort is not None
             self._calls.post(self._on_abort, self)

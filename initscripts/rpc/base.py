@@ -92,7 +92,7 @@ class RpcTiming(msgspec.Struct):
     done_ns: int = 0
     connection: Literal["new", "kept"] = "new"
     bytes: int = 0
-    """Of the body."""
+    """The bytes of the body."""
     parts: int = 1
     """Requests that the reply was put together from."""
 

@@ -50,7 +50,7 @@ class HttpClient:
         return self._reserved is not None
 
     def dial_ahead(self) -> None:
-        """Have a connection soon, if none is idle. Its failure is told to the request that would have used it."""
+        """Have a connection soon, if none is idle. Its failure is raised in the request that would have used it."""
         if self.reserve():
             return
         stream = self._pool.take(self._place, self._policy)

@@ -22,7 +22,7 @@ class Head(NamedTuple):
     headers: dict[str, str]
     """Names in lower case; the values of a repeated one are joined by ', '."""
     length: int | None
-    """Of the body in bytes; None if the head does not say."""
+    """The length of the body in bytes; None if the head does not say."""
     chunked: bool
     keep_alive: bool
 

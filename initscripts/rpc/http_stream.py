@@ -59,7 +59,7 @@ class HttpStream(asyncio.BufferedProtocol):
 
     def __init__(self, ip: IpAddress, limits: RpcLimits) -> None:
         self.ip = ip
-        """Of the peer, for policies of others than who connected."""
+        """The address of the peer, for policies of other guests than the one that connected."""
         self.requests = 0
         self.closed = False
         self.on_idle: Callable[[HttpStream], None] = HttpStream.close
@@ -132,7 +132,7 @@ class HttpStream(asyncio.BufferedProtocol):
         return not poll.poll(0)
 
     def fileno(self) -> int:
-        """Of the transport's socket, which stays the transport's."""
+        """The descriptor of the transport's socket, which owns it."""
         fd: int = self.transport.get_extra_info("socket").fileno()
         return fd
 

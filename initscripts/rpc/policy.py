@@ -1,9 +1,9 @@
 """Which addresses a function's initscripts may connect to.
 
-Asked twice: with the name when a guest connects, and with each address that the name stands for at the moment when the
-connection is made to that very address, so a name that changes its address in between gains nothing. An address of IPv6
-that carries one of IPv4 is judged as both. A name is resolved only if a rule names it: questions carry data to whoever is
-asked. Owns the rules.
+Asked twice: with the name when a guest connects, and with each address that the name stands for at the moment when the connection
+is made to that very address, so a name that changes its address in between gains nothing. An address of IPv6 that carries one of
+IPv4 is judged as both. A name is resolved only if a rule names it: questions carry data to the server that is asked. Owns the
+rules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DENIED = (
 )
 """The metadata services of clouds, which hand out credentials of the machine, and names that they have."""
 INTERNET = "internet"
-"""Of a private network: every name, and every address that is not of a private range."""
+"""The word for a private network: every name, and every address that is not of a private range."""
 KNOWN = 256
 """Endpoints that a function's rules are remembered for."""
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -1,9 +1,9 @@
-"""The connections that nobody uses just now, kept for whoever goes to the same place next.
+"""The connections that nobody uses just now, kept for the next request to the same place.
 
-Kept per origin and tenant. What is signed request by request (S3, SQS, DynamoDB) shares a tenant: such a connection says
-nothing of who used it. What a guest writes freely does not, since a peer may remember who a connection belongs to.
-Whoever takes one checks its peer's address by its own policy. Owns the idle connections, the TLS context, gRPC's
-channels and the relays; all of them are closed with the pool.
+Kept per origin and tenant. What is signed request by request (S3, SQS, DynamoDB) shares a tenant: such a connection says nothing
+of who used it. What a guest writes freely does not, since a peer may remember who a connection belongs to. The request that takes
+one checks its peer's address by its own policy. Owns the idle connections, the TLS context, gRPC's channels and the relays; all
+of them are closed with the pool.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ConnectionPool:
         self.loop = asyncio.get_running_loop()
         self._tls = tls
         self._idle: dict[Place, deque[_Idle]] = {}
-        """The oldest first; no queue is empty. Looked into under the lock, and changed by whoever takes from it."""
+        """The oldest first; no queue is empty. Read and changed under the lock."""
         self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._open: set[HttpStream] = set()
@@ -162,7 +162,7 @@ class ConnectionPool:
             transport.abort()
 
     def relay_lost(self, transport: asyncio.Transport) -> None:
-        """It is closed."""
+        """Remove a connection that is closed."""
         self._relays.discard(transport)
         self._tell_if_empty()
 

@@ -58,7 +58,7 @@ class AgentDirectory:
             partial.unlink(missing_ok=True)
 
     def discard(self, image: str) -> None:
-        """Remove a whole image; whoever has it open keeps it."""
+        """Remove a whole image; processes that have it open keep it."""
         self._file(image).unlink(missing_ok=True)
 
     def close(self) -> None:

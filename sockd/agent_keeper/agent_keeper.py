@@ -1,8 +1,8 @@
 """The agent's process, kept running, and the connection of FUSE, which outlives it.
 
-Owns both. When a process ends, the next one gets copies of the same descriptors and the same images, and the kernel sends it
-what was read and not answered (FUSE_NOTIFY_RESEND, Linux 6.9): readers wait and go on. When it ends too often, or the kernel
-cannot send again, the connection is closed, and whoever reads gets EIO.
+Owns both. When a process ends, the next one gets copies of the same descriptors and the same images, and the kernel sends it what
+was read and not answered (FUSE_NOTIFY_RESEND, Linux 6.9): readers wait and go on. When it ends too often, or the kernel cannot
+send again, the connection is closed, and reads fail with EIO.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OpenedImage:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Those of an Open."""
+        """The descriptors that go with an Open."""
         return (self.table,) if self.startup is None else (self.table, self.startup.file)
 
     def release_startup(self) -> None:
@@ -124,7 +124,7 @@ class AgentKeeper:
 
     @property
     def pid(self) -> int:
-        """Of the launcher; 0: none serves."""
+        """The pid of the launcher; 0 if no process serves."""
         return 0 if self.why_down else self._serving.result().pid
 
     async def link(self) -> AgentLink:

@@ -1,6 +1,6 @@
 """One agent process from its start to its end, as the daemon sees it: questions and answers over the control socket.
 
-Owns the process and the daemon's end of the socket. Whoever waits for an answer when the process ends gets `AgentEnded`.
+Owns the process and the daemon's end of the socket. Callers that wait for an answer when the process ends get `AgentEnded`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AgentSettings:
     on_demand: bool = True
     """False: images are written whole, as where there is no FUSE."""
     memory_bytes: int = 512 << 20
-    """Of its cgroup; the page cache of the L1 file counts."""
+    """The memory limit of the agent's cgroup, in bytes; the page cache of the L1 file counts."""
     threads: int = 2
     """That answer reads."""
     prefetches: int = 16
@@ -48,9 +48,9 @@ class AgentSettings:
     standby: bool = True
     """Whether another process waits to take over."""
     fill_bytes_s: int = 0
-    """Of the background fill; 0: none."""
+    """The rate of the background fill, in bytes per second; 0 for none."""
     startup_bytes: int = 512 << 20
-    """Of startup data of all images that start, at a time. In the daemon's memory."""
+    """The most bytes of startup data of all images that start at a time, in the daemon's memory."""
 
 
 class AgentEnded(Exception):
@@ -123,7 +123,7 @@ class AgentLink:
 
     @property
     def pid(self) -> int:
-        """Of the launcher, which ends with the agent."""
+        """The pid of the launcher, which ends with the agent."""
         return self._process.launcher.pid
 
     def memory_bytes(self) -> int:
@@ -179,7 +179,7 @@ class AgentLink:
         await self._process.close()
 
     def _received(self) -> None:
-        """Everything that has come: why a read failed is known before whoever it has failed for goes on."""
+        """Handle every message that has come: the reason of a failed read is known before the reader goes on."""
         for _ in range(MOST_AT_ONCE):
             if self.is_ended or not self._receive():
                 return

@@ -1,7 +1,7 @@
 """Whether the agent answers, asked while somebody may wait for it: a process that is stopped does not end by itself.
 
-POLICY: one question soon after an image was used, and none before that has its answer; so an idle worker asks nothing. Whoever
-is asked ends a process that does not answer (`AgentLink.ask`).
+POLICY: one question soon after an image was used, and none before that has its answer; so an idle worker asks nothing. The link
+that is asked ends a process that does not answer (`AgentLink.ask`).
 
 Owns the timer and the question.
 """

@@ -22,7 +22,7 @@ from sockd.kernel.readiness import readable
 
 MODULE = "sockd.agent_keeper.holding_process"
 ANSWER_S = 10.0
-"""It may wait for a processor, and at first for its interpreter's start."""
+"""The process may wait for a processor, and at first for its interpreter's start."""
 
 
 class HolderGone(OSError):

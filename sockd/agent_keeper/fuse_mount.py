@@ -37,7 +37,7 @@ WANTED = (
 )
 MAX_READAHEAD_BYTES = 1 << 20
 MAX_PAGES = 256
-"""Of one READ: 1 MB."""
+"""The most pages of one READ: 1 MB."""
 MAX_BACKGROUND = 256
 """Reads of EROFS are asynchronous; beyond this number they wait in the kernel."""
 INIT_S = 5.0
@@ -104,11 +104,11 @@ class FuseMount:
             os.write(devices[0], fuse.resend())
 
     def path(self, name: str) -> str:
-        """Of a file, for this process."""
+        """Return the path of a file of the mount, for this process."""
         return f"/proc/self/fd/{self._mount}/{name}"
 
     async def aclose(self) -> None:
-        """End the connection, once no server has it: whoever waits for a reply gets an error. Once."""
+        """End the connection, after its last server has ended: reads that wait for a reply fail. Call it once."""
         if self._holder is not None:
             await self._holder.aclose()
         await in_thread(self.close)

@@ -3,8 +3,8 @@
 Owns the L1 cache's file, the images that are open, the whole images' files, the room of startup data, and the keeper of
 the agent's process.
 
-The event loop never touches a file of the FUSE mount: the kernel would wait for the agent, and the agent for the loop. Whoever
-mounts or reads what `open` returns does so in a thread.
+The event loop never touches a file of the FUSE mount: the kernel would wait for the agent, and the agent for the loop. Files that
+`open` returns are mounted and read in threads.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ImageAgent:
         self._starting: dict[str, asyncio.TimerHandle] = {}
         """The ends of starts from startup data, by image."""
         self._beside: set[asyncio.Task[None]] = set()
-        """Startup data that is decrypted, and what an agent is told of it."""
+        """Tasks that decrypt startup data and send it to an agent."""
         self._startup_room = StartupRoom(settings.startup_bytes)
         self._next_node = _FIRST_NODE
         self._beginning = asyncio.Lock()
@@ -83,7 +83,7 @@ class ImageAgent:
         """When the agent was given up, and from when on another is started."""
         self._why_given_up = ""
         self._is_settled = asyncio.Event()
-        """But between the two calls of a keeper that gives up, when images are told to be lost."""
+        """Set, except between the two calls of a keeper that gives up, when images are marked as lost."""
         self._is_settled.set()
         self.why_whole = "" if settings.on_demand else NOT_ON_DEMAND
         """Why images are written whole; empty: they are read on demand."""
@@ -117,7 +117,7 @@ class ImageAgent:
 
     @property
     def pid(self) -> int:
-        """Of the agent's launcher; 0: no process serves."""
+        """The pid of the agent's launcher; 0 if no process serves."""
         return self._keeper.pid if self._keeper else 0
 
     @property
@@ -130,7 +130,7 @@ class ImageAgent:
         await (await self._kept()).link()
 
     async def settled(self) -> None:
-        """Wait, but not for long, until a process serves or `on_trouble` was told that none will."""
+        """Wait, but not for long, until a process serves or `on_trouble` was called because none will."""
         if self._keeper is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):

@@ -28,7 +28,7 @@ class HandlerCache:
         self._idle: OrderedDict[Sandbox, float] = OrderedDict()
         """Every idle sandbox, least recently used first, and since when (CLOCK_MONOTONIC, s)."""
         self._running: OrderedDict[Sandbox, float] = OrderedDict()
-        """Those that are not paused yet."""
+        """Running sandboxes, which are not paused yet, with the time since which each is idle."""
         self._timer: asyncio.TimerHandle | None = None
         self.hits = self.misses = 0
         self.evictions = 0
@@ -133,7 +133,7 @@ class HandlerCache:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._pause_due)
 
     def _pause_due(self) -> None:
-        """Pause whoever has been idle long enough, and come back for the next."""
+        """Pause all sandboxes that have been idle long enough, and set the timer for the next."""
         self._timer = None
         due = time.monotonic() - self._config.pause_after_s
         while self._running:

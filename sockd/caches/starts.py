@@ -51,7 +51,8 @@ IMAGE = f"{SCHEME}:"
 TRIES = 3
 """How often a start of an image's program asks for a Zygote, when one after the other ends, or its image is lost."""
 LEAST_TRIES = 2
-"""Of a start from the tree, however flat that is: its first Zygote may have ended with the mount of its image."""
+"""The fewest tries of a start from the tree, however flat that is: its first Zygote may have ended with the mount of its
+image."""
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +71,7 @@ class Started(msgspec.Struct):
     sandbox: Sandbox
     origin: Origin
     node: ZygoteNode | None = None
-    """Of a new one: its Zygote."""
+    """The Zygote of a new sandbox; None for one that was idle."""
     started_ns: int = 0
     """When a new one was asked for, and when it had its memory."""
     reserved_ns: int = 0

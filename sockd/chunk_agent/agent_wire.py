@@ -52,11 +52,11 @@ class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     store: StoreSettings
     l1_bytes: int
-    """Of the L1 cache's file."""
+    """The size of the L1 cache's file."""
     nodes: tuple[str, ...] = ()
     """Cache nodes: host:port."""
     token: str = ""
-    """Of the nodes."""
+    """The token of the nodes."""
 
     def __repr__(self) -> str:
         return f"SourceSettings({self.store!r}, l1_bytes={self.l1_bytes}, nodes={self.nodes})"
@@ -157,7 +157,7 @@ class Ping(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
 
 
 class Done(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
-    """It is done, or why not."""
+    """The result of a request: done, or the reason why not."""
 
     number: int
     error_type: str = ""

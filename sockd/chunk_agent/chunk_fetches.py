@@ -1,8 +1,8 @@
 """Chunks that are being fetched: each once at a time, reads before prefetches, in a bounded number of threads.
 
-Owns the threads. A fetch is a blocking call of the `ChunkSource`; whoever wants the chunk waits with a callback, not with a
-thread. Prefetches never occupy all threads. While the store is unavailable, a fetch that a read waits for is tried again
-until the outage has lasted for `outage_s`; from then on the first failure is the answer.
+Owns the threads. A fetch is a blocking call of the `ChunkSource`; readers of the chunk wait with a callback, not with a thread.
+Prefetches never occupy all threads. While the store is unavailable, a fetch that a read waits for is tried again until the outage
+has lasted for `outage_s`; from then on the first failure is the answer.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import NamedTuple
 KERNEL_VERSION, KERNEL_MINOR_VERSION = 7, 41
 """FUSE_KERNEL_VERSION and FUSE_KERNEL_MINOR_VERSION of this description."""
 OLDEST_MINOR_VERSION = 31
-"""Of Linux 5.4. Kernels before have other structures."""
+"""The version of Linux 5.4. Kernels before have other structures."""
 ROOT_ID = 1
 MIN_READ_BUFFER = 8192
 """FUSE_MIN_READ_BUFFER: the kernel refuses a read(2) of the device with less."""

@@ -23,7 +23,7 @@ class Span(NamedTuple):
     """The part of a read that one chunk has."""
 
     number: int
-    """Of the chunk."""
+    """The number of the chunk."""
     offset: int
     """In the chunk."""
     size: int

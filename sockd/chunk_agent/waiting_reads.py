@@ -1,4 +1,5 @@
-"""Reads that wait for chunks: answered once, by whoever is first: the last chunk, a failure, an interrupt, the time limit.
+"""Reads that wait for chunks: answered once, by the first thread that can: the last chunk, a failure, an interrupt, the time
+limit.
 
 Owns a thread that ends reads whose time is over. POLICY: a read fails when it has waited for `stall_s` and no chunk of any
 read has arrived for as long, so that a slow store is waited for and one that hangs is not. A program that then tries one file
@@ -50,7 +51,7 @@ class WaitingReads:
     """All of them. `close` waits for the thread."""
 
     QUICK_S = 0.5
-    """Shorter than the second after which callers are told to try again."""
+    """Shorter than the second after which callers are asked to try again."""
 
     def __init__(
         self, store: str, stall_s: float, last_arrival_s: Callable[[], float], report: Callable[[str, SockdError], None]
@@ -104,7 +105,7 @@ class WaitingReads:
             self._answer(read, errno.EIO)
 
     def interrupt(self, unique: int) -> None:
-        """A signal ends whoever waits for this request: do not keep it waiting."""
+        """Answer the request that a signal has interrupted, if it waits, so that it waits no longer."""
         with self._changed:
             read = next((each for each in self._reads.values() if each.unique == unique), None)
             if read is None:

@@ -31,7 +31,7 @@ MOST_ORIGIN_REQUESTS = 16
 MOST_REMEMBERED = 65_536
 """Chunks whose number of origin requests is kept: 32 GiB of them."""
 KEPT_LATENCIES = 4096
-"""Of each tier, the last ones."""
+"""How many latencies of each tier are kept, the last ones."""
 _log = logging.getLogger(__name__)
 
 

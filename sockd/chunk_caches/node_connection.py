@@ -99,13 +99,13 @@ class NodeConnection:
 
     @property
     def status(self) -> int:
-        """Of the complete answer."""
+        """The status of the complete answer."""
         assert self._answer is not None
         return self._answer.status
 
     @property
     def body(self) -> memoryview:
-        """Of the complete answer, valid until the next request."""
+        """The body of the complete answer, valid until the next request."""
         return self._view[self._body_start : self._filled]
 
     @property

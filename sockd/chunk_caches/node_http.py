@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 MAX_HEAD_BYTES = 4096
 MOST_FIELDS = 128
-"""Of as many heads the parsed fields are kept."""
+"""The number of heads whose parsed fields are kept."""
 END_OF_HEAD = b"\r\n\r\n"
 _STRIPE_PATH = re.compile(rb"/stripes/([0-9a-f]{64})/([0-4])")
 _REASONS = {

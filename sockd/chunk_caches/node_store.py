@@ -21,7 +21,7 @@ MOST_UNWRITTEN = 64
 """Stripes that wait for the disk."""
 _READERS = 4
 _OVERHEAD_BYTES = 512
-"""Of the key, the object and the order, for each stripe in memory."""
+"""Bytes of the key, the object and the order, for each stripe in memory."""
 
 
 class NodeStore:

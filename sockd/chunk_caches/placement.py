@@ -18,7 +18,7 @@ from sockd.chunk_caches.stripes import STRIPES
 
 PARTITIONS = 4096
 POINTS = 256
-"""Of one node on the ring."""
+"""Points of one node on the ring."""
 EPSILON = 0.05
 """A node has at most this much more than the mean."""
 

@@ -52,7 +52,7 @@ from sockd.plain.errors import ChunkMissing, SockdError
 
 ROOT = "probe"
 DEADLINE_S = 5.0
-"""Of reads from L2: a busy machine must not turn hits into misses."""
+"""The deadline of reads from L2: a busy machine must not turn hits into misses."""
 _SALT = b"probe"
 
 

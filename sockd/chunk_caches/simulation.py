@@ -71,7 +71,7 @@ def scans_between_hot_reads(*, hot: int = 400, rounds: int = 60, seed: int = 1) 
 
 
 def hot_hit_rate(trace: Iterable[Chunk], cache: Cache) -> float:
-    """Of the reads of hot chunks."""
+    """Return the hit rate of the reads of hot chunks."""
     hits = reads = 0
     for now, chunk in enumerate(trace):
         is_hit = cache.has(chunk, now)
@@ -93,7 +93,7 @@ class Fleet:
     """Base images; each image is made from one of them."""
     base_chunks: int = 60
     own_chunks: int = 40
-    """Of one start."""
+    """Chunks that one start reads of its own image alone."""
     starts: int = 4_000
     first_counted: int = 2_000
     """Starts before this one warm the caches."""
@@ -115,7 +115,7 @@ class HitRates:
 
 
 def fleet_hit_rates(fleet: Fleet, l1: Iterable[Cache], l2: Cache, *, seed: int = 1) -> HitRates:
-    """Of a trace of starts on random workers, by images of Zipf-distributed popularity."""
+    """Return the hit rates of a trace of starts on random workers, of images with Zipf-distributed popularity."""
     draw = random.Random(seed)
     local = list(l1)
     weights = list(accumulate(1 / (rank + 1) ** fleet.zipf for rank in range(fleet.images)))

@@ -45,12 +45,12 @@ class BadStripe(ValueError):
 
 
 def stripe_bytes(chunk_bytes: int) -> int:
-    """Of the data of one stripe."""
+    """Return the bytes of data of one stripe."""
     return -(-chunk_bytes // DATA_STRIPES)
 
 
 def framed_bytes(chunk_bytes: int) -> int:
-    """Of one stripe on a node."""
+    """Return the bytes of one stripe on a node."""
     return HEAD_BYTES + stripe_bytes(chunk_bytes)
 
 

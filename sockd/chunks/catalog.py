@@ -204,7 +204,7 @@ class Catalog:
         """Use images from the active root that the collector has copied there.
 
         Args:
-            switch: makes whoever reads the image use this manifest of the same bytes; afterwards the old root may go.
+            switch: makes readers of the image use this manifest of the same bytes; afterwards the old root may go.
 
         References of this worker that somebody deleted are written again. Call it about once a minute.
 

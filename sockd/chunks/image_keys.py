@@ -4,9 +4,9 @@
     salt       = HMAC-SHA256(secret, "salt", root id, zone, epoch, tenant)
     proof      = HMAC-SHA256(secret, "store", root id)
 
-The salt depends on the secret, so that whoever can only read the store cannot test whether it holds a known file. All workers
-that share a store have the same file, which the proof in the store's table of roots is for. Without the file the images in the
-store are lost: another key needs another store, and functions need to be deployed anew.
+The salt depends on the secret, so that a reader of the store alone cannot test whether it holds a known file. All workers that
+share a store have the same file, which the proof in the store's table of roots is for. Without the file the images in the store
+are lost: another key needs another store, and functions need to be deployed anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ImageKeys:
 
     @classmethod
     def at(cls, path: Path, *, make: bool = False) -> ImageKeys:
-        """Those of the secret in this file.
+        """Derive the keys from the secret in this file.
 
         Args: make: create the file when it is not there.
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 MOST_CONTEXTS = 512
-"""Of about 1 KB each; the one that was made first goes first."""
+"""The most contexts, of about 1 KB each; the one that was made first goes first."""
 _BLOCK_BYTES = 16
 
 

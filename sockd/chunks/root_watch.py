@@ -1,8 +1,8 @@
 """Which state the roots of a store are in, as a reader knows it; and the alarm when it reads an expired one.
 
 Before a root expires, each worker has dropped its references to it, so that nobody should read it. A read is a bug, a worker that
-lost its references, or one that shares the store without having been told. The read is served, since the data is there; the
-alarm stops all deletions of the garbage collector, until an operator has cleared it.
+lost its references, or one that shares the store and is not configured to. The read is served, since the data is there; the alarm
+stops all deletions of the garbage collector, until an operator has cleared it.
 
 A reader knows the table of roots at most `refresh_s` late. Deletion begins `grace_s` after expiry, which is longer; a reader that
 could not refresh the table for half of that time does not read.

@@ -176,7 +176,7 @@ class S3Store:
         return f"{self._path}roots/{check_root(root)}/{check_name(name)}"
 
     def _size(self, target: str) -> int | None:
-        """Of an object, -1 if the server does not tell; None: it is not there."""
+        """Return the size of an object, -1 if the server does not state it, or None if there is no such object."""
         answer = self._request("HEAD", target)
         if answer.status == 404:
             return None

@@ -3,10 +3,10 @@
     code/<digest>/      published: complete, byte-compiled, never changed again
     tmp/code-<uuid>/    being built or being removed
 
-Owns both kinds of directory. A version is built in tmp and published by rename, so a reader sees all of it or nothing,
-and of two builders of the same version either may win. Knows nothing of functions: who still needs a version is told to
-`gc`. Every method that touches the disk blocks: the daemon calls them through `asyncio.to_thread`, and any two of them
-may run at once, except `gc` beside a `publish` whose digest nobody has recorded yet.
+Owns both kinds of directory. A version is built in tmp and published by rename, so a reader sees all of it or nothing, and of two
+builders of the same version either may win. Knows nothing of functions: the versions that are still needed are passed to `gc`.
+Every method that touches the disk blocks: the daemon calls them through `asyncio.to_thread`, and any two of them may run at once,
+except `gc` beside a `publish` whose digest nobody has recorded yet.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CodeVersion:
     digest: str
     path: Path
     size_bytes: int
-    """Of the extracted files, bytecode not counted."""
+    """The bytes of the extracted files, bytecode not counted."""
     files: int
 
     def settings(self) -> str | None:

@@ -50,7 +50,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 
 class DefaultPackages:
-    """Those of one worker."""
+    """The default packages of one worker."""
 
     def __init__(self, requirements: tuple[str, ...], packages: InstallCache) -> None:
         """Args: requirements: as lines of a requirements.txt."""

@@ -31,11 +31,11 @@ PYPROJECT = "pyproject.toml"
 STAND_IN = "sockd.py"
 """In the code of a decorated function: its project may depend on sockd, which its sandbox does not need."""
 MAX_BYTES = 256 * 1024
-"""Of requirements.txt and of pyproject.toml."""
+"""The most bytes of requirements.txt and of pyproject.toml."""
 MAX_LOCK_BYTES = 4 << 20
-"""Of a lock file."""
+"""The most bytes of a lock file."""
 MAX_SOURCE_BYTES = 4 << 20
-"""Of an entry file; a longer one has no block."""
+"""The most bytes of an entry file; a longer one has no block."""
 MAX_BLOCK_BYTES = 64 * 1024
 MAX_DEPENDENCIES = 5000
 UV_PROJECT = ("package", "managed", "default-groups", "required-version")
@@ -49,7 +49,8 @@ class Dependencies(NamedTuple):
     source: str = ""
     """The file that declares them; empty: none does."""
     text: str | None = None
-    """Those that have to be installed, as lines of a requirements.txt; None: nothing was declared, or the code brings all."""
+    """The dependencies that have to be installed, as lines of a requirements.txt; None if nothing was declared, or the code
+    brings all."""
     notes: tuple[str, ...] = ()
     """What is ignored, for the person who deploys."""
     constraints: str = ""
@@ -159,7 +160,7 @@ def _locked(file: str, lines: list[str]) -> _Declared:
 
 
 def _missing(code: Path, used: _Declared, notes: list[str], python: Interpreter) -> Dependencies:
-    """Those of the declared dependencies that the code does not bring."""
+    """Return the declared dependencies that the code does not bring."""
     text = used.lines or ""
     brought = _distributions(code)
     if (code / STAND_IN).is_file():
@@ -282,7 +283,8 @@ def _list(value: object) -> Sequence[object]:
 
 
 def _distributions(directory: Path) -> dict[str, Version]:
-    """Those that were installed into the top of a code tree (`pip install --target`), by normalised name."""
+    """Return the distributions that were installed into the top of a code tree (`pip install --target`), by normalised
+    name."""
     found = {}
     for entry in os.listdir(directory):
         name, _, version = entry.removesuffix(".dist-info").rpartition("-")

@@ -55,7 +55,7 @@ def provided(code: Path, runtime: str | None) -> str:
 
 
 def entry_point(code: Path, handler: str | None, runtime: str | None = None) -> str:
-    """The entry point of a code tree as "module:attr"; of a function that is a program, what it is told as its handler.
+    """The entry point of a code tree as "module:attr"; for a function that is a program, the value of `_HANDLER`.
 
     Args:
         code: the tree.

@@ -55,16 +55,16 @@ INITSCRIPT_BOUNDS: dict[str, tuple[float, float]] = {
     "connections": (1, 1000),
     "messages": (0, 10_000),
 }
-"""Likewise, of the table [initscript]."""
+"""The least and the most of each number in the table [initscript]."""
 ARGS_BYTES = 32 * 1024
 ENDPOINT = re.compile(r"[A-Za-z0-9*._/:\[\]-]{1,300}")
 MAX_ENDPOINTS = 100
 MAX_INDEXES = 10
 MAX_EGRESS = 4096
-"""Of `egress`, before it is parsed; `network.max_rules` is lower."""
+"""The most entries of `egress`, before it is parsed; `network.max_rules` is lower."""
 
 PATH = re.compile(r"/[!-~]{0,1023}")
-"""Of a request."""
+"""The path of a request."""
 IMAGE_CHARS = 2048
 COMMAND_WORDS = 1500
 """AWS: of EntryPoint and of Command; 1500 and 1000 characters."""
@@ -90,7 +90,7 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     args: str | None = None
     """What the script reads as its input; None: the event."""
     deadline_s: float = 10.0
-    """Of one run, in seconds."""
+    """The time of one run, in seconds."""
     memory_mb: int = 16
     """Linear memory, in MB."""
     region_mb: int = 256
@@ -130,7 +130,7 @@ class FunctionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     index: str | None = None
     """The index, by its name in the worker's `packages.indexes`, or by the URL of one that the worker has; None: its own."""
     extra_index: list[str] = []
-    """Likewise, indexes that are searched before it."""
+    """Indexes that are searched before `index`."""
     default: bool = True
     """Whether it is given those of the worker's `packages.default` that its code or packages mention."""
 
@@ -150,14 +150,14 @@ class FunctionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class AwsAttributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What clients of AWS's API have said of a function, and are told again; nothing here changes how it runs."""
+    """Attributes that clients of AWS's API have set on a function and get back; nothing here changes how it runs."""
 
     description: str = ""
     role: str = ""
     runtime: str = ""
     tags: dict[str, str] = {}
     zip_sha256: str = ""
-    """Of the archive as it was uploaded, base64; with `zip_bytes`, its size."""
+    """The SHA-256 of the archive as it was uploaded, base64; with `zip_bytes`, its size."""
     zip_bytes: int = 0
     reserved_concurrency: int | None = None
     """`concurrency`, if it was set there."""
@@ -208,8 +208,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     snapshot: bool = False
     """Whether its starts are forked from a process that has run its init once (a template), as with AWS's SnapStart."""
     storage: Literal["own", "sockd"] = "own"
-    """Whose `storage` and `nosql` modules the function imports: its package's own, or the library of ours that takes
-    what an initscript has fetched."""
+    """The owner of the `storage` and `nosql` modules that the function imports: its package (`own`), or sockd, whose library
+    takes what an initscript has fetched."""
     zygote: Literal["packages", "stdlib", "none"] = "packages"
     """What may be imported ahead for it: its packages and modules of the standard library, the latter alone, or nothing."""
     initscript: InitscriptConfig | None = None
@@ -224,8 +224,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """In the registry: what the two above are (`sockd.registry.secrets`); nobody has opened it."""
     aws: AwsAttributes | None = None
     deployer: dict[str, str] = msgspec.field(default_factory=dict)
-    """Of a decorated function: `source`, the FILE:FUNCTION that it was deployed from, and `key`, which signs its deployer's
-    calls (`sockd.plain.call_signature`), in hex. Said by each deploy, kept sealed, never given to a sandbox."""
+    """For a decorated function, `source`, the FILE:FUNCTION that it was deployed from, and `key`, which signs its deployer's
+    calls (`sockd.plain.call_signature`), in hex. Each deploy sets it; it is kept sealed and never given to a sandbox."""
 
     by_command: list[str] = msgspec.field(default_factory=list)
     """What commands have set, which deploys keep (`kept_settings`)."""
@@ -326,7 +326,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def json_log_level(self) -> str:
-        """Of the platform's events in a log that is JSON; empty: the log is text."""
+        """The level of the platform's events in a log of JSON; empty if the log is text."""
         return (self.system_log_level or "info") if self.log_format == "json" else ""
 
     @property
@@ -405,7 +405,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig("initscript: a function with an image has none")
 
     def check_egress(self) -> None:
-        """Of rules that were given, not inherited. Raises: BadFunctionConfig if they would mean nothing."""
+        """Check rules that were given, not inherited. Raises: BadFunctionConfig if they would mean nothing."""
         if self.egress is not None and self.network != "private":
             raise BadFunctionConfig(
                 f'egress goes with network = "private"; this function has network = "{self.network}"'

@@ -1,6 +1,6 @@
 """Whether a handler is in its code, before anything is switched to it: read, never run, in a process of its own.
 
-Owns nothing. The daemon parses no function's source: a text may be made to exhaust the parser. What cannot be told from the
+Owns nothing. The daemon parses no function's source: a text may be made to exhaust the parser. What cannot be decided from the
 text, or not within the bounds, is found out where the module is imported, in the sandbox.
 """
 

@@ -21,7 +21,7 @@ class IgnoreFile:
     """The patterns of one file, which hold below the directory that the file is in."""
 
     path: str
-    """Of the file, relative to the directory that is packed."""
+    """The path of the file, relative to the directory that is packed."""
     prefix: str
     """The directory that the patterns hold in, with a slash at its end; empty: the directory that is packed."""
     lines: tuple[tuple[int, str, IgnorePattern], ...]

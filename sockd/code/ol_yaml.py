@@ -35,7 +35,7 @@ class OlYaml(NamedTuple):
     settings: dict[str, Any]
     """Keys of sockd.toml."""
     notes: list[str]
-    """What in it has no effect here, for whoever deploys."""
+    """Notes on settings that have no effect here, for the output of the deploy."""
 
 
 def read(text: str) -> OlYaml:

@@ -15,7 +15,7 @@ from sockd.code.code_store import read_text
 from sockd.plain.errors import BadArchive
 
 MAX_BYTES = 256 * 1024
-"""Of one file."""
+"""The most bytes of one file."""
 MAX_FILES = 32
 _INCLUDE = re.compile(r"\s*(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(?P<path>\S[^#]*?)\s*(?:\s#.*)?")
 

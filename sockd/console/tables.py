@@ -16,7 +16,7 @@ from sockd.plain.printable import one_line
 
 GAP = "  "
 LEAST = 8
-"""Of a column that is wrapped."""
+"""The least width of a column that is wrapped."""
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, optional: Sequence[str] = ()) -> None:

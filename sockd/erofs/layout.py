@@ -29,7 +29,7 @@ from sockd.plain.file_tree import FileTree, LayerData
 CHUNK_BYTES = 512 << 10
 LARGE_BYTES = 1 << 20
 RUN_BYTES = 4 << 20
-"""Of small files, on average, between those that start a chunk."""
+"""Bytes of small files, on average, between two that start a chunk."""
 DAY_S = 86_400
 MAX_BYTES = 1 << (32 + format.BLOCK_BITS)
 """Block addresses are 32 bits wide."""

@@ -20,7 +20,7 @@ from sockd.plain.file_tree import FileTree, Inode
 
 FIRST_INODE = format.EROFS_SUPER_OFFSET + format.SUPER_BLOCK.size
 MAX_PATH = 4095
-"""Of a path with its leading slash, and of a link's target (PATH_MAX, with a NUL)."""
+"""The most bytes of a path with its leading slash, and of a link's target (PATH_MAX, with a NUL)."""
 GAP_BYTES = 16 << 10
 """What follows the last layer's directories begins at a multiple of it, wherever a few files more or less leave them."""
 
@@ -35,17 +35,17 @@ class Node:
     links: int = 0
     parent: Node | None = None
     names: list[tuple[bytes, Node]] = field(default_factory=list)
-    """Of a directory, with "." and ".."; by their bytes."""
+    """The names in a directory, with "." and "..", sorted by their bytes."""
     blocks: list[list[tuple[bytes, Node]]] = field(default_factory=list)
     """`names`, by blocks of the directory."""
     data_bytes: int = 0
-    """Of a directory or a symbolic link."""
+    """The bytes of the data of a directory or a symbolic link."""
     xattrs: bytes = b""
     is_inline: bool = False
     is_last_layers: bool = False
     """A directory in which the last layer has a file, or a file in such a directory."""
     position: int = 0
-    """Of the inode, in the image."""
+    """The position of the inode in the image."""
     block: int = 0
     """The first block of its data that is not inline."""
 

@@ -101,7 +101,7 @@ class ErofsReader:
                 yield self._uncached(start + at, min(piece_bytes, size - at))
 
     def target(self, inode: FoundInode) -> str:
-        """Of a symbolic link."""
+        """Return the target of a symbolic link."""
         if inode.size > MAX_PATH:
             raise DamagedImage(f"inode {inode.nid}: a symbolic link of {inode.size} bytes")
         raw = b"".join(self._bytes(*piece) for piece in inode.pieces)

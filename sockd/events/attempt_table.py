@@ -3,7 +3,7 @@
     attempts     event → whether an attempt is under way, and how many daemons have died during one
     suspicions   function → how many daemons have died while its events ran, and when its next one is due
 
-Owns the rows; its transactions are the event store's. A SIGKILL of the daemon cannot be told from a death that an event
+Owns the rows; its transactions are the event store's. A SIGKILL of the daemon cannot be distinguished from a death that an event
 has caused, so every event that was running is a suspect until it is over (`probation`).
 """
 
@@ -38,7 +38,8 @@ CREATE TABLE IF NOT EXISTS suspicions (
     due_at REAL NOT NULL
 ) WITHOUT ROWID;
 """
-    """Of every file, an older sockd's, too: it keeps the trigger's promise, and knows nothing of the rest."""
+    """The schema of every file, also of one of an older sockd: it keeps the trigger's promise, and knows nothing of the
+    rest."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database

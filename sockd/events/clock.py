@@ -1,4 +1,4 @@
-"""Time as events and schedules are told it, so that tests of hours take none.
+"""The time that events and schedules use, so that tests of hours take none.
 
 Owns nothing. What waits in this process waits by CLOCK_MONOTONIC; Unix time is for people and for the next daemon.
 """

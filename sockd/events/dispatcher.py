@@ -67,7 +67,7 @@ class Dispatcher:
         self._timer: Timer | None = None
         self._going = False
         self._convicts: list[Event] = []
-        """Those that are not tried again; no daemon has ended them yet."""
+        """Events that are not tried again, and that no daemon has ended yet."""
         self.probation = Probation()
         self.queue = EventQueue(self._places)
         self.configs: dict[tuple[str, str], EventInvokeConfig] = {}

@@ -28,9 +28,9 @@ class Event(msgspec.Struct):
     """Unix time."""
     due_at: float
     attempts: int
-    """Those that are over."""
+    """Attempts that are over."""
     failures: int
-    """Of them, errors of the function; and those that found no place."""
+    """Attempts that failed with an error of the function, or that found no place."""
     throttles: int
     size: int
     """Bytes of its payload."""

@@ -1,6 +1,6 @@
 """The events that are not over, by function and by the moment they are due: who goes next.
 
-Owns the order, in memory; the store has the events. Pure but for its state: time is told by the caller, in seconds of
+Owns the order, in memory; the store has the events. Pure but for its state: the caller passes the time, in seconds of
 CLOCK_MONOTONIC, so that a wall clock that jumps neither delays what waits nor brings all of it at once.
 
     POLICY: functions take turns, whatever each has waiting; of one function, what is due longest goes first. One that
@@ -38,11 +38,11 @@ class EventQueue:
         """Functions with something ready and a place free, in the order of their turns."""
         self._running: dict[str, int] = {}
         self.running: set[int] = set()
-        """Those taken."""
+        """Numbers of the events that were taken."""
         self.size_bytes = 0
-        """Of all payloads."""
+        """The bytes of all payloads."""
         self._sums: dict[str, tuple[int, int]] = {}
-        """Of each function: events, and bytes."""
+        """The number and the bytes of the events of each function."""
 
     def __len__(self) -> int:
         return len(self._entries)

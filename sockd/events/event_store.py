@@ -5,9 +5,9 @@
     bodies, dead, configs, schedules   see `event_bodies`, `dead_letter_table`, `event_configs` and `schedule_table`
     attempts, suspicions   what was running when a daemon died, see `attempt_table`
 
-Owns the file, 0600, and knows nothing of time or of functions. An event is in exactly one of `events` and `dead`, and
-moves in one transaction. Methods do not commit: whoever calls them does, many at a time (`store_thread`). The pages that
-deleted bodies leave are given back to the file system by `tidy`, a few at a time.
+Owns the file, 0600, and knows nothing of time or of functions. An event is in exactly one of `events` and `dead`, and moves in
+one transaction. Methods do not commit: the caller commits, many at a time (`store_thread`). The pages that deleted bodies leave
+are given back to the file system by `tidy`, a few at a time.
 
 WAL: what was committed survives the process's death. With synchronous=NORMAL a power cut may take the last commits.
 """

@@ -3,7 +3,7 @@
     POLICY: while an event is not over during which a daemon has died, its function runs one event at a time, late, and
     alone among all such functions. Other functions go on as ever. So one event at most is to blame for the next death.
 
-Owns the order, in memory; `attempt_table` has it on the disk. Pure but for its state: time is told by the caller.
+Owns the order, in memory; `attempt_table` has it on the disk. Pure but for its state: the caller passes the time.
 """
 
 from __future__ import annotations

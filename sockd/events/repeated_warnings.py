@@ -11,7 +11,7 @@ from sockd.events.clock import Clock, LoopClock, Timer
 
 INTERVAL_S = 60.0
 MOST = 256
-"""Subjects that are told apart in one interval; those beyond are counted together."""
+"""Subjects that are counted separately in one interval; those beyond are counted together."""
 OTHERS = "others"
 
 

@@ -161,7 +161,7 @@ class Schedules:
         return schedule
 
     async def enable(self, name: str, *, enabled: bool) -> Schedule:
-        """Have a schedule tick, or not, until told otherwise. Raises: NoSuchSchedule."""
+        """Enable or disable a schedule. Raises: NoSuchSchedule."""
         old, now = self.get(name), self._events.clock.now()
         if old.enabled == enabled:
             return old
@@ -194,7 +194,7 @@ class Schedules:
     # -- ticking
 
     def _woken(self, was_set: bool = False) -> None:
-        """It may be time, or another time than it was."""
+        """Handle the alarm: a tick may be due, or the clock was set."""
         self._to_correct |= was_set
         if self._alarm is not None and self._ticking is None:
             self._ticking = asyncio.ensure_future(self._tick_all())

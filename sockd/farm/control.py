@@ -34,9 +34,9 @@ class ZygoteGone(SandboxFailed):
     """The Zygote died, or broke the protocol and was given up, before it answered."""
 
     module = ""
-    """Of an `import`: the module that was being imported."""
+    """The module that was being imported, for an `import`."""
     stage = ""
-    """Of a `template`: what it was doing, in words."""
+    """What a `template` was doing, in words."""
 
 
 class ZygoteLate(ZygoteGone):
@@ -49,7 +49,7 @@ class ZygoteRefused(SandboxFailed):
 
 @dataclass(slots=True)
 class Answer:
-    """A Zygote's answer. Whoever takes it owns `fds`."""
+    """A Zygote's answer. The receiver owns `fds`."""
 
     message: dict[str, Any]
     fds: list[int]

@@ -32,13 +32,14 @@ NETWORK_CAPABILITIES = linux.bits((12, 13))
 """CAP_NET_ADMIN, CAP_NET_RAW: a walled Zygote has none over the networks that its user namespace owns."""
 FOREIGN_FD = 64
 NAMESPACES = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
-"""Of a foreign interpreter, which shares nothing with those of its farm that are behind other walls but the files."""
+"""Namespaces of a foreign interpreter, which shares nothing with those of its farm that are behind other walls but the
+files."""
 TRIES = 3
 """How often a root Zygote is spawned that is killed before it has a pidfd."""
 MOST_STATUSES = 1024
 """How many of its last children's init remembers: the daemon asks within a moment of the end."""
 RELEASE = b"release"
-"""Said when whoever has sent trees has closed its own fds of them: the next close is the last."""
+"""Sent when the sender of trees has closed its own fds of them: the next close is the last."""
 
 
 def main(base: str, control_fd: str, releases_fd: str, scratch_fd: str, *procs_fds: str) -> None:

@@ -46,7 +46,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """All variables were listed, and it is not known for which."""
 
     def followed_by(self, later: Observed) -> Observed:
-        """Of a Zygote that was forked from one that saw these, and saw `later`: the union."""
+        """Return the observations of a Zygote that was forked from one that saw these, and saw `later`: the union."""
         ours, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(later)
         return Observed(**{name: ours[name] | theirs[name] for name in ours})
 
@@ -78,7 +78,7 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Directories for sys.path."""
     modules: Sequence[str]
     pth: Sequence[str] = ()
-    """Those of `paths` that have .pth files."""
+    """The directories of `paths` that have .pth files."""
     env: Mapping[str, str] = {}
     """Variables that its functions have otherwise than all."""
     open_files: int = 1024

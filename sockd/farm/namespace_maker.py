@@ -70,7 +70,7 @@ class NamespaceMaker:
 
 
 class ZygoteNamespaces:
-    """Those of one Zygote, as a pool of endpoints asks for them."""
+    """The namespaces of one Zygote, as a pool of endpoints asks for them."""
 
     def __init__(self, maker: NamespaceMaker, pidfd: int) -> None:
         """Args: pidfd: the Zygote's, copied."""

@@ -13,7 +13,7 @@ from sockd.plain.errors import NoCapacity
 from sockd.plain.uids import CHILD_ZYGOTES, KEPT_FOR_ROOTS
 
 SANDBOX_UID = 1000
-"""Of each handler, and of each Zygote with packages, inside its user namespace (zygote/native/native.h)."""
+"""The uid of each handler, and of each Zygote with packages, inside its user namespace (zygote/native/native.h)."""
 LEAST = 32
 """Uids of the smallest block."""
 TEMPLATE_RUNS = (1024, 256)

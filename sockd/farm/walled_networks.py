@@ -16,7 +16,7 @@ from sockd.networks.networks import Networks
 
 
 class Wall:
-    """Of one kind of network: what its Zygotes have in common. `source` for each of them."""
+    """What the Zygotes of one kind of network have in common. `source` for each of them."""
 
     def __init__(self, network: Network, networks: Networks, maker: NamespaceMaker) -> None:
         """Args: network: of the sandboxes, not "host"."""

@@ -125,7 +125,8 @@ class Zygote:
     ) -> Zygote:
         """The root Zygote of another interpreter: foreign code, so it is confined as a Zygote with packages, before its exec.
 
-        Args: wall: it is behind this wall, with all its descendants; on_gone: told once, when it and its last sandbox and child
+        Args: wall: it is behind this wall, with all its descendants; on_gone: called once, when it and its last sandbox and
+        child
             Zygote are gone, also if this fails.
         Raises: SandboxFailed with the interpreter's own words; OSError."""
         zygote = cls(cgroups, uids, on_end)
@@ -250,7 +251,8 @@ class Zygote:
 
     @property
     def network(self) -> Network:
-        """Of its sandboxes. A function that must not reach the host's is never served by a Zygote that is on it."""
+        """The network of the Zygote's sandboxes. A function that must not reach the host's is never served by a Zygote that
+        is on it."""
         return "host" if self._wall is None else self._wall.network
 
     async def endpoint(self, network: Network) -> Endpoint | None:

@@ -25,10 +25,10 @@ class Waiter(Protocol):
     """A queued request. Compared by identity; it is in one queue, once."""
 
     def turn_came(self) -> None:
-        """It has the slot and must call `leave`, also if it was cancelled."""
+        """Run with the slot, and call `leave` at the end, also if the request was cancelled."""
 
     def refused(self, error: SockdError) -> None:
-        """It gets no slot. Called synchronously, so it may only record the error."""
+        """Handle the refusal of a slot. Called synchronously, so it may only record the error."""
 
 
 class Admission:

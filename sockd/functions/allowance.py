@@ -22,7 +22,8 @@ from sockd.sandbox.memory_budget import MemoryBudget, Reservation
 
 
 class Allowance:
-    """Of one function. `change` when it is deployed, `close` when it is forgotten."""
+    """What one function may use over all its versions. Call `change` at each deploy, and `close` when the function is
+    forgotten."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Allowance:
         self.tasks = TaskShare(tasks)
         """The processes and threads of all its sandboxes."""
         self.egress = FunctionEgress(networks, function, config.egress)
-        """Changed and closed by whoever deploys and removes the function, as both may wait."""
+        """The rules of the function's network. `Functions` changes and closes them, as both may wait."""
 
     def change(self, config: FunctionConfig) -> None:
         """Give it other numbers. Raises: NoCapacity, when its memory is not to be had; the old ones stay."""

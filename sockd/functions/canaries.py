@@ -64,7 +64,7 @@ class Aliases(Protocol):
 
 
 class Canaries:
-    """Those of all functions, for one event loop. `close` it."""
+    """The guarded versions of all functions, for one event loop. `close` it."""
 
     def __init__(self, aliases: Aliases) -> None:
         self._aliases = aliases

@@ -29,7 +29,7 @@ from sockd_zygote import protocol
 MORE_PIDS = 32
 """Threads of the debugger."""
 MORE_SOCKETS = 32
-"""Of the debugger."""
+"""The sockets of the debugger."""
 
 
 class CannotDebug(BadRequest):
@@ -106,7 +106,7 @@ class Debugged:
             self._sandbox.end(error)
 
     def close(self) -> None:
-        """It is over."""
+        """End the debugging of this invocation."""
         if self._timer is not None:
             self._timer.cancel()
         if self._program is not None:

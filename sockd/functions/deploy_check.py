@@ -40,7 +40,7 @@ from sockd.plain.errors import (
 from sockd.sandbox.exchange import Reply
 
 CHECK = "check"
-"""Of a deploy: false: its new version is not started before requests go to it; FIRST."""
+"""A parameter of a deploy: false: its new version is not started before requests go to it; FIRST."""
 FIRST = "first"
 """As true, but the first deploy of a function is recorded although its check has failed: AWS's API has such functions."""
 GONE_S = 5.0

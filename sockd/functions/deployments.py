@@ -45,15 +45,17 @@ from sockd.plain.notes import Note
 from sockd.registry.registry import Registry
 
 CHECK_HANDLER = "check_handler"
-"""Of a deploy: true refuses a handler that is missing or does not compile; AWS's API accepts any, as AWS does."""
+"""A parameter of a deploy: true refuses a handler that is missing or does not compile; AWS's API accepts any, as AWS
+does."""
 FORCE = "force"
-"""Of a deploy: true replaces a function that was deployed from another source."""
+"""A parameter of a deploy: true replaces a function that was deployed from another source."""
 DECORATED_HANDLER = "sockd:handler"
-"""Of every decorated function. A sockd that recorded no sources deployed those that have this handler and no source."""
+"""The handler of every decorated function. A sockd that recorded no sources deployed those that have this handler and no
+source."""
 LONG_TIMEOUT_S = 30.0
-"""Of f.py, of code with an ol.yaml, and of decorated functions, unless they say otherwise."""
+"""The time limit of f.py, of code with an ol.yaml, and of decorated functions, unless they set another."""
 KEEP_PACKAGES = "keep_packages"
-"""Of a deploy: true keeps the resolved versions if the requirements did not change."""
+"""A parameter of a deploy: true keeps the resolved versions if the requirements did not change."""
 
 NO_SETTINGS = frozenset({CHECK, CHECK_HANDLER, KEEP_PACKAGES, FORCE})
 """What a deploy may say besides keys of sockd.toml."""
@@ -76,7 +78,7 @@ class Deployable(NamedTuple):
 
 
 class Deployments:
-    """Those of one worker."""
+    """The deploys of one worker."""
 
     def __init__(
         self,
@@ -276,7 +278,7 @@ async def check_writable_root(config: FunctionConfig, images: ImageStore | None)
 
 
 def check_client(python: ImagePython, config: FunctionConfig, record: ImageRecord, progress: Progress) -> None:
-    """Of a handler that the image's AWS client would run. Raises: BadFunctionConfig, if the image has no such client."""
+    """Check that the image has the AWS client that would run its handler. Raises: BadFunctionConfig, if it has none."""
     is_ours = image_programs.needs_client(config, record.config)
     if not python.reason or not (
         is_ours or image_programs.RUNTIME_CLIENT in image_programs.own_words(config, record.config)
@@ -292,7 +294,7 @@ def check_client(python: ImagePython, config: FunctionConfig, record: ImageRecor
 
 
 def served_words(python: ImagePython) -> str:
-    """What serves a function of an image, for whoever deploys it."""
+    """Describe what serves a function of an image, for the output of its deploy."""
     assert python.facts is not None
     return f"served by Zygotes of the image's Python {'.'.join(map(str, python.facts.version))}"
 

@@ -14,7 +14,7 @@ from sockd.plain.errors import BadFunctionConfig, NoSuchVariable, SecretsLocked
 
 
 class Environments:
-    """Of all functions of a worker."""
+    """The environments of all functions of a worker."""
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions

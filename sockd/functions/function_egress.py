@@ -23,8 +23,7 @@ class FunctionEgress:
     """`enforced` before a start, `changing` around a deploy, `close` after the last request."""
 
     def __init__(self, networks: Networks | None, function: str, entries: Sequence[str] | None) -> None:
-        """Args: networks: the worker's; None: it has none; entries: as `egress` in sockd.toml; whoever took them has checked
-        them."""
+        """Args: networks: the worker's; None: it has none; entries: as `egress` in sockd.toml; they have been checked."""
         self._function = function
         self._networks = networks
         self.entries = entries

@@ -633,7 +633,8 @@ class Functions:
         """Change the rules of a function's network, which hold at once for all its sandboxes; the old ones come back if the
         block fails.
 
-        Args: are_given: now, by whoever changes the function, so that the worker's limits apply; else they are as they were.
+        Args: are_given: whether the rules are part of this change, so that the worker's limits apply; else they are as they
+        were.
         Raises: BadFunctionConfig, NetworkUnavailable."""
         networks = self._caches.networks
         if are_given and networks is not None:

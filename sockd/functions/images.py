@@ -39,7 +39,7 @@ class Users:
 
 
 class Images:
-    """Of one worker."""
+    """The images that functions of one worker run in."""
 
     def __init__(self, store: ImageStore, registry: Registry, garbage: ImageGarbage) -> None:
         self.store = store

@@ -17,7 +17,7 @@ from sockd.plain.errors import BadInitscript
 
 
 class InitscriptDeploys:
-    """Those of one worker."""
+    """The deploys of initscripts of one worker."""
 
     def __init__(self, initscripts: Initscripts | None, config: InitscriptsConfig) -> None:
         self._initscripts = initscripts

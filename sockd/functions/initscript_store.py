@@ -90,7 +90,7 @@ class InitscriptStore:
             return None
 
     def size_bytes(self, digest: str) -> int:
-        """Of a module as it was deployed. Raises: OSError."""
+        """Return the size of a module as it was deployed, in bytes. Raises: OSError."""
         return (self._root / f"{digest}.wasm").stat().st_size
 
     def gc(self, keep: Set[str]) -> None:
@@ -167,8 +167,8 @@ class InitscriptStore:
         return compiled, words
 
     def _write(self, final: Path, data: bytes) -> None:
-        """Publish a file by rename. Its directory is root's alone; the file itself may be read by whoever has it open,
-        because the engine opens it anew through the descriptor that it was given."""
+        """Publish a file by rename. Its directory is root's alone; the file itself may be read by any process that has it
+        open, because the engine opens it anew through the descriptor that it was given."""
         building = self._tmp / f"{BUILDING}{uuid.uuid4().hex}"
         try:
             with open(building, "xb") as file:

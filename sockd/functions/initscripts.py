@@ -44,7 +44,7 @@ class Initscript:
 
     name: str
     digest: str
-    """Of the module; empty: none, its sandboxes are only listened to."""
+    """The digest of the module; empty if there is none, and the engine only reads what the sandboxes send."""
     env: dict[str, str]
     budget: Budget
     static_args: bytes | None

@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 
 
 class Pool:
-    """Of one version. `lease` and `keep` are for its function; `resize` and `close` for its owner."""
+    """The provisioned sandboxes of one version. `lease` and `keep` are for its function; `resize` and `close` for its
+    owner."""
 
     def __init__(
         self,

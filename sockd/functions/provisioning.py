@@ -152,7 +152,7 @@ class Provisioning:
         return self._status(provision)
 
     def list(self, name: str) -> list[Status]:
-        """Those of one function."""
+        """Return the provisions of one function."""
         return [self._status(provision) for provision in self._registry.of(name).provisions.values()]
 
     def wanted(self, name: str) -> int:
@@ -273,5 +273,5 @@ class Provisioning:
 
 
 def memory_bytes(function: Function) -> int:
-    """Of one sandbox."""
+    """Return the memory of one sandbox, in bytes."""
     return function.version.program.limits.memory_bytes

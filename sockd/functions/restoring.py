@@ -59,7 +59,7 @@ class Unready(NamedTuple):
 
     record: FunctionRecord
     error: SockdError
-    """What a call is told, if it does not change that."""
+    """The error that a call gets until the function is restored."""
 
     @property
     def state(self) -> str:
@@ -111,11 +111,11 @@ class Restoring:
     async def run(self) -> None:
         """Restore all functions, one after the other, in the background, until it is cancelled."""
         pause_s, longest_s = PAUSE_S
-        told: set[str] = set()
+        logged: set[str] = set()
         while True:
             self._again.clear()
             for name in self._helped():
-                await self._try_one(name, told)
+                await self._try_one(name, logged)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s if self._helped() else None):
                     await self._again.wait()
@@ -132,8 +132,8 @@ class Restoring:
         """The functions that another try may help."""
         return [name for name, each in self.unready.items() if not isinstance(each.error, NEEDS_SOMEBODY)]
 
-    async def _try_one(self, name: str, told: set[str]) -> None:
-        """Args: told: the functions whose failure is in the log."""
+    async def _try_one(self, name: str, logged: set[str]) -> None:
+        """Restore one function, if it is still incomplete. Args: logged: the functions whose failure is in the log."""
         if (unready := self.unready.get(name)) is None:
             return  # removed, deployed or called meanwhile
         try:
@@ -143,8 +143,8 @@ class Restoring:
             failed = why_unready(name, error)
             if name in self.unready:
                 self.unready[name] = Unready(unready.record, failed)
-            if name not in told:
-                told.add(name)
+            if name not in logged:
+                logged.add(name)
                 _log.warning("the function %s cannot run yet: %s", name, failed.message)
         else:
             _log.info("the function %s can run again", name)

@@ -56,11 +56,11 @@ class Serving:
     _recorder: Initscript | None = None
     _debugged: Debugged | None = None
     _beside: CompanionRun | None = None
-    """Of a cold start that has not taken it yet."""
+    """The run of the initscript for a cold start, until the sandbox has taken it."""
     _program: Program | None = None
     """What its sandbox becomes, if not its version's."""
     _place: StartPlace | None = None
-    """Of a start whose sandbox has not taken it yet."""
+    """The permission for a start, until the sandbox has taken it."""
     _earlier_log: bytes | None = None
     """What the sandbox printed that could not take the request, once another serves it."""
     _why: str = ""
@@ -82,8 +82,8 @@ class Serving:
         recorder: Initscript | None = None,
         debugged: Debugged | None = None,
     ) -> None:
-        """Args:
-        done: told the outcome once, never before `begin` returns; or what was raised: TooManyRequests, Draining,
+        """Args: done: called with the outcome once, never before `begin` returns; or what was raised: TooManyRequests,
+        Draining,
             ClientGone, MethodNotAllowed, NoCapacity, SandboxFailed, CannotDebug, OSError. The handler's errors are in
             the outcome.
         recorder: makes it a recording: in a new sandbox with our storage library, which does not outlive it.
@@ -142,7 +142,7 @@ class Serving:
             self._enter()
 
     def _enter(self) -> None:
-        """It may run now."""
+        """Run the request, which has a slot now."""
         function, request = self._function, self._request
         self._admitted_ns = time.monotonic_ns()
         request.entered = True
@@ -169,7 +169,7 @@ class Serving:
             self._later(self._thaw(idle), idle)
 
     def _enter_gate(self) -> None:
-        """It needs a new sandbox: start it, or wait until one may start or an idle one is there.
+        """Start a new sandbox for the request, or wait until one may start or an idle one is there.
 
         A sandbox that it shares with no other request passes by: a debugger may keep it for minutes."""
         function = self._function
@@ -404,7 +404,7 @@ class Serving:
         self._leave(error)
 
     def _leave(self, error: BaseException) -> None:
-        """It has ended without a sandbox."""
+        """End the request without a sandbox."""
         self._function.leave()
         self._loop.call_soon(self._done, error)
 

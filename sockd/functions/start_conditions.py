@@ -11,7 +11,7 @@ from sockd.sandbox.memory_budget import Reservation
 
 @dataclass(frozen=True, slots=True)
 class StartConditions:
-    """Of one version (`sockd.caches.starts.Conditions`)."""
+    """The conditions of starts of one version (`sockd.caches.starts.Conditions`)."""
 
     allowance: Allowance
     deadline_s: float

@@ -32,7 +32,7 @@ QUICK_S = 0.05
 LEAST_UNKNOWN = 2
 """Inits at the same time of a function of which nothing is known, on one processor."""
 ROUNDED_DOWN = 0.25
-"""Of a further init: a processor with so little left to do gets none."""
+"""The share of a further init: a processor with so little left to do gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,12 @@ class StartWaiter(Protocol):
         Returns: False: it needs neither any more."""
 
     def not_started(self, error: SockdError) -> None:
-        """It gets no sandbox."""
+        """Handle that the request gets no sandbox."""
 
 
 class StartGate:
-    """Of one function, over all its versions. Every place that `try_start` or a turn gives is ended once.
+    """Limits how many inits of one function begin, over all its versions. Every place that `try_start` or a turn gives is
+    ended once.
 
     Invariant between loop iterations: if a request waits and a place is free, a timer or the next iteration gives it away."""
 
@@ -181,12 +182,12 @@ class StartGate:
         waiter = _WaitingTask(self._loop.create_future())
         self.queue(waiter)
         try:
-            return await waiter.told
+            return await waiter.place
         except asyncio.CancelledError:
             if waiter in self.waiters:
                 self.give_up(waiter)
-            elif not waiter.told.cancelled() and waiter.told.exception() is None:
-                waiter.told.result().end()  # it was given and cancelled in the same turn of the loop
+            elif not waiter.place.cancelled() and waiter.place.exception() is None:
+                waiter.place.result().end()  # it was given and cancelled in the same turn of the loop
             raise
 
     def init_ended(self, *, is_ready: bool) -> None:
@@ -238,21 +239,21 @@ class StartGate:
 
 
 class _WaitingTask:
-    """A task in the queue; `told` gets its place."""
+    """A task in the queue; its future gets its place."""
 
     served_by = None
 
-    def __init__(self, told: asyncio.Future[StartPlace]) -> None:
-        self.told = told
+    def __init__(self, place: asyncio.Future[StartPlace]) -> None:
+        self.place = place
 
     def turn_to_start(self, place: StartPlace | None) -> bool:
         assert place is not None
-        if self.told.done():  # it was cancelled, and has not been told yet
+        if self.place.done():  # it was cancelled, and does not know it yet
             place.end()
             return False
-        self.told.set_result(place)
+        self.place.set_result(place)
         return True
 
     def not_started(self, error: SockdError) -> None:
-        if not self.told.done():
-            self.told.set_exception(error)
+        if not self.place.done():
+            self.place.set_exception(error)

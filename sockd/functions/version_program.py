@@ -35,7 +35,7 @@ from sockd_zygote.handlers import storage_finder
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Of which version, and how long its answers may be."""
+    """Which version a program is of, and how long its answers may be."""
 
     record: FunctionRecord
     config: FunctionConfig
@@ -53,7 +53,8 @@ class UsedImage(NamedTuple):
 
 
 def program_of_code(about: About, closure: Closure, packages: InstallCache, code: Path) -> tuple[Program, ImportView]:
-    """Of a version whose code is published and whose packages are installed."""
+    """Return the program of a version whose code is published and whose packages are installed, and the view of its
+    imports."""
     record, config = about.record, about.config
     kind, is_provided = app_kind(record.handler, config), provided(code, config.runtime)
     message = {
@@ -74,7 +75,8 @@ def program_of_code(about: About, closure: Closure, packages: InstallCache, code
 
 
 def program_of_image(about: About, image: UsedImage) -> tuple[Program, ImportView]:
-    """Of a version that runs in an image: its handler, in Zygotes of the image's Python, or the image's program."""
+    """Return the program of a version that runs in an image: its handler, in Zygotes of the image's Python, or the image's
+    program."""
     if not image.python.reason:
         return _handler_in_image(about, image)
     config, oci = about.config, image.record.config
@@ -204,7 +206,7 @@ def settings_part(config: FunctionConfig, started: Started) -> dict[str, dict[st
 
 
 def interpreter_id(config: FunctionConfig) -> str:
-    """Of the interpreter that runs a version."""
+    """Return the id of the interpreter that runs a version."""
     return OWN if config.python in (None, OWN_PYTHON.short) else f"{SCHEME}:{config.python}"
 
 

@@ -41,7 +41,7 @@ class Described(NamedTuple):
 
 
 class Versions:
-    """Of all functions."""
+    """The versions of all functions."""
 
     def __init__(
         self, registry: Registry, functions: Functions, provisioning: Provisioning, config: CodeConfig

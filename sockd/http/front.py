@@ -247,7 +247,7 @@ class FrontExchange(BodyExchange):
     _has_key = False
     """Its Authorization header is a key of the worker and is not passed to an app."""
     _hides_errors = False
-    """Its caller is not told what a function raises."""
+    """Whether the errors of functions are hidden from the caller."""
 
     def __init__(self, connection: Connection, head: Head, front: Front, called: re.Match[bytes] | None) -> None:
         super().__init__(connection, head)

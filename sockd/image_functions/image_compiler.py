@@ -141,7 +141,8 @@ class ImageCompiler:
 
 
 def variables(env: tuple[str, ...]) -> dict[str, str]:
-    """Of the program: the image's, without those that make its Python another one, or its bytecode."""
+    """Return the environment of the program: the image's, without the variables that make its Python another one, or its
+    bytecode."""
     own = dict(each.split("=", 1) for each in env if "=" in each)
     kept = {name: value for name, value in own.items() if not name.startswith("PYTHON") or name == "PYTHONHOME"}
     return {**image_programs.DEFAULTS, **kept, "PYTHONHASHSEED": "0"}

@@ -25,19 +25,19 @@ DEFAULTS = {
     "LANG": "C.UTF-8",
     "TZ": ":UTC",
 }
-"""Of what an image may set otherwise; PATH as docker has it."""
+"""Defaults of variables that an image may set otherwise; PATH as docker has it."""
 ADAPTER_PORT = 8080
 """Default of AWS's Lambda Web Adapter."""
 AWS_ENTRYPOINT = "/lambda-entrypoint.sh"
-"""Of AWS's base images; it starts awslambdaric in the Python of /var/lang."""
+"""The entry point of AWS's base images; it starts awslambdaric in the Python of /var/lang."""
 RUNTIME_CLIENT = "awslambdaric"
 PYTHON = "python3"
-"""Of a handler whose image does not say how Python is started."""
+"""The Python of a handler whose image does not say how Python is started."""
 JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 NODE_PROGRAMS = ("node", "nodejs", "npm", "npx", "yarn", "pnpm")
 NODE_OPTIONS, NODE_HEAP = "NODE_OPTIONS", "--max-old-space-size"
 NODE_BESIDE_MB = 64
-"""Of Node beside its heap of old objects: code, buffers, young objects."""
+"""The memory of Node beside its heap of old objects: code, buffers, young objects."""
 HEAP_OPTIONS = ("-Xmx", "-XX:MaxRAM", "-XX:MaxHeapSize")
 WRITERS = {
     "NGINX_VERSION": ("nginx", "/var/cache/nginx and /run"),
@@ -85,13 +85,13 @@ def why_no_client(config: FunctionConfig, image: ImageConfig, reason: str) -> st
 
 
 def handler(config: FunctionConfig, image: ImageConfig) -> str:
-    """What the program is told as its handler: as in AWS's images, the first word of CMD."""
+    """Return what the program gets as `_HANDLER`: as in AWS's images, the first word of CMD."""
     arguments = config.command if config.command is not None else image.cmd
     return config.handler or (arguments[0] if arguments else command(config, image)[0])
 
 
 def port_words(config: FunctionConfig) -> str:
-    """Where the web server must listen, for whoever deploys it."""
+    """Describe where the web server must listen, for the output of the deploy."""
     if config.network == "host":
         return (
             'its web server must listen on $PORT, a free one of the host\'s; with network = "none" or "private" '
@@ -178,7 +178,7 @@ def with_exposed_port(config: FunctionConfig, image: ImageConfig) -> FunctionCon
 
 
 def notes(record: ImageRecord, config: FunctionConfig) -> list[str]:
-    """What whoever deploys an image should know of it."""
+    """Return the notes for the output of an image's deploy."""
     said = [*record.notes, *_start_notes(record, config)]
     if not record.facts.has_user:
         said.append(

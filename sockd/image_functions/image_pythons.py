@@ -77,7 +77,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class ImagePythons:
-    """Those of one worker. Asked by deploys (`find`), versions (`known`) and farms (`open`)."""
+    """The Pythons of the images of one worker. Asked by deploys (`find`), versions (`known`) and farms (`open`)."""
 
     def __init__(
         self, images: ImageStore, starts: Starts, tree: ZygoteTree, budget: MemoryBudget, host: bases.Base, path: Path
@@ -114,7 +114,8 @@ class ImagePythons:
         return known.python
 
     async def _facts_of_program(self, record: ImageRecord, config: FunctionConfig, progress: Progress) -> Facts | None:
-        """Of the Python of a handler that Zygotes are not to serve. None: they do not matter, or it did not answer."""
+        """Return the facts of the Python of a handler that Zygotes are not to serve, or None if they do not matter, or it
+        did not answer."""
         as_handler = msgspec.structs.replace(config, zygote=FunctionConfig().zygote, writable_root=False)
         wanted, command = wanted_python(record, as_handler)
         if wanted.reason or not image_programs.needs_client(config, record.config):

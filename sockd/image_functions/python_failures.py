@@ -14,7 +14,7 @@ from sockd.image_store.full_disk import FULL, OF_HOST, passing
 from sockd.plain.errors import FunctionFailed, ImagePythonFailed, SandboxDied, SandboxFailed, SockdError, TimedOut
 
 LONGEST = 300
-"""Characters of a failure's words that are told and kept."""
+"""The most characters of a failure's words that are reported and kept."""
 SHORTAGE = re.compile(
     "|".join(
         [

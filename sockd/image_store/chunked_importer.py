@@ -425,7 +425,7 @@ class ChunkedImporter:
             return self._agent
 
     async def _serve_early(self) -> None:
-        """Start the agent while an image is imported; whoever opens it will be told of a failure."""
+        """Start the agent while an image is imported. A failure is ignored here: opening the image reports it."""
         with contextlib.suppress(SockdError, OSError):
             await self._served()
 

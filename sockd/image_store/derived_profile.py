@@ -33,9 +33,9 @@ MOST_TRIED = 3
 MOST_COMPARED = 16
 """Other images whose manifests are read, to find those that share most chunks."""
 LEAST_SHARE = 0.5
-"""Of an image's chunks, which the other one has, too."""
+"""The least share of an image's chunks that the other image must have, too."""
 MOST_CHUNKS = 1 << 16
-"""Of an image, 32 GB: for more, to find the counterparts takes too long."""
+"""The most chunks of an image, 32 GB: for more, to find the counterparts takes too long."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Parent(NamedTuple):
     manifest: bytes
     """The kept copy."""
     share: float
-    """Of the other image's chunks."""
+    """The share of the other image's chunks that both have."""
 
 
 def derived_profile(

@@ -31,7 +31,7 @@ _LIBRARY = re.compile(r"python(3\.\d{1,2})")
 SITES = ("site-packages", "dist-packages")
 _PROGRAM_START_BYTES = 4096
 _MOST_NAMES_BYTES = 1 << 20
-"""Of /etc/passwd and /etc/group that are read."""
+"""The most bytes of /etc/passwd and /etc/group that are read."""
 _ELF = b"\x7fELF"
 
 
@@ -46,7 +46,7 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     """As "3.12"."""
     libc: Libc
     prefix: str
-    """Of its standard library: PREFIX/lib/python3.12."""
+    """The prefix of the interpreter, whose standard library is in PREFIX/lib/python3.12."""
     sites: tuple[str, ...]
     """Directories that packages are in, those of the virtual environment first."""
     awslambdaric: str = ""
@@ -57,7 +57,7 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one image. Paths are absolute."""
+    """What an image contains. Paths are absolute."""
 
     pythons: tuple[Python, ...] = ()
     """In the order of the image's PATH, then those of virtual environments elsewhere."""
@@ -68,7 +68,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
     """Paths of all kinds."""
     size_bytes: int = 0
-    """Of regular files, each once."""
+    """The bytes of all regular files, each counted once."""
     owner: tuple[int, int] = ROOT
     """User and group whose files are the sandboxes' own: USER, or root."""
     has_working_dir: bool = True
@@ -159,7 +159,7 @@ class _View:
         return ""
 
     def names(self, path: str) -> list[str]:
-        """Of a directory, sorted. Walks the whole tree once for all."""
+        """Return the names in a directory, sorted. Walks the whole tree once for all directories."""
         found = self.resolve(path)
         return [] if found is None else self._children().get(found, [])
 
@@ -241,7 +241,7 @@ def _has_system_sites(view: _View, path: str) -> bool:
 
 
 def libc_of(start: bytes) -> Libc:
-    """Of a program by its first bytes: which loader its PT_INTERP names (elf(5))."""
+    """Return the C library of a program, by its first bytes: the loader that its PT_INTERP names (elf(5))."""
     if not start.startswith(_ELF) or len(start) < 64:
         return "unknown"
     if start[4] != 2 or start[5] != 1:  # ELFCLASS64, ELFDATA2LSB

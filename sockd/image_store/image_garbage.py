@@ -24,13 +24,14 @@ from sockd.plain.errors import BadRequest, SockdError
 
 EVERY_S = 60.0
 STEPS_AT_ONCE = 200
-"""Of a collection that goes on by itself; the rest follows a minute later."""
+"""Steps of a collection that continues by itself; the rest follows a minute later."""
 
 _log = logging.getLogger(__name__)
 
 
 class ImageGarbage:
-    """Of one worker. `start`, `collect`, `aclose`. Owns the timer and the task of the minute's work."""
+    """The garbage collection of one worker's images. `start`, `collect`, `aclose`. Owns the timer and the task of the
+    minute's work."""
 
     def __init__(
         self, importer: ChunkedImporter, collector: Callable[[], Collector], watch: Callable[[], RootWatch]

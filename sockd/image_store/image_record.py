@@ -16,21 +16,22 @@ class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One image. The digest is its name; the reference is how somebody asked for it first."""
 
     digest: str
-    """Of its manifest of this platform."""
+    """The digest of the image's manifest for this platform."""
     reference: str
     """As it was imported: of a registry, or what was uploaded. Tags may mean something else by now."""
     config: ImageConfig
     size_bytes: int
-    """Of its file system."""
+    """The size of the image's file system, in bytes."""
     layers: int
     imported_at: float
     """Unix time."""
     notes: tuple[str, ...] = ()
-    """What was left out of it, for whoever deploys it."""
+    """Notes on what was left out of the image, for the output of a deploy."""
     facts: ImageFacts = ImageFacts()
     """What was found in it."""
     form: str = "2"
-    """Of the file system that was made of its layers; what records of the first form that was kept do not have."""
+    """The form of the file system that was made of the layers. Records of the first form that was kept do not have this
+    field."""
 
     @property
     def stored_name(self) -> str:

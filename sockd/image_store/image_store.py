@@ -418,7 +418,8 @@ class ImageStore:
             await self._importer.close(record)
 
     def lose_mount(self, digest: str, error: ImageUnavailable) -> None:
-        """Mount an image anew for its next user; reads of its present users fail, and its watchers are told why."""
+        """Mount an image anew for its next user; reads of its present users fail, and its watchers are called with the
+        error."""
         self._losses[digest] = error
         self._lost += 1
         mounted = self._mounts.pop(digest, None)

@@ -27,7 +27,7 @@ from sockd.oci.image import ImageConfig
 from sockd.plain.errors import Tampered
 
 FORM = "4"
-"""Of the file system that is made of an image's layers; raised when the same layers give other bytes."""
+"""The form of the file system that is made of an image's layers; raised when the same layers give other bytes."""
 
 
 class ImageHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ class ImageUpload:
             self._catalog.abandon(self._target)
 
     def record(self, reference: str, directory: Path) -> ImageRecord:
-        """Of the image, whose manifest and startup profile are copied to a directory. Raises: OSError."""
+        """Return the record of the image, after copying its manifest and startup profile to a directory. Raises: OSError."""
         assert self._manifest is not None
         header = msgspec.json.decode(self._manifest.header, type=ImageHeader)
         keep_manifest(self._catalog, self._manifest, directory)

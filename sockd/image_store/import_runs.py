@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ImportSettings:
-    """Of all imports of a worker."""
+    """Settings of all imports of a worker."""
 
     uid: int
     limits: Limits

@@ -61,7 +61,7 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     has_archive: bool = False
     """Whether an archive was uploaded; otherwise the reference is for a registry."""
     compiles: bool = False
-    """Whether sources without bytecode are to be told."""
+    """Whether the process reports sources without bytecode."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
@@ -87,7 +87,7 @@ class Uncompiled(msgspec.Struct, frozen=True, tag=True):
     behind the data that is there, and the metadata is written anew."""
 
     env: tuple[str, ...]
-    """Of the image."""
+    """The image's environment."""
     jobs: tuple[CompileJob, ...]
 
     @property
@@ -111,7 +111,7 @@ class Imported(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     facts: ImageFacts
     layers: int
     size_bytes: int
-    """Of the file system."""
+    """The size of the file system, in bytes."""
     metadata_chunks: int
     notes: tuple[str, ...]
 

@@ -116,7 +116,7 @@ def stored_profile(catalog: Catalog, manifest: Manifest, directory: Path) -> Ope
 
 
 def kept_copy(directory: Path) -> bytes:
-    """Of the manifest. Raises: OSError."""
+    """Return the worker's copy of an image's manifest. Raises: OSError."""
     return contents(directory / MANIFEST)
 
 

@@ -24,14 +24,15 @@ from sockd.plain.file_tree import NO_DATA, FileTree, Inode, LayerData
 
 MOST_SOURCES = 50_000
 MOST_PATHS_BYTES = 6 << 20
-"""Of all sources; they are one message."""
+"""The most bytes of the paths of all sources; they are one message."""
 MOST_SOURCE_BYTES = 1 << 20
 """A larger source is left out, as are those with more directories above them than MOST_DEPTH."""
 MOST_DEPTH = 32
 MOST_BYTECODE_BYTES = 1 << 30
-"""Of one image."""
+"""The most bytes of bytecode of one image."""
 BATCH_BYTES, BATCH_SOURCES = 256 << 10, 64
-"""Of sources that are compiled for one answer: the most, but a larger source is a batch of its own."""
+"""The most bytes and number of sources that are compiled for one answer: the most, but a larger source is a batch of its
+own."""
 MAGIC_BYTES = 4
 ELSEWHERE = ("PYTHONOPTIMIZE", "PYTHONPYCACHEPREFIX")
 """With these in its environment an image's Python reads bytecode under other names, and none is made."""
@@ -201,7 +202,7 @@ def _may_be_imported(path: str, root: str, version: str) -> bool:
 
 
 def cached_path(path: str, tag: str) -> str:
-    """Of a source's bytecode (PEP 3147)."""
+    """Return the path of a source's bytecode (PEP 3147)."""
     directory, name = posixpath.split(path)
     return posixpath.join(directory, CACHE, f"{name.removesuffix('.py')}.{tag}{SUFFIX}")
 

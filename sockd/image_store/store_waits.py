@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class StoreWaits:
-    """Those of one store. Owns what nobody waits for any more, until it has ended."""
+    """The requests to one store that their callers no longer wait for. Owns these requests until they have ended."""
 
     def __init__(self, stall_s: float) -> None:
         self._stall_s = stall_s

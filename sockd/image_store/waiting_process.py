@@ -35,11 +35,11 @@ MEMORY_BYTES, TMP_BYTES, PIDS = 2 << 30, 1 << 20, 16
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Of all import processes of a worker."""
+    """Settings of all import processes of a worker."""
 
     uid: int
     most_file_bytes: int
-    """Of a file that it writes (RLIMIT_FSIZE)."""
+    """The most bytes of a file that the process writes (RLIMIT_FSIZE)."""
     memory_bytes: int = MEMORY_BYTES
 
 
@@ -80,7 +80,7 @@ class WaitingProcess:
 
     @property
     def pid(self) -> int:
-        """Of the launcher, which ends with the process."""
+        """The pid of the launcher, which ends with the process."""
         return self._process.launcher.pid
 
     @property

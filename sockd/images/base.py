@@ -39,7 +39,7 @@ ETC_COPIES = (
 )
 """What software in /usr looks for under /etc: linker cache, resolver, CA certificates. No secret is among them."""
 HOSTNAME = "sandbox"
-"""Of each sandbox."""
+"""The host name of each sandbox."""
 PASSWD = "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/tmp:/bin/sh\n"
 GROUP = "root:x:0:\nsandbox:x:1000:\n"
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
@@ -113,7 +113,7 @@ class Tree(Protocol):
 
     @property
     def owner(self) -> Owner | None:
-        """Whose files are a sandbox's own; None: nobody's, they are the host's software."""
+        """The user whose files are a sandbox's own; None if there is none, because the files are the host's software."""
 
     @property
     def path(self) -> Path:

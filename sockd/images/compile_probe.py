@@ -67,7 +67,7 @@ def in_child(paths: "list[str]") -> "list[bytes] | None":
 
 
 def compiled(paths: "list[str]") -> "list[bytes]":
-    """Of each source, empty of those that cannot be compiled."""
+    """Return the code of each source, empty for those that cannot be compiled."""
     codes = in_child(paths)
     if codes is None:
         codes = [(in_child([path]) or [b""])[0] for path in paths]

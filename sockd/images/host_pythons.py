@@ -60,7 +60,7 @@ class _Answer(msgspec.Struct):
 
 
 class HostPythons:
-    """Those of one worker."""
+    """The other Pythons of one worker's host."""
 
     def __init__(
         self, packages: Path, copies: Path, configured: Sequence[str] = (), places: Sequence[str] = PLACES

@@ -11,11 +11,11 @@ image's links never lead a mount elsewhere: each mount point is opened without f
 Where roots are attached (`sockd.images.assembly`), the tree is attached as well: in a directory of the worker's private mount
 namespace, and in a namespace of its own that roots are copies of.
 
-Owns the descriptors of the tree and that directory. Whoever uses it holds it, and the last one to let go closes it: a version of
-a function, and each sandbox until its last process has ended, as what serves the file system's blocks may end with its last user.
+Owns the descriptors of the tree and that directory. Each user holds it, and the last one to release it closes it: a version of a
+function, and each sandbox until its last process has ended, as what serves the file system's blocks may end with its last user.
 
 It is lost when what serves its blocks has ended: whatever is not in the page cache is EIO, or SIGBUS, for ever. Its watchers are
-told at once: sandboxes that wait for requests, and the farm with its Zygotes, end then.
+called at once: sandboxes that wait for requests, and the farm with its Zygotes, end then.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ FILES = (bases.RESOLV_CONF, "etc/hosts", "etc/passwd", "etc/group")
 FURNITURE = ("dev", *FILES)
 """Where a mount stands over the image."""
 ROOT, NAMES = "root", "names"
-"""Of a directory in which an image is attached: its mount, and what is copied into it."""
+"""Entries of a directory in which an image is attached: its mount, and what is copied into it."""
 USER = "sandbox"
 MOST_NAMES_BYTES = 1 << 20
-"""Of an image's /etc/passwd and /etc/group; longer ones are replaced."""
+"""The most bytes of an image's /etc/passwd and /etc/group; longer ones are replaced."""
 
 
 class Attaching(NamedTuple):
@@ -162,7 +162,8 @@ class ImageBase:
             self.on_unused(self)
 
     def lose(self, error: ImageUnavailable) -> None:
-        """It is read no more. Goes on after an error of a watcher, and raises the last."""
+        """Mark the mount as lost, and call all watchers. An error of a watcher does not stop the others; the last one is
+        raised."""
         self.lost = error
         with ExitStack() as every:
             for watcher in self.watchers:
@@ -174,7 +175,7 @@ class ImageBase:
             raise self.lost.again()
 
     async def why_lost(self) -> ImageUnavailable | None:
-        """Of something that failed in it: whether that is the cause."""
+        """Return the loss of the mount if it is the cause of a failure in the image, else None."""
         await self.settled()
         return None if self.lost is None else self.lost.again()
 

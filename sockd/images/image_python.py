@@ -29,9 +29,9 @@ class Facts(msgspec.Struct, frozen=True):
     path: list[str]
     """sys.path without the directory of the program."""
     roots: list[str]
-    """Of these the directories that are not the standard library's."""
+    """The directories of `path` that are not the standard library's."""
     pth: list[str]
-    """Of these those whose .pth files `site` has run."""
+    """The directories of `roots` whose .pth files `site` has run."""
     sitecustomize: str = ""
     """The file of a sitecustomize that `site` has imported, and that does nothing, as Debian's without apport; empty: none."""
     has_client: bool = True
@@ -56,7 +56,7 @@ class ImagePython(msgspec.Struct, frozen=True, kw_only=True):
     """The Python that runs the functions of an image which have one command, directory and environment. Kept as JSON."""
 
     id: str
-    """Of its lineages, and what stands for its packages in closures: `image:` and digits."""
+    """The id of the image's lineages, which also stands for its packages in closures: `image:` and digits."""
     facts: Facts | None = None
     """None: it was not asked, or did not answer."""
     directory: str = "/"

@@ -26,9 +26,10 @@ class ImageImports:
     path: tuple[str, ...]
     """All of sys.path."""
     roots: tuple[str, ...]
-    """Of it the directories that are not the standard library's, nor of code: their modules are imported ahead."""
+    """The directories of `path` that are neither the standard library's nor those of code: their modules are imported
+    ahead."""
     pth: tuple[str, ...]
-    """Of these those with .pth files."""
+    """The directories of `roots` with .pth files."""
     directory: str
     """Where they run."""
     variables: Mapping[str, str]
@@ -42,14 +43,14 @@ class Interpreter:
     """What a farm needs to exec it, and a deploy to make files for it."""
 
     id: str
-    """Of its lineages; `OWN` for the worker's."""
+    """The id of the interpreter's lineages; `OWN` for the worker's."""
     executable: str
     """Its path in the base; of one of the host, there, too."""
     version: tuple[int, int, int]
     cache_tag: str
     """As in the names of `__pycache__` files."""
     prefix: str = ""
-    """Of one of the host: the directory of its standard library's parent, which the base needs besides /usr."""
+    """For an interpreter of the host, the parent directory of its standard library, which the base needs besides /usr."""
     variables: Mapping[str, str] = field(default_factory=lambda: environment.OF_EXEC)
     """Environment of its exec."""
 
@@ -73,11 +74,11 @@ class Interpreter:
 
     @property
     def marker_variables(self) -> dict[str, str]:
-        """Those of environment markers (PEP 508) that differ between interpreters of one host."""
+        """Return the variables of environment markers (PEP 508) that differ between interpreters of one host."""
         return {"python_version": self.short, "python_full_version": self.words, "implementation_version": self.words}
 
     def command(self) -> list[str]:
-        """Of a root Zygote, but for the arguments that farm init adds.
+        """Return the command of a root Zygote, without the arguments that farm init adds.
 
         Not -I: multiprocessing and loky start their processes with this interpreter's options, and -I ignores PYTHONPATH."""
         return [self.executable, *ROOT_OPTIONS, f"/{bases.ZYGOTE}"]

@@ -42,7 +42,7 @@ class Started:
     """An interpreter that functions are forked from."""
 
     minor: int
-    """It is CPython 3.N."""
+    """The minor version: the interpreter is CPython 3.N."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What it was started with."""
     is_of_image: bool = False
@@ -93,7 +93,7 @@ def search_path(env: Mapping[str, str], directory: str) -> list[str]:
 
 
 def _of_python(env: Mapping[str, str], started: Started) -> Iterator[tuple[PythonVariable, str]]:
-    """Those of a function's variables that its interpreter knows."""
+    """Iterate over the variables of a function that its interpreter obeys, with their values."""
     for name, value in env.items():
         if name.startswith(PREFIX) and (variable := _KNOWN.get(name)) and started.minor >= variable.since:
             yield variable, value

@@ -23,9 +23,7 @@ class Premade(Generic[T]):
     """`take` never waits; `close` gives back what is left."""
 
     def __init__(self, make: Callable[[], T], close: Callable[[T], None]) -> None:
-        """
-        Args:
-            make: may raise OSError; then who takes one next makes it, and is told."""
+        """Args: make: makes one, and may raise OSError; then the next `take` makes one itself, and raises its error."""
         self._make = make
         self._close = close
         self._ready: deque[T] = deque()

@@ -99,18 +99,18 @@ class Program:
         self.log_bytes = log_bytes
         self.is_app = is_app
         self.name = name
-        """Of its function; empty where nobody follows what it prints."""
+        """The name of the function; empty if its output is not followed."""
         self.json_log_level = json_log_level
-        """Of the daemon's own records in a log that is JSON; empty: the log is text."""
+        """The level of the daemon's own records in a log of JSON; empty if the log is text."""
         self.image = image
         self.base: ImageBase | None = None
-        """The image, mounted; whoever starts a sandbox sees to it (`mount_image`)."""
+        """The image, mounted by the caller that starts a sandbox (`mount_image`)."""
         self.writable_root = writable_root
         self.lineage = Lineage(limits.network, interpreter)
         self.policy: object | None = None
         """The rules of its private network (`sockd.networks.policy.Policy`); its function sets them before the first start."""
         self.link_fd: int | None = None
-        """A descriptor that goes beside INIT, of whoever made the program."""
+        """A descriptor that is sent with INIT, owned by the creator of the program."""
         self.socket_account = NO_FUNCTION
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
         self.tasks: TaskShare | None = None

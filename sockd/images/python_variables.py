@@ -45,7 +45,7 @@ class PythonVariable:
     is_refused_in_images: bool = False
     """Whether handlers in images are refused it: the deploy asks the image's Python once, without the function's variables."""
     is_seen_by_imports: bool = True
-    """Of an obeyed variable: whether the import of a package may have another result with it."""
+    """Whether the import of a package may have another result with an obeyed variable."""
 
 
 def level(value: str) -> int:

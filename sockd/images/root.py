@@ -38,8 +38,8 @@ class Root(ABC):
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.spent: list[int] = []
-        """Mounts that it was made from and that it needs no more. Closing one is an unmount, which waits for an RCU grace period
-        (up to 6 ms where processors are few): whoever takes one from here has the launcher close it."""
+        """Mounts that it was made from and that it needs no more. Closing one is an unmount, which waits for an RCU grace
+        period (up to 6 ms where processors are few): the caller that takes one from here has the launcher close it."""
 
     @abstractmethod
     def mount_proc(self, pidfd: int, *, only_own: bool = False) -> None:

@@ -15,12 +15,12 @@ MOST_THREADS = 64
 
 
 class CpuTimes(NamedTuple):
-    """Of a group of threads, in ns."""
+    """The times of a group of threads, in ns."""
 
     used_ns: int
     """CPU time of all."""
     delayed_ns: int
-    """Of the one that waited longest. Waiting for the end of its own quota's period is included."""
+    """The delay of the thread that waited longest. Waiting for the end of its own quota's period is included."""
 
 
 def read_cpu_times(thread_ids: Iterable[int]) -> CpuTimes:

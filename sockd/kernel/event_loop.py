@@ -107,7 +107,8 @@ class EventLoop(uvloop.Loop):
 
 
 class _Watch(ref["partial[object]"]):
-    """The callback that uvloop has, without keeping it alive; forgotten with its place in the table, whoever lets it go."""
+    """The callback that uvloop has, without keeping it alive; forgotten with its place in the table, whichever side releases
+    it."""
 
     __slots__ = ("callback", "direction", "fd")
     fd: Any

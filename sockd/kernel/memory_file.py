@@ -1,6 +1,6 @@
 """Files in memory (memfd_create(2)) that the daemon and its agent pass to each other, sealed against what the other might do.
 
-Whoever gets a descriptor closes it. All may raise OSError."""
+The caller that gets a descriptor closes it. All may raise OSError."""
 
 from __future__ import annotations
 

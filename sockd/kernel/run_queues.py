@@ -12,7 +12,7 @@ LOADAVG = "/proc/loadavg"
 
 
 class RunQueues:
-    """Those of the whole machine."""
+    """The run queues of the whole machine."""
 
     def __init__(self, loadavg: int) -> None:
         self._loadavg = loadavg

@@ -1,4 +1,4 @@
-"""Timers that are descriptors: timerfd_create(2), timerfd_settime(2). Whoever made one closes it."""
+"""Timers that are descriptors: timerfd_create(2), timerfd_settime(2). The caller that made one closes it."""
 
 from __future__ import annotations
 

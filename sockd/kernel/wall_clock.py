@@ -15,14 +15,14 @@ from collections.abc import Callable
 from sockd.kernel import timerfd
 
 _FAR_S = 1 << 33
-"""Some centuries on: a timer has to be armed for the clock's being set to be told."""
+"""Some centuries on: a timer has to be armed to be notified that the clock was set."""
 
 
 class WallTimer:
     """Calls back at a moment, once, and whenever the clock is set. Belongs to the running event loop."""
 
     def __init__(self, callback: Callable[[bool], None]) -> None:
-        """Args: callback: is told whether the clock was set. Raises: OSError."""
+        """Args: callback: called with whether the clock was set. Raises: OSError."""
         self._fd = timerfd.create(time.CLOCK_REALTIME)
         self._callback = callback
         self._loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
 """What sockd does in one way on newer kernels and in another on older ones: one table, and what was found on this kernel.
 
-Each way is tried, best first; no version of a kernel is read for it. A worker that is told to be as on an older kernel
+Each way is tried, best first; no version of a kernel is read for it. A worker that is configured to be as on an older kernel
 (`sandbox.kernel`) takes the way that it would take there, so that every way runs on every machine.
 """
 

@@ -21,7 +21,7 @@ from sockd.kernel import _hrtick
 from sockd.kernel.run_queues import RunQueues
 
 PERIOD_NS = 500_000
-"""Of the ticks."""
+"""The period of the ticks."""
 LOOK_S = 0.005
 """The shortest time between two readings of the run queues; one takes 3 us."""
 CROWDED_LOOKS = 4
@@ -34,8 +34,8 @@ FORGETS_S = 0.2
 REQUESTS_HZ = 1000.0
 """Requests a second for each processor; above it nothing ticks. Measured: 3000 from one connection that never pauses."""
 STARTS_HZ = 75.0
-"""Likewise of sandboxes that are started. Measured: 14 to 31 if each fills its memory and is killed, 140 and more if they do
-nothing."""
+"""The same bound for sandboxes that are started. Measured: 14 to 31 if each fills its memory and is killed, 140 and more if
+they do nothing."""
 _COARSE_CLOCK = 6
 """CLOCK_MONOTONIC_COARSE: its resolution is the scheduler's tick."""
 

@@ -27,7 +27,8 @@ class Latency:
     """`running` and `request_begun` for each request, `start_begun` for each new sandbox; `close` last."""
 
     def __init__(self, hrtick: HrTick | None = None, *, collects: bool = False, told: str = "") -> None:
-        """Args: hrtick: owned from now on; collects: take garbage collection over; told: what changed on the host, for people."""
+        """Args: hrtick: owned from now on; collects: take garbage collection over; told: sentences about what changed on the
+        host, for people."""
         self.running = 0
         """Requests that run or wait for their turn: counted by who runs them, as a method is a call of each request."""
         self.request_begun = hrtick.request_begun if hrtick is not None else None

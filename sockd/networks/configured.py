@@ -12,7 +12,7 @@ from sockd.plain.config import NetworkConfig
 from sockd.plain.errors import BadConfig, BadFunctionConfig
 
 LEAST_ADDRESSES = 4096
-"""Of `network.range`: addresses should not come round while anything remembers them."""
+"""The fewest addresses of `network.range`: addresses should not come round while anything remembers them."""
 GATEWAY_PORTS = (53, egress.FUNCTIONS_PORT)
 LEAST_UPLINK = 4
 """Addresses of `network.uplink`: the smallest network that has two for hosts."""

@@ -1,6 +1,6 @@
 """Demand: how many endpoints should be ready, from how many were taken lately.
 
-Pure: it is told the time.
+Pure: the caller passes the time.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ NO_ERROR, SERVER_FAILURE, NO_SUCH_NAME = 0, 2, 3
 MOST_MESSAGE_BYTES = 1232
 """What fits into a packet on any path (the DNS flag day of 2020)."""
 MOST_ADDRESSES = 15
-"""Of a name, however long it is: with them an answer fits into 512 bytes, which every client takes."""
+"""The most addresses of a name, however many it has: with them an answer fits into 512 bytes, which every client takes."""
 _INTERNET = 1
 _RESPONSE, _TRUNCATED, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0200, 0x0100, 0x0080
 _RCODE_MASK = 0xF
@@ -30,7 +30,7 @@ _record = struct.Struct("!HHIH")
 
 
 class BadMessage(ValueError):
-    """It is no message that we understand."""
+    """Raised for bytes that are no message of DNS, or one that is not supported."""
 
 
 @dataclass(frozen=True, slots=True)

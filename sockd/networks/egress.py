@@ -39,7 +39,7 @@ PRIVATE = tuple(
 THE_HOST = IPv4Network(PRIVATE_NAMESERVER)
 """Where that is: the gateway, which no other rule opens (`NEVER`)."""
 FUNCTIONS_PORT = 80
-"""Of the gateway: where functions of the worker are called, as http://host.sockd.internal/run/NAME."""
+"""The port of the gateway: where functions of the worker are called, as http://host.sockd.internal/run/NAME."""
 NAMES_OF_THE_HOST = frozenset((HOST_NAME.encode(), PRIVATE_NAMESERVER.encode()))
 """Host headers of requests to it."""
 MOST_TEXT = 300

@@ -16,7 +16,7 @@ from sockd.networks.policy import Policy
 from sockd.networks.router import Router
 
 MEMORY_BYTES = 300_000
-"""Of the kernel's memory, unreclaimable, for one with a link (measured: 293 KB and 6 KB on each processor)."""
+"""The kernel's memory, unreclaimable, for one with a link (measured: 293 KB and 6 KB on each processor)."""
 EMPTY_MEMORY_BYTES = 190_000
 """Without a link."""
 _log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from sockd.plain.errors import NoCapacity
 AT_ONCE = 8
 """Namespaces that are asked of a Zygote in one message."""
 FEW = 1 / 8
-"""Of those wanted: with fewer ready they are made anew at once, else when the burst is over."""
+"""The share of the wanted endpoints: with fewer ready they are made anew at once, else when the burst is over."""
 QUIET_S = 0.05
 """A burst is over when nobody took one for so long."""
 MOST_ENDED = 128

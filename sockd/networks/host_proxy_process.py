@@ -19,11 +19,12 @@ from collections import Counter
 from functools import partial
 
 MOST_CONNECTIONS = 512
-"""Of all sandboxes; one more is reset."""
+"""The most connections of all sandboxes; one more is reset."""
 MOST_OF_ONE_SOURCE = 64
 CONNECT_S = 5.0
 BUFFER_BYTES = 8 << 10
-"""Of each direction: all connections together stay within the memory of the process (`host_proxy.MEMORY_BYTES`)."""
+"""The bytes that are buffered in each direction: all connections together stay within the memory of the process
+(`host_proxy.MEMORY_BYTES`)."""
 _LOOPBACK = "127.0.0.1"
 
 

@@ -96,7 +96,7 @@ class Networks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pools: list[EndpointPool] = []
         self._closed_hits = self._closed_misses = 0
-        """Of pools that are closed."""
+        """Hits and misses of pools that are closed."""
 
     @classmethod
     async def open(

@@ -80,7 +80,7 @@ class Policy:
         self._of[address] = self
 
     def remove_user(self, address: str) -> None:
-        """It is gone."""
+        """Forget the address of an endpoint that is gone."""
         self._addresses.discard(address)
         self._of.pop(address, None)
         self._look_whether_it_is_gone()

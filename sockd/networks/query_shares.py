@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 MOST_QUERIES = 512
-"""Of all sources. getaddrinfo(3) sends two, which wait for one query to a nameserver."""
+"""The most queries of all sources. getaddrinfo(3) sends two, which wait for one query to a nameserver."""
 MOST_OF_ONE_SOURCE = 64
 _PART = 8
 """A source gets at most this part of the free places."""

@@ -1,7 +1,7 @@
 """Resolver: DNS for private networks, as the daemon knows it: a confined process that answers, and what it may answer.
 
 Owns the process, the wire to it, and the socket that functions send their queries to. The process asks; here it is decided, by
-the rules of the function that an address belongs to, and addresses are opened before they are told.
+the rules of the function that an address belongs to, and addresses are opened before they are answered.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from sockd.networks.namespace_thread import NamespaceThread, apply_rules
 from sockd.networks.uplink import Uplink
 
 FIRST_INDEX = 16
-"""Of the links to endpoints; the loopback and the uplink have lower ones."""
+"""The first index of the links to endpoints; the loopback and the uplink have lower ones."""
 _MOST_INDEX = (1 << 31) - 1
 SYSCTLS = (
     ("ipv4/ip_forward", 1),

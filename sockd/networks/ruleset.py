@@ -20,7 +20,7 @@ POLICIES = "policies"
 CLASSES = "classes"
 """The map from a sandbox's address to the chain with the limits of its class."""
 LEAST_CONNECTIONS = 64
-"""Of a sandbox of the smallest class, if the settings allow as many."""
+"""The connections of a sandbox of the smallest class, if the settings allow as many."""
 _STEP = 4
 HOSTS = "hosts"
 """The map from a sandbox's address to the chain with the ports of the host that its function may reach."""
@@ -55,7 +55,8 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one sandbox: open connections; new ones at once, and again in each two minutes; DNS queries in a second."""
+    """The limits of one sandbox: open connections; new ones at once, and again in each two minutes; DNS queries in a
+    second."""
 
     connections: int
     new_connections: int

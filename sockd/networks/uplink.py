@@ -187,7 +187,8 @@ def _routed() -> Iterator[IPv4Network]:
 
 
 def _mtu() -> int:
-    """Of the link that the host's default route leads to, so that functions' packets need not be cut there."""
+    """Return the MTU of the link that the host's default route leads to, so that functions' packets need not be fragmented
+    there."""
     for line in _ROUTES.read_text().splitlines()[1:]:
         link, destination, *_ = line.split()
         if int(destination, 16) == 0:

@@ -13,7 +13,7 @@ import msgspec
 from sockd.plain.spelling import counted
 
 MAX_IMPORTED = 12
-"""Packages that are told by name; the others are summed up."""
+"""Packages that are listed by name; the others are summed up."""
 
 
 class Imported(msgspec.Struct, frozen=True):

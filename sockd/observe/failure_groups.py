@@ -40,7 +40,7 @@ class FailureGroup(msgspec.Struct):
     first_ns: int
     last_ns: int
     request_id: bytes
-    """Of the last failure, as `message`."""
+    """The request id of the last failure, as `message`."""
     message: str
 
 
@@ -52,7 +52,7 @@ class FailureGroups:
         self._most = most
         self._most_each = most_each
         self._of: dict[str, OrderedDict[FailureKey, FailureGroup]] = {}
-        """Of each function, the one that failed last at the end."""
+        """The groups of each function, the one that failed last at the end."""
         self._size = 0
 
     def add(self, key: FailureKey, at_ns: int, request_id: bytes, message: str) -> None:
@@ -71,7 +71,7 @@ class FailureGroups:
             self._drop(max(self._of, key=lambda name: len(self._of[name])))
 
     def last(self, limit: int, function: str | None = None) -> list[FailureGroup]:
-        """Those that failed last, newest first. Args: function: only those of this one."""
+        """Return the groups that failed last, newest first. Args: function: only those of this one."""
         names = [function] if function in self._of else [] if function is not None else [*self._of]
         groups = [group for name in names for group in self._of[name].values()]
         return sorted(groups, key=lambda group: group.last_ns, reverse=True)[:limit]

@@ -1,7 +1,7 @@
 """The lines that a failed request leaves in its function's log, as AWS's runtime writes them: as text, or as JSON.
 
-Pure. The daemon writes them, from what the sandbox reported or from what became of the sandbox: nothing that a function
-does to its streams can suppress them. The text is the function's own, bounded by `protocol.FAILED_MAX_BYTES`; whoever shows a log
+Pure. The daemon writes them, from what the sandbox reported or from what became of the sandbox: nothing that a function does to
+its streams can suppress them. The text is the function's own, bounded by `protocol.FAILED_MAX_BYTES`; the code that shows a log
 escapes it as all that functions print.
 """
 

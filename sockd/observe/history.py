@@ -18,7 +18,7 @@ from sockd.observe.recent import Slot, quantile
 MINUTES = 60
 MINUTE_S = 60
 MOST_FUNCTIONS = 200
-"""Of one minute: those that were called most have a row."""
+"""The most functions of one minute: those that were called most have a row."""
 WORKER = ""
 """The name under which all functions together are counted; no function can have it."""
 

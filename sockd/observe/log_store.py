@@ -50,9 +50,9 @@ class LogStore:
         for left in (*directory.glob("*.new"), *(self._path(number) for number, size in sizes.items() if not size)):
             left.unlink(missing_ok=True)
         self._sizes = {number: size for number, size in sorted(sizes.items()) if size}
-        """Of the segments, by number, oldest first."""
+        """The sizes of the segments, by number, oldest first."""
         self._shares: dict[int, Counter[int]] = {}
-        """Of the older segments that were looked at: how many bytes are each function's."""
+        """For the older segments that were examined, how many bytes are each function's."""
         self._rewrites = 0
         """How often space was freed."""
         self._fd = -1
@@ -64,7 +64,7 @@ class LogStore:
         self._writing: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(1, "log-store")
         self.lost = 0
-        """Records that could not be written, or not in time to be told apart from that."""
+        """Records that could not be written, or that may not have been written in time."""
 
     async def append(self, record: LogRecord) -> None:
         """Write a record; returns when that is done, or, on a disk that does not keep up, after a while."""

@@ -42,7 +42,7 @@ REFUSALS = frozenset(("throttled", "no_capacity", "client_gone", "draining", "ba
 """Nothing was run, and nothing went wrong: no errors in the sense of `faas_errors_total`."""
 
 FUNCTIONS_AT_ONCE = 32
-"""Whose text is written in one step of the loop: less than a millisecond."""
+"""The functions whose text is written in one step of the loop: less than a millisecond."""
 
 Reading = float | Mapping[str, float]
 """A value, or values by label."""

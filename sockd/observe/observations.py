@@ -1,7 +1,7 @@
 """What is noted of invocations: their numbers, their logs, their traces.
 
-Owns those books; the doors read them through the daemon. What is noted is noted in the same step of the loop in which the
-answer goes out, so whoever has an answer finds its log and its trace.
+Owns those books; the doors read them through the daemon. What is noted is noted in the same step of the loop in which the answer
+goes out, so a client that has an answer finds its log and its trace.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from sockd.sandbox.live_output import LiveOutput
 
 _log = logging.getLogger(__name__)
 LEFT_AFTER_NS = 10_000_000
-"""Of a faster request nobody asks whether its client has left: that is a system call, and few clients give up so soon."""
+"""A request that is faster is not checked for a client that has left: that is a system call, and few clients give up so
+soon."""
 
 
 class Observations:
@@ -95,7 +96,7 @@ class Observations:
     def begin(
         self, live: Mapping[str, Function], request: InvokeRequest, done: Callable[[Ending], None]
     ) -> Callable[[], object] | None:
-        """Begin one invocation, and note what there is to note of it when `done` is told.
+        """Begin one invocation, and record it when `done` is called.
 
         Args: live: the functions that can run at once. Returns: what ends it; None: `account` it, as it has to wait."""
         function = None if request.qualifier else live.get(request.name)
@@ -227,7 +228,7 @@ class Observations:
         return self._place(request) if request.trace is not None or self._export is not None else None
 
     def _place(self, request: InvokeRequest) -> SpanContext:
-        """A request's place in its trace, which is the caller's or begins here; the function is told of it."""
+        """A request's place in its trace, which is the caller's or begins here; the function gets it."""
         # A trace that begins here has the request's id, so that one leads to the other.
         caller = request.trace or TraceContext(request.id, b"", None)
         export, sampled = self._export, caller.sampled
@@ -261,7 +262,8 @@ T = TypeVar("T")
 
 
 def told_of(request: InvokeRequest, ending: T) -> T | FunctionFailed:
-    """What a caller is told of an ending: of a function's own error, its request's id alone if the request hides errors."""
+    """Return the ending as a caller gets it: instead of a function's own error, an error with the request's id alone if the
+    request hides errors."""
     if not request.hides_errors or not isinstance(ending, FunctionFailed):
         return ending
     text_id = request_id_text(request.id)

@@ -30,7 +30,7 @@ MAX_REPORTS = 256
 """Each has up to 128 KB."""
 ERROR_CHARS = 2000
 STACK_CHARS = 6000
-"""Of the message and of the frames of one error."""
+"""The most characters of the message and of the frames of one error."""
 
 
 TraceKind = Literal["any", "cold", "failed", "slow"]
@@ -71,11 +71,11 @@ class Trace(msgspec.Struct):
     ready_ns: int = 0
     init_started_ns: int = 0
     run: Run | None = None
-    """Of its initscript."""
+    """The run of the request's initscript."""
     imported: tuple[Imported, ...] = ()
     """What it imported after the fork, of packages."""
     why: str = ""
-    """Why it was cold, if whoever called said so."""
+    """The reason of the cold start, if the caller knows it."""
     passed_over: str = ""
     """Why no Zygote with more of its packages served it."""
     network_ns: tuple[int, int] = (0, 0)
@@ -86,7 +86,7 @@ class Trace(msgspec.Struct):
     """Why it waited after its admission, and for how long."""
     message: str = ""
     stack: tuple[str, ...] = ()
-    """Of its error: the innermost frames, the innermost last."""
+    """The stack of the request's error: the innermost frames, the innermost last."""
     client_left: bool = False
     """Its client had closed the connection before the answer was whole."""
 

@@ -16,7 +16,7 @@ HUB_SERVER = "registry-1.docker.io"
 
 
 class Credentials(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Of one registry."""
+    """The credentials of one registry."""
 
     username: str = ""
     password: str = ""
@@ -53,7 +53,7 @@ class DockerConfig(msgspec.Struct, rename="camel"):
             raise BadImage(f"the file with registry credentials is malformed: {str(error)[:200]}") from error
 
     def credentials(self, host: str) -> Credentials | None:
-        """Of a registry; None: the file has none.
+        """Return the credentials of a registry, or None if the file has none.
 
         Raises: BadImage if only a credential helper, which is not run here, has them."""
         keys = _keys(host)

@@ -263,7 +263,7 @@ def run_config(configuration: Configuration, label: str) -> ImageConfig:
 
 
 def digest_of(data: bytes, like: str = "sha256:") -> str:
-    """Of the same algorithm as another digest."""
+    """Return the digest of data, by the algorithm of another digest."""
     name = like.partition(":")[0]
     return f"{name}:{hashlib.new(name, data).hexdigest()}"
 

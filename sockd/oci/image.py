@@ -57,19 +57,20 @@ class Layer(msgspec.Struct, frozen=True):
     """One layer."""
 
     digest: str
-    """Of the bytes that are fetched."""
+    """The digest of the bytes that are fetched."""
     diff_id: str
-    """Of the uncompressed tar file."""
+    """The digest of the uncompressed tar file."""
     media_type: str
     size_bytes: int
-    """Of the bytes that are fetched; -1: the source does not state it."""
+    """The number of bytes that are fetched; -1 if the source does not state it."""
 
 
 class OciImage(msgspec.Struct, frozen=True):
     """One image of one platform."""
 
     digest: str
-    """Of its manifest; of a docker archive without one: of its configuration, which is docker's image ID."""
+    """The digest of the manifest. For a docker archive without a manifest, the digest of the configuration, which is
+    docker's image ID."""
     config: ImageConfig
     layers: tuple[Layer, ...]
     """The lowest first."""

@@ -53,7 +53,7 @@ class _Node:
     def __init__(self, inode: Inode, layer: int) -> None:
         self.inode = inode
         self.children: dict[str, _Node] = {}
-        """Of a directory."""
+        """The entries of a directory, by name."""
         self.layer = layer
         """Which layer made or changed it last."""
 
@@ -331,7 +331,7 @@ def path_parts(name: str, limits: Limits) -> list[str]:
 
 
 def _implied_directory() -> Inode:
-    """Of a path that no member describes: the same on every machine."""
+    """Return the inode of a directory that no member describes: the same on every machine."""
     return Inode(mode=stat.S_IFDIR | 0o755)
 
 

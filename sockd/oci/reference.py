@@ -22,7 +22,7 @@ Kind = Literal["registry", "oci", "oci-archive", "docker-archive", "path", "stdi
 DOCKER_HUB = "docker.io"
 DEFAULT_TAG = "latest"
 MOST_NAME_BYTES = 255
-"""Of a repository with its host, as docker limits it."""
+"""The most bytes of a repository's name with its host, as docker limits it."""
 MOST_TEXT = 4096
 _LOCAL: tuple[Kind, ...] = ("oci", "oci-archive", "docker-archive")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
@@ -41,13 +41,13 @@ class Reference:
 
     kind: Kind
     host: str = ""
-    """Of a registry, with its port."""
+    """The host of a registry, with its port."""
     repository: str = ""
     tag: str = ""
-    """Of a registry or layout; of a docker archive NAME:TAG. Empty: not given."""
+    """The tag in a registry or layout; NAME:TAG in a docker archive. Empty if none was given."""
     digest: str = ""
     path: str = ""
-    """Of a layout or an archive."""
+    """The path of a layout or an archive."""
 
     @classmethod
     def parse(cls, text: str) -> Reference:

@@ -50,16 +50,17 @@ class Member:
     mtime_s: int
     mtime_ns: int
     size: int
-    """Of a regular file, holes included."""
+    """The size of a regular file in bytes, holes included."""
     target: str
-    """Of a symbolic or hard link."""
+    """The target of a symbolic or hard link."""
     major: int
     minor: int
     offset: int
-    """Of the data in the tar file."""
+    """The offset of the data in the tar file."""
     xattrs: dict[str, bytes] = field(default_factory=dict)
     parts: list[tuple[int, int]] | None = None
-    """Of a sparse file: (offset, size) of what is stored, in this order and without gaps from `offset` on."""
+    """The stored parts of a sparse file, (offset, size) each, in this order and without gaps from `offset` on; None for
+    other files."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class _Extended:
     target: bytes | None = None
     records: dict[bytes, bytes] = field(default_factory=dict)
     sparse: list[int] = field(default_factory=list)
-    """Of pax sparse format 0.0, whose records repeat."""
+    """The map of a file in pax sparse format 0.0, whose records repeat."""
 
 
 def members(read: Callable[[int, int], bytes], size_bytes: int, limits: Limits) -> Iterator[Member]:

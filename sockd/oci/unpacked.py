@@ -34,7 +34,7 @@ class UnpackedLayers:
 
     def __init__(self, fds: list[int], labels: Sequence[str]) -> None:
         self._fds = fds
-        """Of each layer, and of the additional file."""
+        """Descriptors of the layers, and of the additional file."""
         self.labels = tuple(labels)
         """What errors call the layers."""
 

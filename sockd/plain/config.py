@@ -57,15 +57,15 @@ class HttpConfig(Slice, frozen=True):
     """Address and port of the public door; port 0 takes a free one. Beyond loopback it needs `lambda_api.keys`. 127.0.0.1, ::1
     and localhost are all the same: both loopbacks, as far as the host has them; 0.0.0.0 is ::1, too, and :: is 127.0.0.1."""
     max_payload_bytes: int = 6 * MB
-    """Of a request's body and of an answer."""
+    """The most bytes of a request's body, and of an answer."""
     max_streamed_bytes: int = 200 * MB
-    """Of an answer that comes piece by piece (AWS: 200 MB)."""
+    """The most bytes of an answer that comes piece by piece (AWS: 200 MB)."""
     stop_grace_s: float = 1.0
     """How long a function whose client has gone in the middle of such an answer may take to end it."""
     max_connections: int = 4096
     """Open at a time; one more is answered 503 and closed."""
     buffer_mb: int | None = None
-    """Of bodies, answers and archives that are in memory for all clients together; None is a tenth of the memory. Each open
+    """The most memory for bodies, answers and archives of all clients together; None is a tenth of the memory. Each open
     connection may have 64 KB beside."""
     stall_s: float = 60.0
     """How long a client may take nothing of an answer that waits for it."""
@@ -79,7 +79,7 @@ class HttpConfig(Slice, frozen=True):
     status: bool | Literal["keys"] = True
     """Whether /status is on this port; "keys": for a key that may read. It is on the management socket anyhow."""
     metrics: bool | Literal["keys"] = True
-    """Likewise /metrics."""
+    """Whether /metrics is on this port; "keys": for a key that may read."""
     cross_site: bool = False
     """Whether pages of other sites may have a browser invoke functions of a worker that listens on loopback."""
     keep_alive_s: int = 75
@@ -89,7 +89,7 @@ class HttpConfig(Slice, frozen=True):
     replay_s: float = 300.0
     """How long an answer is kept for a request that comes again under its Idempotency-Key, or its SDK's id."""
     replay_bytes: int = 64 * MB
-    """Of all answers that are kept; beyond, the oldest go."""
+    """The most bytes of all answers that are kept; beyond, the oldest go."""
     replay_answers: int = 10_000
     """How many are kept."""
 
@@ -98,11 +98,13 @@ class FunctionDefaults(Slice, frozen=True):
     """What a function gets when its own `sockd.toml` is silent (AWS Lambda's defaults where there is one)."""
 
     memory_mb: int = 128
-    """Of one sandbox, in MB, swap off."""
+    """The memory of one sandbox, in MB, with swap off."""
     timeout_s: float = 3.0
-    """Of one request, in seconds. Left at 3, it is 30 for f.py, for code with an ol.yaml and for `@sockd.function`."""
+    """The time of one request, in seconds. Left at 3, it is 30 for f.py, for code with an ol.yaml and for
+    `@sockd.function`."""
     init_timeout_s: float = 10.0
-    """Of importing the handler, in seconds, without what it waits for processors that others use (`sandbox.init_ceiling`)."""
+    """The time to import the handler, in seconds, without the time for which it waits for processors that others use
+    (`sandbox.init_ceiling`)."""
     concurrency: int = 10
     """Sandboxes that serve at once."""
     queue_depth: int = 1000
@@ -144,13 +146,13 @@ class SandboxConfig(Slice, frozen=True):
     sockets: int | None = None
     """IP sockets that all sandboxes have open together; None is half as many as the host has ephemeral ports."""
     function_sockets: int | None = None
-    """Of those, what all sandboxes of one function may have; None is half of them."""
+    """The IP sockets that all sandboxes of one function may have together; None is half of `sockets`."""
     pids: int | None = None
     """Processes and threads that everything in sockd's cgroups may have together; None is half of what the host may have
     (kernel.pid_max, kernel.threads-max, the cgroup of the worker)."""
     function_pids: int | None = None
-    """Of those, what all sandboxes of one function may have; None is half of them. The more sandboxes of a function there are,
-    the fewer each may have, and at least 64."""
+    """The processes that all sandboxes of one function may have together; None is half of `pids`. The more sandboxes of a
+    function there are, the fewer each may have, and at least 64."""
     roots: Literal["auto", "detached", "attached"] = "auto"
     """How a sandbox's root is made: in no mount table (Linux 6.15), or in a mount namespace of its own (any kernel)."""
     kernel: str | None = None
@@ -206,7 +208,7 @@ class NetworkConfig(Slice, frozen=True):
     pool: int = 128
     """Most endpoints that are ready for one Zygote's functions, 0.3 MB each; how many are is decided by the last minute."""
     least_pool: int = 2
-    """Of those, how many always are; at most `pool`."""
+    """How many endpoints are always ready for one Zygote's functions; at most `pool`."""
     idle_pools: int = 256
     """Endpoints that are ready for all Zygotes together while no function starts, in equal parts, of which none is above `pool`:
     77 MB of `sandbox.memory_mb`, made from 0.05 s after the last start on at some 1 ms each. A function that needs the memory
@@ -224,8 +226,9 @@ class NetworkConfig(Slice, frozen=True):
     """Open connections of all sandboxes together; None is so many that half of the host's table of tracked connections
     (net.netfilter.nf_conntrack_max) stays free, ended ones included."""
     function_connections: int | None = None
-    """Of those, what all sandboxes of one function may have; None is half of them. The more sandboxes there are, the fewer each
-    may have (`connections`, and new ones in proportion), and at least 64, if `connections` is not less."""
+    """The connections that all sandboxes of one function may have together; None is half of `all_connections`. The more
+    sandboxes there are, the fewer each may have (`connections`, and new ones in proportion), and at least 64, if
+    `connections` is not less."""
     host_ports: tuple[int, ...] = ()
     """Ports of TCP on the host's loopback that functions with a private network may name in `egress` (host:PORT). Empty: none."""
     queries: int = 1024
@@ -260,11 +263,11 @@ class ZygoteConfig(Slice, frozen=True):
     max_nodes: int = 64
     """Most Zygotes, at most 96: each has a block of uids, and a root has 128 for its children."""
     memory_mb: int = 2048
-    """Of all Zygotes, in MB."""
+    """The memory of all Zygotes together, in MB."""
     policy: Literal["measured", "sock"] = "measured"
     """Who is evicted: by what was measured, or SOCK's published heuristic."""
     max_depth: int = 4
-    """Of the tree, below the root."""
+    """The most levels of the tree, below the root."""
     max_modules: int = 5000
     """Most modules that the top level of a function may load; of one that loads more, nothing is imported ahead."""
     learners: int = 2
@@ -279,7 +282,7 @@ class ZygoteConfig(Slice, frozen=True):
     spares: int = 4
     """Most ready children of one Zygote; 0 switches spares off."""
     least_spares: int = 1
-    """Of those, what each Zygote keeps however rare starts from it are, 1 to 2 MB each; given up while memory is short."""
+    """How many spares each Zygote keeps, however rare starts from it are, 1 to 2 MB each; given up while memory is short."""
     verify: bool = True
     """Whether a fork of a Zygote is compared with a start of the function's own before it serves a version. False: what the top
     level was recorded to do and what the imports looked at decide alone."""
@@ -365,9 +368,9 @@ class CodeConfig(Slice, frozen=True):
     """What a deployed archive may be (AWS: 50 MB zipped, 250 MB unzipped)."""
 
     max_zip_bytes: int = 50 * MB
-    """Of an archive as it is uploaded."""
+    """The most bytes of an archive as it is uploaded."""
     max_code_bytes: int = 250 * MB
-    """Of what it holds."""
+    """The most bytes of the files in an archive."""
     max_files: int = 20000
     """In it."""
     keep_versions: int = 5
@@ -390,11 +393,11 @@ class InitscriptsConfig(Slice, frozen=True):
     uid: int | None = None
     """The engine's own; None is the one below sandbox.base_uid, and the compiler's is the one below the engine's."""
     max_module_kb: int = 1024
-    """Of a WebAssembly module."""
+    """The size of a WebAssembly module, in KB."""
     compile_deadline_s: float = 60.0
     """For compiling one."""
     compile_memory_mb: int = 1024
-    """Of the compiler."""
+    """The memory of the compiler, in MB."""
     denied: tuple[str, ...] = (
         *("169.254.169.254", "169.254.170.2", "fd00:ec2::254", "fd00:ec2::23"),
         *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
@@ -434,11 +437,11 @@ class ImagesConfig(Slice, frozen=True):
     """Container images: where they come from, and what one may cost."""
 
     max_image_mb: int = 10240
-    """Of an image's files (AWS: 10 GB), and of an archive that is uploaded."""
+    """The most MB of an image's files (AWS: 10 GB), and of an archive that is uploaded."""
     max_files: int = 500_000
-    """Of an image."""
+    """The most files of an image."""
     max_layers: int = 127
-    """Of an image."""
+    """The most layers of an image."""
     import_timeout_s: float = 900.0
     """For one import: fetching an image's layers and writing its file system."""
     compile_timeout_s: float = 120.0
@@ -460,9 +463,9 @@ class ImagesConfig(Slice, frozen=True):
     """Where chunks of images are kept: s3://BUCKET/PREFIX, or a directory that is there; None: `chunks` in the state directory.
     Workers may share a store."""
     endpoint: str = ""
-    """Of an S3 store that is not AWS's: http:// or https:// and a host."""
+    """The address of an S3 store that is not AWS's: http:// or https:// and a host."""
     region: str = "us-east-1"
-    """Of an S3 store."""
+    """The region of an S3 store."""
     credentials_file: str | None = None
     """With the keys of an S3 store, in the format of ~/.aws/credentials, readable by its owner alone; None: those in the worker's
     environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)."""
@@ -472,7 +475,7 @@ class ImagesConfig(Slice, frozen=True):
     worker: str | None = None
     """This worker's name among those that share a store; None: its host's name and an id of the state directory."""
     tenant: str = "default"
-    """Whose images these are: manifests are sealed for a tenant."""
+    """The tenant that owns the images: manifests are sealed for a tenant."""
     zone: str = ""
     """Chunks are shared within a zone only."""
     salt_per_tenant: bool = False
@@ -489,11 +492,11 @@ class ImagesConfig(Slice, frozen=True):
     agent_answer_s: float = 5.0
     """How long the process that serves images may take to answer the worker; it is then killed, and another one takes over."""
     cache_mb: int = 2048
-    """Of chunks on this worker's disk, at least 16; 0: no such cache."""
+    """The MB of chunks on this worker's disk, at least 16; 0 for no such cache."""
     nodes: tuple[str, ...] = ()
     """Cache nodes (`sockd cache-node`), as ADDRESS:PORT; five or more survive the loss of one. The same list on each worker."""
     nodes_token_file: str | None = None
-    """Whose first line the cache nodes require (`sockd cache-node --token-file`)."""
+    """A file whose first line is the token that the cache nodes require (`sockd cache-node --token-file`)."""
     on_demand: bool = True
     """Whether images are read as they are needed, where the host has FUSE; false: written whole before their first start."""
     fill_mb_s: int = 0
@@ -502,11 +505,11 @@ class ImagesConfig(Slice, frozen=True):
     """Whether what imports and serves images is started before it is needed (about 80 MB of memory); None: with the worker if
     `store` is set or there are images, otherwise with the first image."""
     profile_mb: int = 64
-    """Of what an image's first start reads, at most 128: kept in the chunk store, and fetched at once for the next
-    starts on other workers; 0: only which chunks it reads, also if another worker has stored more."""
+    """The MB that are kept of what an image's first start reads, at most 128: stored in the chunk store, and fetched at once
+    for the next starts on other workers. 0 keeps only which chunks it reads, also if another worker has stored more."""
     startup_mb: int = 512
-    """Of memory for what images read while they start, of all images at a time (each for a minute, at most `profile_mb`); a start
-    beyond fetches chunks."""
+    """The MB of memory for what images read while they start, of all images at a time (each for a minute, at most
+    `profile_mb`); a start beyond fetches chunks."""
     cold_starts: int = 8
     """Starts in images that no sandbox uses at the time, at once; one more waits, for 5 seconds at most, and is then answered
     429, to be tried again."""
@@ -553,7 +556,7 @@ class LogConfig(Slice, frozen=True):
     """What functions have printed: so much of it is kept."""
 
     memory_mb: int = 64
-    """Of all functions together, in memory; of one function, 1000 records and 1 MB."""
+    """The MB of logs of all functions together, in memory; of one function, 1000 records and 1 MB."""
     keep_mb: int = 64
     """On disk, in the state directory, over restarts; 0 keeps none there. When there is more, functions that keep more than an
     equal share lose their oldest records."""
@@ -580,17 +583,17 @@ class EventsConfig(Slice, frozen=True):
     concurrency: int = 64
     """Events that run at a time, of all functions; of one function, no more than its own concurrency."""
     max_payload_bytes: int = 1 * MB
-    """Of one event."""
+    """The most bytes of one event."""
     max_events: int = 100_000
     """That wait or run; beyond, callers get 429."""
     max_bytes: int = 512 * MB
-    """Of their payloads; beyond, callers get 429."""
+    """The most bytes of the payloads of waiting events; beyond, callers get 429."""
     function_share: float = 0.5
     """How much of both one function may take: what waits for one does not keep those of others out."""
     max_dead: int = 100_000
     """Dead letters that are kept; beyond, the oldest go."""
     max_dead_bytes: int = 512 * MB
-    """Of their payloads; beyond, the oldest go."""
+    """The most bytes of the payloads of dead letters; beyond, the oldest go."""
     retries: int = 2
     """After errors of a function, unless its event-invoke-config says otherwise."""
     retry_delays_s: tuple[float, ...] = (60.0, 120.0)
@@ -629,7 +632,7 @@ class DebugConfig(Slice, frozen=True):
     max_s: float = 3600.0
     """How long it may take, the debugger's coming included; the function's own deadlines do not hold meanwhile."""
     memory_mb: int = 128
-    """Of the debugger, beside the function's own."""
+    """The memory of the debugger, in MB, beside the function's own."""
 
 
 class LambdaApiConfig(Slice, frozen=True):
@@ -666,7 +669,8 @@ class FunctionUrlsConfig(Slice, frozen=True):
     enabled: bool = True
     """False: no request is for a URL, and none can be made."""
     domain: str = "localhost"
-    """Below it are the URLs' names: <id>.lambda-url.<domain>. Whoever resolves that must be led to this port."""
+    """The domain of the URLs' names: <id>.lambda-url.<domain>. Clients must resolve these names to the address of this
+    port."""
 
 
 class PageConfig(Slice, frozen=True):

@@ -613,7 +613,7 @@ class Tampered(ChunkStoreFailed):
 
     @classmethod
     def chunk(cls, store: str, name: bytes, how: str = "has other bytes than its name says") -> Self:
-        """Of a chunk in a store."""
+        """Make the error for a chunk in a store."""
         return cls(f"the chunk {name.hex()[:16]} in {_STORE} {store} {how}")
 
 

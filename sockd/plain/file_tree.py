@@ -28,9 +28,9 @@ class Inode:
     size: int = 0
     """Bytes of a regular file; 0 for all else."""
     target: str = ""
-    """Of a symbolic link."""
+    """The target of a symbolic link."""
     rdev: int = 0
-    """Of a device node, as of os.makedev."""
+    """The number of a device node, as made by os.makedev."""
     xattrs: dict[str, bytes] = field(default_factory=dict)
     layer: int = NO_DATA
     """Which layer has the data of a regular file; NO_DATA: it is empty."""

@@ -24,7 +24,8 @@ class Sink(Protocol):
     """For the sink to call, at any time and once: nobody reads any more. What comes after that is to be dropped."""
 
     async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Once, before the first chunk. Names are in lower case; names and values are fit for HTTP, whoever chose them."""
+        """Called once, before the first chunk. Names are in lower case; names and values are fit for HTTP, whatever their
+        origin."""
 
     async def chunk(self, data: bytes) -> None:
         """A part of the body. Waits while the client reads slowly: meanwhile the function waits, too."""
@@ -46,7 +47,7 @@ class InvokeRequest(msgspec.Struct):
     trigger: str = "http"
     """What asked for it, in OpenTelemetry's words for `faas.trigger`: http, timer, other (an SDK's Invoke)."""
     details: dict[str, Any] | None = None
-    """What the sandbox is told beside the event (see `sockd_zygote.messages.details`):
+    """What the sandbox gets beside the event (see `sockd_zygote.messages.details`):
 
         client_context   any JSON, AWS's ClientContext
         trace            text for `_X_AMZN_TRACE_ID`; traceparent and tracestate: for TRACEPARENT and TRACESTATE
@@ -55,16 +56,17 @@ class InvokeRequest(msgspec.Struct):
         http             the request as it came: method, path and raw_path below the function, root_path above it, query,
                          headers [[name, value], ...], client, server, scheme; the payload is its body then"""
     method: str = "POST"
-    """Of HTTP, for functions that say which they take; "*": the door takes all of them."""
+    """The HTTP method, for functions that accept certain ones only; "*" is accepted by all of them."""
     query: bytes = b""
-    """Of HTTP, undecoded, for a web app: a function of events is not called with one."""
+    """The HTTP query, undecoded, for a web app: a function of events is not called with one."""
     as_http: Callable[[], tuple[dict[str, Any], bytes]] | None = None
     """For a function that is a web app, which nobody knows before it has been looked up: what `details["http"]` is to be, and
     the body that is its payload."""
     sink: Sink | None = None
     """Takes a streamed answer; without one its pieces are joined, up to the limit of an answer."""
     trace: TraceContext | None = None
-    """The trace that it is a part of; set by the door, if the caller says so, or by whoever exports traces."""
+    """The trace that the request is a part of. It is set by the entry point if the caller names a trace, or else by the
+    exporter of traces."""
     amzn_trace: str = ""
     """That trace in AWS's words; set with its details."""
     qualifier: str = ""
@@ -74,9 +76,10 @@ class InvokeRequest(msgspec.Struct):
     expected: list[str] | None = None
     """The code that may run, as digests and source tags (`sockd.plain.call_signature`); None: whatever is deployed."""
     entered: bool = False
-    """It has had its turn: from then on it may have had effects."""
+    """Whether the request was passed to a sandbox: from then on it may have had effects."""
     hides_errors: bool = False
-    """Whether a function's own error is told as its request's id alone; logs, traces and dead letters have all of it."""
+    """Whether the caller gets the request's id instead of a function's own error; logs, traces and dead letters have all of
+    it."""
     fresh: bool = False
     """In a new sandbox, whatever is idle; it takes the place of the one that would have served."""
 

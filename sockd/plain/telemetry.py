@@ -134,7 +134,7 @@ class FunctionInfo(msgspec.Struct, frozen=True, kw_only=True):
     packages: list[str]
     """Its closure, as `name==version`, sorted."""
     storage: str = "own"
-    """Whose storage library it imports."""
+    """The owner of the storage library that the function imports."""
     zygote: str = "packages"
     python: str | None = None
     """Version of its interpreter; None: the worker's own."""

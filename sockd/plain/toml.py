@@ -10,9 +10,9 @@ import tomllib
 from typing import Any
 
 MOST_PARTS = 16
-"""Of a dotted key; the deepest of ours has two."""
+"""The most parts of a dotted key; the deepest of ours has two."""
 MOST_DIGITS = 100
-"""Of a number."""
+"""The most digits of a number."""
 _TOKENS = re.compile(
     r'"""(?:\\.|[^\\])*?"""'
     r"|'''.*?'''"

@@ -13,7 +13,7 @@ from sockd.plain.telemetry import TraceContext
 
 HEADERS = frozenset((b"traceparent", b"tracestate", b"x-amzn-trace-id"))
 MAX_STATE_CHARS = 512
-"""Of a `tracestate`; what is longer is dropped, which the specification allows."""
+"""The most characters of a `tracestate`; what is longer is dropped, which the specification allows."""
 MAX_STATE_MEMBERS = 32
 MAX_AMZN_CHARS = 512
 
@@ -104,7 +104,7 @@ def _of_amzn(text: str) -> TraceContext | None:
 
 
 def traceparent_of(context: TraceContext) -> str:
-    """The header that says so to whoever is called next; only with a parent."""
+    """Return the header `traceparent` for a call to another service; only with a parent."""
     return f"00-{context.trace_id.hex()}-{context.parent_id.hex()}-{'01' if context.sampled else '00'}"
 
 
@@ -117,7 +117,8 @@ def kept(context: TraceContext) -> str:
 
 
 def told_to_function(context: TraceContext) -> dict[str, str]:
-    """What a sandbox is told of it, as `InvokeRequest.details`; traceparent and tracestate only with a parent."""
+    """Return the part of the trace context that a sandbox gets, as `InvokeRequest.details`; traceparent and tracestate only
+    with a parent."""
     if not context.parent_id:
         return {"trace": amzn_of(context)}
     return {"trace": amzn_of(context), "traceparent": traceparent_of(context), "tracestate": context.state}

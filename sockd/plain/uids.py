@@ -6,11 +6,11 @@ What asks who a peer is (the page, the debugger's port) has to know each of them
 from __future__ import annotations
 
 ROOT_UIDS = 1 << 30
-"""Of the Zygotes and sandboxes of one farm: the worker's own interpreter from the base on, all others above it."""
+"""The uids of the Zygotes and sandboxes of one farm: the worker's own interpreter from the base on, all others above it."""
 CHILD_ZYGOTES = 128
 """Most child Zygotes of one Zygote, each with a block of uids; one that has ended counts while sandboxes of it live."""
 KEPT_FOR_ROOTS = 16
-"""Of these, those that a Zygote with imports never gets, so that a root Zygote behind a wall always does."""
+"""Blocks that a Zygote with imports never gets, so that a root Zygote behind a wall always does."""
 MOST_ZYGOTES = 96
 """Most Zygotes of a worker, as all but one may be children of one root. The blocks that are left are for those that were evicted
 and whose sandboxes live on."""

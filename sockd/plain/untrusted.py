@@ -18,5 +18,5 @@ def read_seconds(value: object) -> float:
 
 
 def read_text(value: object) -> str:
-    """As a text that UTF-8 has: JSON can say half a surrogate pair, and whoever passes that on would fail for it."""
+    """Return a text that can be encoded as UTF-8: JSON can contain half of a surrogate pair, on which encoding fails."""
     return str(value).encode(errors="backslashreplace").decode()

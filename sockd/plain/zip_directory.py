@@ -52,7 +52,7 @@ class Entry:
     compressed_bytes: int
     size_bytes: int
     offset: int
-    """Of the local header, from the start of the file."""
+    """The offset of the local header, from the start of the file."""
     unix_mode: int
     """st_mode, or 0 when the archive comes from a system without one."""
     is_hard_link: bool

@@ -29,11 +29,11 @@ class FunctionAggregate:
 
     name: str
     revision: int = 0
-    """Of the stored value: each stored change has another one. 0: nothing is stored."""
+    """The revision of the stored value: each stored change has another one. 0: nothing is stored."""
     last_number: int = 0
     """The number that was published last. It outlives the function, so that no number is used twice."""
     deploys: tuple[FunctionRecord, ...] = ()
-    """Those that are remembered, oldest first; the last one is the current one."""
+    """The deploys that are remembered, oldest first; the last one is the current one."""
     publications: Mapping[int, Publication] = field(default_factory=dict)
     aliases: Mapping[str, Alias] = field(default_factory=dict)
     provisions: Mapping[str, Provision] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 LATEST = "$LATEST"
 """The qualifier of what was deployed last, published or not (AWS's word)."""
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_-]{1,128}", re.ASCII)
-"""Of an alias: a number would be a version."""
+"""The name of an alias: a number would be a version."""
 
 
 @dataclass(frozen=True, slots=True)

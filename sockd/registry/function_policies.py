@@ -12,7 +12,7 @@ from sockd.registry.registry import Registry
 
 
 class FunctionPolicies:
-    """Those of all functions."""
+    """The policies of all functions."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

@@ -14,7 +14,7 @@ Mode = Literal["BUFFERED", "RESPONSE_STREAM"]
 AUTHS: tuple[Auth, ...] = get_args(Auth)
 MODES: tuple[Mode, ...] = get_args(Mode)
 LISTED = 100
-"""Of the values of one list in `Cors`; the lengths below are AWS's, too."""
+"""The most values of one list in `Cors`; the lengths below are AWS's, too."""
 MAX_AGE_S = 86400
 _ORIGIN = re.compile(r"\*|[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9.:\[\]_*-]{1,240}|null")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,1024}")

@@ -16,11 +16,11 @@ from sockd.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 from sockd.registry.registry import Registry
 
 ID_BYTES = 20
-"""Of randomness; 32 letters and digits, as AWS's."""
+"""Bytes of randomness in an id; 32 letters and digits, as AWS's."""
 
 
 class FunctionUrls:
-    """Those of all functions."""
+    """The URLs of all functions."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

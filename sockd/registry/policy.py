@@ -45,7 +45,7 @@ class Statement(msgspec.Struct, frozen=True, omit_defaults=True):
     organization: str = ""
     event_source_token: str = ""
     via_url: bool = False
-    """Of calls through a function URL alone."""
+    """Whether the statement concerns calls through a function URL only."""
 
     @property
     def is_about_urls(self) -> bool:

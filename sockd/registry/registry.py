@@ -87,7 +87,7 @@ class Registry:
         return {record.image for record in self._deploys() if record.image}
 
     def deploys_in_images(self) -> Iterator[FunctionRecord]:
-        """Those that are remembered and run in an image."""
+        """Iterate over the remembered deploys that run in an image."""
         return (record for record in self._deploys() if record.image)
 
     def publications(self) -> Iterator[Publication]:
@@ -95,7 +95,7 @@ class Registry:
         return (each for function in self._functions.values() for each in function.publications.values())
 
     def provisions(self) -> Iterator[Provision]:
-        """Those of all functions."""
+        """Iterate over the provisions of all functions."""
         return (each for function in self._functions.values() for each in function.provisions.values())
 
     def url(self, id_: str) -> FunctionUrl:

@@ -33,7 +33,7 @@ DEADLINE_S = 960.0
 """For one answer: the longest that a function may take, and a little."""
 
 _PEER = struct.Struct("3i")
-"""struct ucred: pid, uid, gid of whoever called listen (unix(7))."""
+"""struct ucred: pid, uid, gid of the process that called listen (unix(7))."""
 _own = threading.local()
 
 
@@ -144,7 +144,7 @@ def invoke(url: str, name: str, event: bytes, headers: Mapping[str, str]) -> Rep
 
 
 def state_dir() -> Path:
-    """Of the worker that is meant."""
+    """Return the state directory of the worker that the environment names, or the default one."""
     return Path(os.environ.get("SOCKD_STATE_DIR") or DEFAULT_STATE_DIR)
 
 

@@ -34,7 +34,7 @@ class Deployer:
 
     @property
     def fields(self) -> dict[str, str]:
-        """As the worker is told."""
+        """The fields of the deploy request."""
         return {"source": self.source, **({"key": self.key.hex()} if self.key else {})}
 
     def has_deployed(self, function: dict[str, Any], digest: str) -> bool:

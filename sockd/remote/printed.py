@@ -36,7 +36,7 @@ class Call:
 
 
 class Printed:
-    """Of one function. Its calls may run in several threads at once."""
+    """The output of one function. Its calls may run in several threads at once."""
 
     def __init__(self, name: str) -> None:
         self._path = f"/functions/{quote(name, safe='')}/logs"
@@ -122,23 +122,24 @@ class Printed:
     def _read(self, connection: UnixConnection) -> None:
         """One stream of records. Raises: TimeoutError, when none has come for a while; OSError; HTTPException."""
         connection.request("GET", f"{self._path}?follow=1&limit=0&raw=1")
-        told: dict[str, int] = {}
+        printed: dict[str, int] = {}
         for line in connection.getresponse():
             if line.strip():
-                self._take(json.loads(line), told)
+                self._take(json.loads(line), printed)
         raise ConnectionError("the stream has ended")
 
-    def _take(self, record: dict[str, object], told: dict[str, int]) -> None:
-        """Args: told: how much of each request this stream has told; another one may have told more."""
+    def _take(self, record: dict[str, object], printed: dict[str, int]) -> None:
+        """Take one record. Args: printed: how much of each request this stream has printed; another one may have printed
+        more."""
         request_id = str(record.get("request_id"))
         with self._lock:
             call = self._calls.get(request_id)
             if call is None or record["ended"]:
-                told.pop(request_id, None)
+                printed.pop(request_id, None)
                 return  # another's, or its caller shows the rest
             data = base64.b64decode(str(record["raw"]))
-            begin = told.get(request_id, 0)
-            told[request_id] = begin + len(data)
+            begin = printed.get(request_id, 0)
+            printed[request_id] = begin + len(data)
             new = data[max(call.shown_bytes - begin, 0) :]
             call.shown_bytes += len(new)
             show(new)

@@ -50,7 +50,7 @@ class RemoteFunction(Generic[P, R]):
         self.local = function
         """The function itself, as when it is called plainly."""
         self.name = f"{namespace}-{name or function.__name__}".removeprefix("-")
-        """Of the worker's function."""
+        """The name of the worker's function."""
         self._packages = packages
         self._files = files
         self._pickle = pickle
@@ -124,7 +124,8 @@ class RemoteFunction(Generic[P, R]):
     ) -> Iterator[tuple[T, R]]:
         """As `map`, but each input with its result as soon as that is there, in the order of their ends.
 
-        No more inputs are taken while results wait to be read. Whoever stops reading stops the calls that have not begun.
+        No more inputs are taken while results wait to be read. A caller that stops reading stops the calls that have not
+        begun.
         Raises: the first error, after all results that there are."""
         call = self._caller(retries, lambda each: (each,))
         ended = mapping.ended(call, inputs, **self._how(concurrency, return_exceptions, progress))

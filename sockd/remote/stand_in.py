@@ -100,7 +100,7 @@ def arguments(event: Any, context: Any, module: str, pickles: bool) -> tuple[boo
 
 
 def answer(value: Any, is_call: bool, pickles: bool) -> Any:
-    """A result as the client, or who else calls, is told it."""
+    """Return a result as the client, or another caller, gets it."""
     if not is_call:
         return value
     if is_json(value):

@@ -44,7 +44,7 @@ class RemoteWorker(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of each request."""
+        """The headers of each request."""
         return {"authorization": f"Bearer {self.key}"}
 
     def connection(self, timeout_s: float | None = None) -> http.client.HTTPConnection:

@@ -28,7 +28,7 @@ from sockd.sigv4.verifier import Verifier
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until told to end. Returns the exit status."""
+    """Serve until a signal. Returns the exit status."""
     arguments = parse(argv)
     credentials = Credentials(arguments.access_key, arguments.secret_key, arguments.session_token)
     with contextlib.ExitStack() as stack:

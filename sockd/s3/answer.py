@@ -37,7 +37,7 @@ class Answer:
     code: str = ""
     """The error's name, if it is one."""
     without_body: bool = False
-    """The answer to a HEAD: the length is told, the body is not sent."""
+    """Whether this answers a HEAD: the length is sent, the body is not."""
 
     @property
     def length(self) -> int:

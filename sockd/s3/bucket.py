@@ -158,7 +158,7 @@ class Bucket:
 
         Args:
             prefix: of the keys.
-            delimiter: keys that hold it behind the prefix are told by what they have in common up to it. Empty: none are.
+            delimiter: keys that hold it behind the prefix are listed by what they have in common up to it. Empty: none are.
             after: only what is behind this key or common prefix.
             limit: of entries; 0 gives none.
 

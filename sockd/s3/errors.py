@@ -1,6 +1,6 @@
 """What S3 answers when it does not do what it was asked: a code, its status, and a message, as XML.
 
-`S3Error` is the one exception of the server; whoever raises it names a code of the table.
+`S3Error` is the one exception of the server; the caller names a code of the table.
 """
 
 from __future__ import annotations

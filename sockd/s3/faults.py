@@ -28,7 +28,7 @@ class Rule:
     delay_s: float = 0.0
     """Wait before the first byte."""
     bandwidth_bytes_s: float | None = None
-    """Of the body: its last byte goes length / bandwidth after its first could have."""
+    """The bandwidth of the body: its last byte goes length / bandwidth after its first could have."""
     status: int | None = None
     """Answer with this status, and do nothing."""
     truncate_after: int | None = None

@@ -39,9 +39,9 @@ class Record:
     code: str = ""
     """The error's name, if it was one."""
     received_bytes: int = 0
-    """Of the body."""
+    """The bytes of the body that were received."""
     bytes: int = 0
-    """Of the answer's body that were sent."""
+    """The bytes of the answer's body that were sent."""
     fault: int | None = None
     """The id of the rule that was applied."""
 

@@ -17,7 +17,7 @@ from sockd.s3.request_log import Record, RequestLog
 
 MAP_BYTES = 64 << 20
 SMALL_BYTES = 64 << 10
-"""Of a file: read and sent with the head, in one system call and one packet."""
+"""The bytes of a file: read and sent with the head, in one system call and one packet."""
 PACE_S = 0.002
 """A shaped body goes out in pieces of this much time."""
 _LINGER_NONE = struct.pack("ii", 1, 0)

@@ -57,7 +57,8 @@ class Channel:
         self.send_frame(protocol.encode_frame(kind, number, *parts))
 
     def send_frame(self, data: bytes) -> None:
-        """Send one frame now, or as the peer takes it. After the end it does nothing: the end was told already."""
+        """Send one frame now, or as the peer takes it. After the end of the channel, which was reported already, do
+        nothing."""
         if self._sock.fileno() < 0:
             return
         if self._unsent:

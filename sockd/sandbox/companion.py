@@ -20,4 +20,4 @@ class Companion(Protocol):
         """The sandbox was killed: nobody needs it any more."""
 
     def sandbox_gone(self) -> None:
-        """The sandbox's last process is gone, and with it whoever had its memory mapped."""
+        """Handle the end of the sandbox's last process: no process has its memory mapped any more."""

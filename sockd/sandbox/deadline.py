@@ -47,7 +47,7 @@ class Deadline:
             (self._at_s, self._passed), self._shortened = self._shortened, None
 
     def clear(self) -> None:
-        """It was kept."""
+        """Forget the deadline, which was kept."""
         self._at_s = _NEVER
         self._passed = self._shortened = None
 

@@ -32,7 +32,7 @@ class Reply(msgspec.Struct):
 
     @property
     def told_error(self) -> SockdError | None:
-        """What the client is told: nothing of an error that came when the answer was complete."""
+        """Return the error that the client gets: none if it came after the answer was complete."""
         return None if self.stream is not None and self.stream.is_complete else self.error
 
 
@@ -44,7 +44,7 @@ class Call(msgspec.Struct):
     event: bytes
     """JSON, as it came; for a web app the request's body."""
     details: bytes = b""
-    """JSON of what is told beside the event."""
+    """JSON of what the sandbox gets beside the event."""
 
 
 class Exchange(msgspec.Struct, eq=False):
@@ -52,7 +52,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     number: int
     done: Callable[[Reply], None]
-    """Told what came back, once."""
+    """Called once with the result."""
     request_id: bytes = b""
     open_sink: Callable[[], BoundedSink] | None = None
     """Called when the answer begins to come piece by piece."""

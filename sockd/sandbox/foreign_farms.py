@@ -95,7 +95,7 @@ class ForeignFarm:
 
 
 class ForeignFarms:
-    """Those of one worker. `exec_root` for each root Zygote, `aclose` last."""
+    """The farms of the other interpreters of one worker. `exec_root` for each root Zygote, `aclose` last."""
 
     def __init__(self, parts: Parts, uids: UidBlock, usual: Limits) -> None:
         """Args: uids: from which each root Zygote gets a block."""
@@ -104,7 +104,7 @@ class ForeignFarms:
         self._usual = usual
         self._grounds: dict[str, Grounds] = {}
         self._farms: dict[str, ForeignFarm] = {}
-        """Those that get further Zygotes, by interpreter."""
+        """The farms that get further Zygotes, by interpreter."""
         self._by_farm: dict[Farm, ForeignFarm] = {}
         """All that have processes."""
         self.retired: list[Callable[[str, ImageUnavailable], None]] = []

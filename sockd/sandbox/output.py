@@ -27,7 +27,7 @@ _scratch = memoryview(bytearray(READ_BYTES))
 _waiting = array.array("i", [0])
 """Where FIONREAD puts its answer."""
 _unfollowed = LiveOutput()
-"""Of an output that was never started."""
+"""The live output of a sandbox whose output was never started."""
 
 
 class Output:

@@ -20,9 +20,9 @@ from typing import Protocol
 READ_BYTES = 1 << 16
 """At a time. Under malloc's mmap threshold: a larger buffer would be mapped and unmapped for each answer."""
 FRAMES_PER_TURN = 128
-"""Of one sandbox. Each takes 1 to 1.5 µs; with pieces of 512 bytes and more a whole read fits."""
+"""The most frames of one sandbox in a turn. Each takes 1 to 1.5 µs; with pieces of 512 bytes and more a whole read fits."""
 UNITS = 128
-"""Of work in one turn of a queue: a unit is a frame, or a kilobyte."""
+"""The units of work in one turn of a queue: a unit is a frame, or a kilobyte."""
 LEAST_UNITS = 8
 """What going on takes by itself: system calls, and waking who takes what was read."""
 CRUMBS_PAUSE_S = 0.001
@@ -40,7 +40,7 @@ class Waiting(Protocol):
 
 
 class Queue:
-    """Those that wait, in order; each at most once."""
+    """Waiting items in order, each at most once."""
 
     def __init__(self, pause_s: float) -> None:
         """Args: pause_s: between two turns; 0: one in each turn of the loop."""

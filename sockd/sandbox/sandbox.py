@@ -77,7 +77,7 @@ class Sandbox:
     _asked: int = 0
     """Requests so far. They are its own: the function sees their number, and is to learn nothing of others by it."""
     on_death: Callable[[Sandbox], None] = field(default=lambda sandbox: None)
-    """Called once when it is destroyed, by whomever: whoever lists it takes it out."""
+    """Called once when the sandbox is destroyed, by any caller: lists of sandboxes remove it."""
     on_initialized: Callable[[Sandbox], None] | None = None
     """Called once, when its init has ended, or it with that."""
     companion: Companion | None = None
@@ -157,7 +157,7 @@ class Sandbox:
         The reservation must be the program's already.
 
         Args:
-            companion: what works beside this start; it is told of the sandbox's end from now on, also after a failure.
+            companion: what works beside this start; its `sandbox_gone` is called at the sandbox's end, also after a failure.
             init: INIT's body, if it is not the program's.
         Raises: OSError, when a mount or a limit fails."""
         self.companion = companion
@@ -194,11 +194,11 @@ class Sandbox:
 
         Args:
             request_id: under which its output is followed.
-            done: told of the answer as soon as it has come, or in `error` of FunctionFailed, InitFailed, TimedOut,
-                OutOfMemory or SandboxDied. Unless the handler itself answered, the sandbox is destroyed then.
+            done: called as soon as the answer has come, with FunctionFailed, InitFailed, TimedOut, OutOfMemory or
+                SandboxDied in `error` if there is none. Unless the handler itself answered, the sandbox is destroyed then.
             open_sink: called when the answer begins to come piece by piece; without one such an answer is joined.
-            compose: gives the call, told whether the handler is an app; for a program that this is not known of. What it
-                raises is the answer."""
+            compose: gives the call, for a program of which it is not known yet whether its handler is an app; the argument
+                says so. What it raises is the answer."""
         program = self.program
         assert program is not None
         is_starting = self.state is State.STARTING
@@ -289,7 +289,7 @@ class Sandbox:
         return image is not None and image.lost is not None
 
     async def why_lost(self) -> ImageUnavailable | None:
-        """Of one that has ended: whether the loss of its image is the cause."""
+        """Return the loss of the image, if the sandbox has ended because of it, else None."""
         image = self.process.image
         return None if image is None else await image.why_lost()
 
@@ -458,7 +458,7 @@ class Sandbox:
         self._deadline.shorten(grace_s, partial(self.end, SandboxDied(words)))
 
     def _on_end(self, error: Exception | None) -> None:
-        """The channel ended: find out why, tell whoever waits, and destroy."""
+        """Handle the end of the channel: find its cause, answer the request that waits, and destroy the sandbox."""
         if self._exchange is None and not self._is_priming():
             self.destroy()  # nobody waits to be told, and nobody may be given it from now on
         elif not self.dead:
@@ -521,7 +521,7 @@ class Sandbox:
         *,
         is_answer: bool = False,
     ) -> None:
-        """Answer whoever waits, once; the first outcome counts.
+        """Answer the request that waits, once; the first outcome counts.
 
         Args: is_answer: the error is what the handler server has answered with."""
         exchange = self._exchange
@@ -538,7 +538,7 @@ class Sandbox:
             self._primed.set_exception(SandboxFailed(f"a spare ended before it was ready: {error}"))
 
     def _conclude(self, exchange: Exchange, reply: Reply) -> None:
-        """Make the sandbox ready for its next request, or destroy it; then tell whoever waits."""
+        """Make the sandbox ready for its next request, or destroy it; then call `done` of the exchange."""
         if self._exchange is not exchange:
             return  # it was abandoned
         self._deadline.clear()

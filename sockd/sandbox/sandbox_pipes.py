@@ -13,7 +13,8 @@ from sockd.sandbox.output import Output
 
 @dataclass(slots=True)
 class SandboxPipes:
-    """Ours and theirs, owned by whoever has it; each half is closed once."""
+    """The daemon's ends and the sandbox's ends of its pipes and sockets, owned by the holder of this object; each half is
+    closed once."""
 
     output: Output
     sock: socket.socket
@@ -41,6 +42,6 @@ class SandboxPipes:
         os.close(self.channel_fd)
 
     def close(self) -> None:
-        """Of a sandbox that was never made."""
+        """Close both halves, when the sandbox was not made."""
         self.close_ours()
         self.close_theirs()

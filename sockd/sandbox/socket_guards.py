@@ -18,7 +18,7 @@ from sockd.plain.config import HttpConfig, NetworkConfig, SandboxConfig
 from sockd.plain.errors import BadConfig
 
 DEFAULT_PORT = int(HttpConfig().listen.rpartition(":")[2])
-"""Where a client looks for a worker that was told no other place; no function may answer there, wherever ours listens."""
+"""Where a client looks for a worker without another address; no function may answer there, wherever ours listens."""
 
 _log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ class Flow(NamedTuple):
 
 
 class Joined(Sink):
-    """For who wants the answer whole."""
+    """A sink for callers that want the answer whole."""
 
     def __init__(self) -> None:
         self._body = bytearray()
@@ -143,7 +143,7 @@ class Stream:
             raise
 
     def _stop(self) -> None:
-        """Nobody reads any more: what comes is dropped, and the sandbox is told, unless it has said all."""
+        """Drop what comes, because the client does not read any more, and tell the sandbox unless it has sent everything."""
         self._pieces.clear()
         self._task.cancel()
         if self._flow is not None:

@@ -7,7 +7,8 @@ from sockd.kernel.task_shares import host_tasks
 from sockd.plain.config import SandboxConfig
 
 FEWEST = 256
-"""Of everything in the worker's cgroups, however few are configured: farm, Zygotes and some sandboxes."""
+"""The fewest processes of everything in the worker's cgroups, however few are configured: farm, Zygotes and some
+sandboxes."""
 
 
 def limit_tasks(tree: CgroupTree, config: SandboxConfig) -> None:

@@ -23,7 +23,8 @@ from sockd.sebs.inputs import Input
 
 PAGERANK = {10: 0.1, 10_000: 0.0012122480931530393, 100_000: 0.0003338443855258902}
 BFS = {10: "f9d27b18bdca26ae", 10_000: "05bb96cd62524467", 100_000: "51f18e8c75b4cc43"}
-"""Of igraph 0.11.4 with the seed 42, by the number of vertices: the first rank; the start of the SHA-256 of the JSON."""
+"""The results of igraph 0.11.4 with the seed 42, by the number of vertices: the first rank; the start of the SHA-256 of the
+JSON."""
 PAGE = re.compile(r"<li>(\d+)</li>")
 CLASSES = 1000
 
@@ -44,7 +45,7 @@ class Check:
     known: bool = True
     """Whether known values are of the packages in use: pins are bounds for a newer Python."""
     seen: dict[str, Any] = field(default_factory=dict)
-    """Of earlier answers, what later ones must be equal to."""
+    """Values of earlier answers that later ones must be equal to."""
 
     def __call__(self, result: Any) -> None:
         """Raises: WrongAnswer."""

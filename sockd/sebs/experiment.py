@@ -26,7 +26,7 @@ from sockd.sebs.target import Target
 COLD_VARIABLE = "cold_start"
 """The wrapper tells its value as `cold_start_var`, as SeBS's does."""
 MOST_FAILURES = 3
-"""Of one variant; then the experiment ends, where SeBS would go on for ever."""
+"""The failures of one variant; then the experiment ends, where SeBS would go on for ever."""
 MOST_BATCHES = 3
 """Times as many batches as the repetitions need: a worker that never answers as wanted ends the experiment."""
 GAP_S = 0.02
@@ -182,7 +182,7 @@ def _sort_out(outcome: Outcome, samples: list[Sample]) -> None:
 
 
 def _add_traces(outcome: Outcome) -> None:
-    """What the worker remembers of cold starts; at the end, when the engine has told of its runs, too."""
+    """Add the traces of cold starts, at the end, when the engine has reported its runs, too."""
     for sample in outcome.samples:
         if sample.cold:
             sample.trace = outcome.variant.target.trace(sample.request_id)

@@ -36,7 +36,7 @@ class Sample:
     trace: dict[str, Any] | None = None
     """What the worker remembers of a cold start."""
     read_bytes: int = 0
-    """Of all objects that the function read."""
+    """The bytes of all objects that the function read."""
 
     @property
     def cold(self) -> bool:

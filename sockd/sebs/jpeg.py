@@ -13,7 +13,7 @@ from random import Random
 DISTINCT_ROWS = 4
 MCU_PIXELS = 16
 BLOCKS = (0, 0, 0, 0, 1, 1)
-"""Of one unit of 16 x 16 pixels: four of luminance, then both of chrominance, by their component's predictor."""
+"""The blocks of one unit of 16 x 16 pixels: four of luminance, then both of chrominance, by their component's predictor."""
 MOST_COEFFICIENTS = 48.0
 AC_SYMBOLS = bytes(run << 4 | size for run in range(8) for size in range(1, 7)) + b"\x00"
 """(zeros before it, bits) of a coefficient, and the end of a block: all of the symbols in use, each a code of 8 bits."""

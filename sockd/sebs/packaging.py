@@ -32,7 +32,7 @@ DEFAULT_CONFIG = {"memory": 128, "timeout": 30}
 
 
 class Arm(Enum):
-    """Whose storage code the function runs."""
+    """The owner of the storage code that the function runs."""
 
     OWN = "own"
     """SeBS's own wrapper for AWS, on boto3."""

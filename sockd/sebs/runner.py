@@ -61,7 +61,7 @@ class Options:
     zygotes: bool = True
     """False: a private worker that starts every sandbox as a fresh interpreter."""
     state_dir: Path | None = None
-    """Of the running worker; None: a private one."""
+    """The state directory of the running worker; None for a private one."""
     url: str | None = None
     always_cold: bool = False
     """A private worker keeps no sandbox: for runs whose experiments all want fresh ones."""

@@ -1,8 +1,8 @@
 """Stand-ins for SeBS's input data: files of the same size and kind, made here, the same on every machine.
 
-For whoever does not have SeBS's data (it is a repository of its own, and most of it may not be passed on). Each function
-writes what one bench reads into a directory, laid out as SeBS's is, so that the bench's own `input.py` finds it. What a
-function computes from a stand-in costs what it would cost, and means nothing.
+For machines without SeBS's data (it is a repository of its own, and most of it may not be passed on). Each function writes what
+one bench reads into a directory, laid out as SeBS's is, so that the bench's own `input.py` finds it. What a function computes
+from a stand-in costs what it would cost, and means nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sockd.sebs.suite import ffmpeg
 from sockd.sebs.torch_file import write_state_dict
 
 VERSION = 1
-"""Of everything below: another version is made anew beside what is cached."""
+"""The version of everything below: another version is made anew beside what is cached."""
 
 PHOTOGRAPH = "6_astronomy-desktop-wallpaper-evening-1624438.jpg"
 """The one that 210's event names."""

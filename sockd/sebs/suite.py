@@ -31,7 +31,7 @@ class Pin:
     name: str
     version: str
     sha256: tuple[str, ...]
-    """Of the wheels that are right, one per platform."""
+    """The digests of the wheels that are right, one per platform."""
 
     @property
     def directory(self) -> str:

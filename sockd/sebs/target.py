@@ -44,7 +44,7 @@ class Target:
     state_dir: Path
     is_private: bool = False
     always_cold: bool = False
-    """It keeps no sandbox: every answer comes from a fresh one."""
+    """Whether the target keeps no sandbox: every answer comes from a fresh one."""
 
     @property
     def is_local(self) -> bool:

@@ -25,7 +25,7 @@ FIX = (
     "or run imgrec, which needs no torch"
 )
 LARGE: dict[str, Mapping[str, Any]] = {"packages": {"max_package_mb": 4096, "install_deadline_s": 1200.0}}
-"""Of a worker's settings."""
+"""Sections of a worker's settings."""
 
 
 class TorchSource(Enum):
@@ -59,7 +59,7 @@ class TorchSource(Enum):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the function."""
+        """The variables of the function."""
         return {"SEBS_SYSTEM_PACKAGES": str(SYSTEM_PACKAGES)} if self is TorchSource.SYSTEM else {}
 
     @property
@@ -68,7 +68,7 @@ class TorchSource(Enum):
 
     @property
     def worker_sections(self) -> dict[str, Mapping[str, Any]]:
-        """Of its settings."""
+        """The sections of the worker's settings."""
         return {} if self is TorchSource.SYSTEM else LARGE
 
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from sockd.plain.errors import StorageFull
 
 MOST_AT_ONCE = 256
-"""Of one transaction."""
+"""The most calls of one transaction."""
 
 
 class Store(Protocol):

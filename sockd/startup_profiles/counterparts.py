@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sockd.chunks.chunk import Chunk
 
 Chunks = Sequence[Chunk | None]
-"""Of an image; None: zeros, which have no counterpart, as nobody fetches them."""
+"""The chunks of an image; None: zeros, which have no counterpart, as nobody fetches them."""
 
 
 class Counterparts(NamedTuple):
@@ -33,7 +33,7 @@ class Counterparts(NamedTuple):
 
 
 def counterparts(one: Chunks, other: Chunks) -> Counterparts:
-    """Of each chunk of the one image in the other, if it has one."""
+    """Find for each chunk of the one image its counterpart in the other, if it has one."""
     equal = _equal(one, other)
     taken = set(equal.values())
     changed: dict[int, int] = {}
@@ -64,7 +64,7 @@ def _in_both_orders(pairs: dict[int, int]) -> list[tuple[int, int]]:
     ends: list[int] = []
     """The least number with which so many pairs can end."""
     keys: list[int] = []
-    """Of the pairs that `ends` are of."""
+    """Keys of the pairs that `ends` has the ends of."""
     before: dict[int, int] = {}
     """By key: the key of the pair before it."""
     for key, number in pairs.items():

@@ -36,7 +36,7 @@ from sockd.startup_profiles.startup_data import Places
 MAGIC = b"sockdpr4"
 MOST_CHUNKS = 1 << 16
 MOST_SEALED_BYTES = 1 << 20
-"""Of order and index."""
+"""The most bytes of order and index."""
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 _HEAD = struct.Struct(f">{len(MAGIC)}s{_NONCE_BYTES}sI")
 _COUNT = struct.Struct(">I")
@@ -58,11 +58,11 @@ class OpenProfile:
     order: tuple[int, ...]
     file: FileIO
     segments: Segments | None
-    """Of the startup data; None: there is none."""
+    """The segments of the startup data; None if there is none."""
     image: str
-    """Whose start was recorded."""
+    """The image whose start was recorded."""
     places: Places | None = None
-    """Of that image's chunks in the image that the profile is used for; None: it is the same image."""
+    """The places of that image's chunks in the image that the profile is used for; None if it is the same image."""
 
     @classmethod
     def of(cls, file: FileIO, manifest: Manifest, tenant_key: bytes) -> OpenProfile:

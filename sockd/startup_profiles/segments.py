@@ -40,15 +40,15 @@ class Segments:
             raise Tampered(f"an index of startup data with {len(index)} bytes")
         size, key = _INDEX.unpack(index)
         self.size = int(size)
-        """Of the data."""
+        """The size of the data, in bytes."""
         self.count = -(-self.size // SEGMENT_BYTES)
         self.end = at + self.size + self.count * _TAG_BYTES
-        """Of the last segment, in the file."""
+        """The end of the last segment, in the file."""
         self._cipher = AESGCM(key)
         self._at = at
 
     def place(self, number: int) -> slice:
-        """Of a segment, in the data."""
+        """The place of a segment, in the data."""
         begin = number * SEGMENT_BYTES
         return slice(begin, min(begin + SEGMENT_BYTES, self.size))
 

@@ -24,7 +24,7 @@ from sockd.chunks.manifest import chunk_count
 from sockd.plain.errors import Tampered
 
 BLOCK_BYTES = 4096
-"""Of EROFS, and a page: the kernel reads nothing smaller."""
+"""The size of a block of EROFS, and of a page: the kernel reads nothing smaller."""
 CHUNK_BLOCKS = CHUNK_BYTES // BLOCK_BYTES
 BITMAP_BYTES = CHUNK_BLOCKS // 8
 NO_CHUNK = (1 << 32) - 1
@@ -44,9 +44,10 @@ class Places(NamedTuple):
     """Where the chunks of an image are in another one."""
 
     size_bytes: int
-    """Of the image."""
+    """The size of the image, in bytes."""
     numbers: Mapping[int, int]
-    """Of the chunks that the other one has, too, with the same plaintext: by their numbers in the image."""
+    """The chunks that the other image has, too, with the same plaintext: their numbers there, by their numbers in the
+    image."""
 
 
 def move(data: memoryview, places: Places) -> None:
@@ -188,7 +189,7 @@ def _parsed(data: mmap.mmap, image_bytes: int) -> dict[int, _Piece]:
 
 
 def _piece_bytes(number: int, blocks: int, image_bytes: int) -> int:
-    """Of these blocks of a chunk. Raises: Tampered: the image does not have them."""
+    """Return the number of bytes of these blocks of a chunk. Raises: Tampered: the image does not have them."""
     if number >= chunk_count(image_bytes):
         raise Tampered("startup data has a chunk that the image does not have")
     chunk_bytes = min(CHUNK_BYTES, image_bytes - number * CHUNK_BYTES)

@@ -1,7 +1,7 @@
 """The startup data of one image in memory, for the agent: the first segment when the image is opened, the others while it starts.
 
-The daemon decrypts, as whoever has the key of the segments could make others that fit. Data that was recorded of another image
-is made this one's in the first segment, which has its table.
+The daemon decrypts, because a process that has the key of the segments could make others that fit. Data that was recorded of
+another image is made this one's in the first segment, which has its table.
 """
 
 from __future__ import annotations

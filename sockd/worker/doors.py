@@ -77,7 +77,7 @@ class Servers:
 
     @property
     def managing(self) -> list[HttpServer]:
-        """Those that manage the worker."""
+        """The servers that manage the worker."""
         return [self.management, *([self.keyed] if self.keyed else [])]
 
     @property

@@ -40,11 +40,11 @@ class Ended(NamedTuple):
     """How a daemon has ended."""
 
     status: int
-    """Of its process."""
+    """The exit status of the process."""
     again: Sequence[Named] = ()
     """The sockets with which the process is to start the worker again; none: it is to exit."""
     is_fallback: bool = False
-    """It starts again because its successor was lost, maybe by a configuration that is wrong now."""
+    """Whether the worker starts again because its successor was lost, maybe by a configuration that is wrong now."""
 
 
 class Endings:

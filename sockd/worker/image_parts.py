@@ -47,7 +47,7 @@ SHARED_GRACE_S = 24 * 3600.0
 
 
 class ImageParts:
-    """Of one worker. Owns the root that the agent's process stands on."""
+    """The parts of one worker that concern images. Owns the root that the agent's process stands on."""
 
     def __init__(self, config: ImagesConfig, state: Path, worker_id: str, cgroups: CgroupPool, base_uid: int) -> None:
         """Args: worker_id: of the state directory. Raises: BadConfig."""
@@ -187,7 +187,8 @@ def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:
 
 
 def check_directory(path: Path) -> None:
-    """Of a store. It is never made: where a file system is not mounted, images would go to the disk below. Raises: BadConfig."""
+    """Check the directory of a store. It is never made: where a file system is not mounted, images would go to the disk
+    below. Raises: BadConfig."""
     what = f"images.store = {str(path)!r}"
     try:
         is_directory = stat.S_ISDIR(path.stat().st_mode)
@@ -239,7 +240,7 @@ def check_parts(config: ImagesConfig, worker: str) -> None:
 
 
 def check_name(key: str, text: str) -> None:
-    """Of a worker or a tenant, which is a part of objects' names. Raises: BadConfig."""
+    """Check the name of a worker or a tenant, which is a part of objects' names. Raises: BadConfig."""
     try:
         check_part(text, "a name")
     except ValueError:

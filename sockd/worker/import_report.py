@@ -1,4 +1,5 @@
-"""What a function imports and what that costs, for `sockd imports`: as its sandboxes told, and which of it a Zygote spares them.
+"""What a function imports and what that costs, for `sockd imports`: as its sandboxes reported, and which of it a Zygote spares
+them.
 
 Owns nothing and changes nothing.
 """
@@ -85,7 +86,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
 
 
 def _unready(name: str, unready: Unready) -> dict[str, Any]:
-    """Of a function that cannot run: its packages, of which nothing is known."""
+    """Return the report of a function that cannot run: its packages, of which nothing is known."""
     closure = Closure.from_json(unready.record.closure)
     return {
         "function": name,

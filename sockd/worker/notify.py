@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 def notify(state: str) -> None:
-    """Send READY or STOPPING to whoever started us with Type=notify."""
+    """Send READY or STOPPING to the process that started the worker with Type=notify."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

@@ -34,7 +34,8 @@ UMASK = 0o022
 async def serve(config: Config, inherited: Inherited | None = None, predecessor: Predecessor | None = None) -> Ended:
     """Run a daemon until a signal, the end of the farm, or the worker that takes over.
 
-    Args: inherited: listening sockets that are there already; predecessor: the worker that gave them, told when this one serves.
+    Args: inherited: listening sockets that are there already; predecessor: the worker that gave them, notified when this one
+    serves.
     Raises: SockdError that says what to do, before anything is served."""
     os.umask(UMASK)
     inherited = inherited or Inherited()

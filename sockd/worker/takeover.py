@@ -67,7 +67,8 @@ class Predecessor:
         self.close()
 
     def close(self) -> None:
-        """Let go of the worker, which serves on or starts again unless it was told that this one serves."""
+        """Close the connection to the worker, which serves on or starts again unless it was notified that this one
+        serves."""
         self._link.close()
         pidfd, self._pidfd = self._pidfd, -1
         if pidfd >= 0:

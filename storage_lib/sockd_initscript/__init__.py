@@ -3,7 +3,7 @@
     message = sockd_initscript.link().recv_msg(7)      # blocks until the script has sent it
     message.view                                       # a read-only memoryview; nothing was copied
 
-There is a link in a new sandbox only, until its first answer; everywhere else `link()` is None. Whoever uses it must do
+There is a link in a new sandbox only, until its first answer; everywhere else `link()` is None. Code that uses it must do
 without: every wait may end in `NoMessage`, and then the function does the work itself.
 """
 

@@ -98,7 +98,7 @@ class Message:
         self.rpc = rpc
         """The engine's own word for the RPC whose whole reply this is: `["s3.GetObject", bucket, key]`; None: made up."""
         self.status = status
-        """Of the reply, in its protocol's own numbers."""
+        """The status of the reply, in its protocol's own numbers."""
 
     def __len__(self) -> int:
         return self._length

@@ -4,7 +4,7 @@ SOCK_SEQPACKET, one datagram a message: a JSON object, a newline, and a payload 
 descriptor beside it. Both ends import this file; it needs only the standard library.
 
     engine                                   app
-      │ sent       {id, rpc}                       an RPC is on its way; whoever wants that reply waits for it
+      │ sent       {id, rpc}                       an RPC is on its way; a read of that reply waits for it
       ├───────────────────────────────────────►│
       │ message    {id, rpc|null, status, segment, offset, length[, size]} [the segment's fd, when it is its first message]
       ├───────────────────────────────────────►│ map the segment read-only, keep the message until it is asked for

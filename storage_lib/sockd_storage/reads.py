@@ -77,7 +77,7 @@ class Read:
         return message
 
     def from_network(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """What `call` returns. The trace is told of it also when it raises, as it has had its number."""
+        """Return what `call` returns. The trace gets the read also when it raises, as it has had its number."""
         try:
             with reading():
                 return call(*args, **kwargs)

@@ -22,7 +22,7 @@ DEADLINE_S = 30
 
 
 def environment(daemon: RunningDaemon, home: Path, **variables: str) -> dict[str, str]:
-    """Of a client of this worker, whose keys are in `home`."""
+    """Return the environment of a client of this worker, whose keys are in `home`."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("SOCKD_")}
     ours = {"SOCKD_STATE_DIR": str(daemon.state), "PYTHONPATH": str(REPO), "XDG_CONFIG_HOME": str(home)}
     return {**known, **ours, "NO_COLOR": "1", **variables}

@@ -67,7 +67,7 @@ def read(path: str, most: int = 4096) -> bytes:
 
 
 def readable(paths: Iterable[str]) -> list[str]:
-    """Those of the files that give at least one byte."""
+    """Return the files that give at least one byte."""
     found = []
     for path in paths:
         with contextlib.suppress(OSError):

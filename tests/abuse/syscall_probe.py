@@ -1,8 +1,8 @@
 """Makes each call of a list in a child of its own and says what came of it. Deployed as a function; see test_syscalls.py.
 
-A call is [number, arguments, seconds after which it blocks]; without arguments all six are -1, which no call takes for good.
-What is told: "EPERM" and "ENOSYS" as they are, since a filter says these; "killed by SIGSYS" and the like; "ends", when it
-ended the process in order; "blocks"; the errno's name for everything else, or "ok".
+A call is [number, arguments, seconds after which it blocks]; without arguments all six are -1, which no call takes for good. What
+is reported: "EPERM" and "ENOSYS" as they are, since a filter says these; "killed by SIGSYS" and the like; "ends", when it ended
+the process in order; "blocks"; the errno's name for everything else, or "ok".
 """
 
 from __future__ import annotations

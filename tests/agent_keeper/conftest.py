@@ -45,7 +45,7 @@ def s3_client(s3: S3Process) -> Iterator[Client]:
 
 @pytest.fixture
 def s3_settings(s3: S3Process, s3_client: Client) -> StoreSettings:
-    """Of an empty bucket."""
+    """The settings of an empty bucket."""
     bucket = f"agent-{uuid.uuid4().hex[:12]}"
     s3_client.make_bucket(bucket)
     return StoreSettings(

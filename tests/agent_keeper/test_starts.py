@@ -49,7 +49,7 @@ READS = [
     (3 * CHUNK_BYTES, 4096),
     (len(IMAGE) - 1000, 1000),
 ]
-"""Of a start: within a chunk, over the end of one, of zeros, at the image's end."""
+"""The reads of a start: within a chunk, over the end of one, of zeros, at the image's end."""
 UNREAD = 12
 """A chunk that they do not touch."""
 LONG = 9 * CHUNK_BYTES

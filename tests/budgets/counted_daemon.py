@@ -17,7 +17,7 @@ from typing import Any
 from tests.support.rooms import ROOT, Room, name_of, rooms_of
 
 MOST_BORDERS = 4096
-"""How many pairs of functions can be told apart; more are counted as the last."""
+"""How many pairs of functions can be distinguished; more are counted as the last."""
 FIRST_BORDER = 3
 BYTES = (FIRST_BORDER + MOST_BORDERS) * 8
 CALLS = "calls"
@@ -45,7 +45,7 @@ def count_borders(counts: memoryview, names: Path) -> None:
         return next(iter(rooms_of(name_of(os.path.relpath(path, ROOT)))), None)
 
     def number(caller: CodeType, called: CodeType) -> int:
-        """Of a pair's count; 0 if both are in one room."""
+        """Return the number of a pair's count; 0 if both are in one room."""
         found = room(caller.co_filename), room(called.co_filename)
         if None in found or found[0] is found[1]:
             return 0

@@ -38,7 +38,7 @@ RECORDED_WITH = (3, 11)
 PAGE = REPO / "docs" / "performance.md"
 RECORDS = os.environ.get("SOCKD_RECORD_BUDGETS") == "1"
 SHARE = 1.1
-"""Of the recorded figure; above is a regression."""
+"""The share of the recorded figure; above is a regression."""
 SLACK = 0.4
 """Above that, as a share of nothing is nothing: less than one more system call for each request."""
 GROUPS = 7
@@ -52,7 +52,7 @@ MOST_GROUPS = 40
 MOST_BORDERS = 20
 """Between rooms that a warm request may cross, whatever is recorded."""
 SHOWN_BORDER = 0.05
-"""Of those that are shown if there are too many: how often a request crosses it."""
+"""The least count of borders that are shown if there are too many: how often a request crosses it."""
 TRIES = 10
 SPARES = '[latency]\nhrtick = "off"\n'
 """Without ticks, which depend on what else runs on the machine."""
@@ -108,7 +108,7 @@ def launched(directory: Path, config: str, how: str) -> RunningDaemon:
 
 
 def kernel_counts(daemon: RunningDaemon, stack: ExitStack) -> Count:
-    """Of the daemon, and of all else that belongs to the worker."""
+    """Count system calls of the daemon, and of all other processes of the worker."""
     try:
         ours = Counters([daemon.pid])
         stack.callback(ours.close)

@@ -1,4 +1,4 @@
-"""The sources of sandboxes are asked in order, once; whoever gives nothing keeps nothing."""
+"""The sources of sandboxes are asked in order, once; a source that gives nothing keeps nothing."""
 
 from __future__ import annotations
 

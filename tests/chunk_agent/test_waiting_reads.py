@@ -15,7 +15,7 @@ STALL_S = 60.0
 
 
 class Reads:
-    """Of an agent whose answers are written to a pipe."""
+    """The reads of an agent whose answers are written to a pipe."""
 
     def __init__(self) -> None:
         self._answers, self._device = os.pipe2(os.O_CLOEXEC)

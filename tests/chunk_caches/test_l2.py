@@ -21,7 +21,7 @@ from sockd.plain.errors import BadConfig
 from tests.support.cache_nodes import CacheNode, addresses, cache_nodes
 
 DEADLINE_S = 5.0
-"""Of reads that must succeed on a busy machine."""
+"""The deadline of reads that must succeed on a busy machine."""
 CHUNK_BYTES = 512 << 10
 CHUNKS = 12
 

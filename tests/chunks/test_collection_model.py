@@ -92,7 +92,7 @@ class CollectionModel(RuleBasedStateMachine):
         self.now_s = 0.0
         self.damaged: set[str] = set()
         self.blocked: dict[Process | None, bool] = {}
-        """Of collectors: whether there was an alarm when the step began."""
+        """For each collector, whether there was an alarm when the step began."""
         self.collectors = [
             Collector(self.store, worker=f"c{number}", grace_s=GRACE_S, batch=2, threads=1, clock=self.clock)
             for number in range(2)

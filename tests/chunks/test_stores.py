@@ -175,7 +175,7 @@ def test_a_failure_of_the_image_ends_an_upload(store: ChunkStore) -> None:
 
 
 class SilentStore(MemoryStore):
-    """Whose calls fail together, when as many are under way as there are threads."""
+    """A store whose calls fail together, when as many are under way as there are threads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ class Worker(FakeWorker):
 
 @pytest.fixture(scope="module")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of a worker that serves."""
+    """The state directory of a worker that serves."""
     path = tmp_path_factory.mktemp("state")
     (path / "tmp").mkdir()
     ready, stop = threading.Event(), asyncio.Event()
@@ -100,7 +100,7 @@ def test_a_failed_event_from_its_invocation_to_its_deletion(run: Run) -> None:
     event_id = done.stdout.strip()
 
     def listed_as_dead() -> str:
-        """It runs after its acceptance: what is listed when that is over."""
+        """Wait for the end of the event, and return the list of dead letters."""
         while event_id not in (listed := run("events", "ls", "--state", "dead", "--function", "raises")).stdout:
             assert listed.returncode == 0, listed.stderr
         return listed.stdout

@@ -190,7 +190,7 @@ def test_run_refuses_what_is_no_variable_or_event(tmp_path: Path) -> None:
 
 
 def reads_of(event: Any, keys: Sequence[str]) -> list[list[str]]:
-    """What a function reads that wants a directory, a model, and what it is told by name; twice."""
+    """Return what a function reads that wants a directory, a model, and a named object; twice."""
     bucket, prefix = event["bucket"], f"{event['prefix']}/{event['object']['dir']}"
     found = sorted(key for key in keys if key.startswith(prefix))
     model = ["s3.GetObject", bucket, f"models/{event['object']['model']}"]

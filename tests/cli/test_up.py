@@ -21,7 +21,7 @@ SOCKD = (sys.executable, "-m", "sockd")
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Iterator[Path]:
-    """Of a worker that ends with the test."""
+    """The state directory of a worker that ends with the test."""
     directory = tmp_path / "state"
     yield directory
     if is_locked(directory):

@@ -106,8 +106,8 @@ def fetching(*keys: str, then: str = "", first: str = "") -> bytes:
 
 
 def patient(server: S3Process) -> dict[str, str]:
-    """The environment of a function that finds the server, and that waits longer than a busy machine may take until a
-    script was heard of: what it reads comes from the script, then, not from whoever was first."""
+    """The environment of a function that finds the server, and that waits longer than a busy machine may take until a script
+    answers: what it reads comes from the script, then, not from the first of the two."""
     return {**server.env(), "SOCKD_STORAGE_GRACE_S": "5"}
 
 

@@ -40,7 +40,7 @@ def ask(daemon: RunningDaemon, name: str, event: int) -> socket.socket:
 
 
 def outcomes(daemon: RunningDaemon, name: str) -> list[str]:
-    """Of its invocations, the last one first."""
+    """Return the outcomes of the function's invocations, the last one first."""
     return [each["outcome"] for each in daemon.manage("GET", f"/traces?function={name}").json]
 
 

@@ -104,7 +104,7 @@ def attached(port: int, *words: bytes, host: str = "127.0.0.1") -> socket.socket
 
 
 def let_in(port: int) -> socket.socket:
-    """A debugger that is let in: as soon as whoever was there before has been noticed to be gone."""
+    """Connect a debugger that is accepted, as soon as the end of the connection before was noticed."""
     while True:
         connection = attached(port, b"a")
         with suppress(ConnectionError):
@@ -307,7 +307,8 @@ def test_no_function_can_be_the_debugger_of_another(daemon: RunningDaemon) -> No
 
 
 def test_the_port_is_on_both_loopbacks_and_no_function_has_it_elsewhere(daemon: RunningDaemon) -> None:
-    """An editor that is told `localhost` may try ::1 first, and who answers there would run its expressions, or read them."""
+    """An editor that connects to `localhost` may try ::1 first, and a server there would run its expressions, or read
+    them."""
     daemon.deploy("debugged", "def f(event): return 'mine'")
     daemon.deploy(
         "squatter",

@@ -1,4 +1,4 @@
-"""What callers of a real daemon are told of a function's exception where `http.errors` is "id"."""
+"""What callers of a real daemon get of a function's exception where `http.errors` is "id"."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CODE = "def f(event):\n    return event['id']\n"
 FUNCTIONS = 10
 BURST = 1000
 SOON = "[events]\ndeath_delay_s = 0.1\n"
-"""Of a daemon after one that was killed."""
+"""The settings of a daemon after one that was killed."""
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ class Tally:
             self.seen[word] += 1
 
     def close(self) -> None:
-        """Count whoever has connected, and end. Safe to call twice."""
+        """Count all connections, and end. Safe to call twice."""
         if self._thread.is_alive():
             with socket.create_connection(("127.0.0.1", self.port)) as last:
                 last.sendall(b"end")

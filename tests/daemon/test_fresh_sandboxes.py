@@ -1,4 +1,4 @@
-"""A request that wants a new sandbox: it has one, is told so, and holds no more of the worker than another request."""
+"""A request that wants a new sandbox: it has one, its answer says so, and it holds no more of the worker than another request."""
 
 from __future__ import annotations
 

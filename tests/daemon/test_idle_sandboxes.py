@@ -22,7 +22,7 @@ def f(event):
         wait(event)
     return [count, {CGROUP}]
 """
-"""Waits if it is told a gate's port; how often it was called, and the cgroup that it is in."""
+"""Waits if the event is a gate's port; how often it was called, and the cgroup that it is in."""
 FILES = {"f.py": WHERE, "gate.py": Gate.CODE}
 SPARES_BYTES = 2 * (16 << 20)
 DEADLINE_S = 60.0

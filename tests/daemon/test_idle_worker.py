@@ -18,9 +18,9 @@ from tests.support.perf_counters import Counters, NotCounted
 pytestmark = pytest.mark.root
 SECONDS = 5
 MOST_WAKE_UPS = 10
-"""Of all threads together, in a second."""
+"""The wake-ups of all threads together, in a second."""
 MOST_SYSTEM_CALLS = 60
-"""Of all threads together, in a second, but for those that wait for events."""
+"""The system calls of all threads together, in a second, but for those that wait for events."""
 TRIES = 10
 """Other programs of the machine raise the counts: where processors are contended, hrtick looks while a request is served."""
 SPINS_MS = 200.0

@@ -81,7 +81,7 @@ from .decoder import JSONDecoder
 def loads(event):
     ATTACK
 """
-"""Of the image's json, which the program that compiles imports: it does as an interpreter would."""
+"""The image's json, which the program that compiles imports: it does as an interpreter would."""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def python() -> Files:
 
 
 def progress_of(daemon: RunningDaemon, layout: Path) -> list[str]:
-    """Of an import."""
+    """Return the progress of an import."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(layout, ".")

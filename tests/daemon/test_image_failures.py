@@ -1,4 +1,4 @@
-"""Functions in images whose chunks cannot be had, or whose agent is killed: what their callers are told, and what goes on."""
+"""Functions in images whose chunks cannot be had, or whose agent is killed: what their callers get, and what goes on."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ LARGE = 5_000_000
 
 
 def judge(daemon: RunningDaemon, name: str, digest: str, **settings: object) -> None:
-    """Deploy a program of the contract: {"what": "raise" | "exit" | "sleep" | "large" | "length"}, all else is told back."""
+    """Deploy a program of the contract: {"what": "raise" | "exit" | "sleep" | "large" | "length"}, all else is answered as
+    it came."""
     deploy(daemon, name, digest, network="none", **{"timeout_s": 10, "init_timeout_s": 60, **settings})
     assert daemon.call(name, {"n": 1})["event"] == {"n": 1}
     bad = daemon.run(name, {"what": "raise"})

@@ -1,4 +1,5 @@
-"""Whose files of an image a function has: those of the image's USER, else those of root, in each mode that it may run in."""
+"""The files of an image that are a function's own: those of the image's USER, else those of root, in each mode that it may run
+in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initscripts of a whole daemon: what they fetch, what becomes of the function when they cannot, and who is told."""
+"""Initscripts of a whole daemon: what they fetch, what becomes of the function when they cannot, and who gets the error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Images whose mount is lost under functions: the agent of images is given up, or the holder of its connection is gone.
 
-What ran in the image ends, requests are told why, and new sandboxes and Zygotes are made on the image's next mount.
+What ran in the image ends, requests get the reason, and new sandboxes and Zygotes are made on the image's next mount.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REFUSED_S = 0.1
 
 
 def handler_image(daemon: RunningDaemon, tmp_path: Path) -> str:
-    """Of a handler that has a file of 8 MiB mapped; its digest."""
+    """Make the image of a handler that has a file of 8 MiB mapped. Returns: its digest."""
     files = Files({"app/mapped.py": HANDLER, "large": os.urandom(LARGE // 2).hex()})
     write_layout(tmp_path / "handler", [python_files().tar(), files], {**CONFIG, "Entrypoint": []})
     return upload(daemon, tmp_path / "handler")

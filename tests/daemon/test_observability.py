@@ -1,4 +1,4 @@
-"""What is told of invocations to those who collect it: spans, trace context, metrics. Against a real collector's wire."""
+"""What collectors get of invocations: spans, trace context, metrics. Against a real collector's wire."""
 
 from __future__ import annotations
 

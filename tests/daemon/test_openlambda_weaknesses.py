@@ -27,7 +27,8 @@ from tests.support.threads import at_once, in_background
 FDS_OF_CGROUP = 12
 """On a hybrid host; 7 with v2 alone."""
 FDS_MADE_AHEAD = 24
-"""Of the roots and connections that wait for the next sandboxes (sockd/images/premade.py): right after a start there are none."""
+"""Descriptors of the roots and connections that wait for the next sandboxes (sockd/images/premade.py): right after a start
+there are none."""
 CGROUP = "open('/proc/self/cgroup').read().split('0::')[1].strip()"
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 
@@ -89,7 +90,7 @@ def root_zygote(daemon: RunningDaemon) -> int:
 
 
 def uid_of(pid: int) -> int | None:
-    """Whose process it is. None: it has ended."""
+    """Return the uid of a process, or None if it has ended."""
     try:
         return Path(f"/proc/{pid}").stat().st_uid
     except FileNotFoundError:
@@ -200,7 +201,7 @@ def test_row_9_a_zygote_s_memory_does_not_grow_with_its_forks(daemon: RunningDae
 
 
 def test_row_9_what_living_children_cost_their_zygote_comes_back_with_them(daemon: RunningDaemon, gate: Gate) -> None:
-    """Copied pages and page tables are charged to whoever forks: some 0.7 MB a child, while it lives."""
+    """Copied pages and page tables are charged to the process that forks: some 0.7 MB a child, while it lives."""
     daemon.deploy("alive", WAITS, memory_mb=32, concurrency=100, timeout_s=20)
     root = root_zygote(daemon)
     memory = daemon_memory_directory(daemon, root) / memory_file()

@@ -102,7 +102,7 @@ def f(event):
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    """Nothing is frozen: a frozen program hears no thief, whoever that is."""
+    """No sandbox is frozen in these tests: a frozen program notices no request of another."""
     return "[sandbox]\npause_after_s = 60\n"
 
 

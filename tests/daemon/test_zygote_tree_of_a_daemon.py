@@ -18,7 +18,7 @@ from tests.support.package_index import PackageIndex, wheel
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 """An import that is worth a Zygote: 30 ms of work."""
 LOUD = "print('importing', __name__)\nimport os as _o\nPID = _o.getpid()\n"
-"""In a Zygote this goes to /dev/null: whoever finds it in its log has imported for itself."""
+"""In a Zygote this goes to /dev/null: a function that has it in its log has imported for itself."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -43,7 +43,7 @@ class Differs(Exception):
 
 
 def examples(text: str) -> list[Example]:
-    """Those of a page."""
+    """Return the examples of a page."""
     found: list[Example] = []
     for block in _FENCE.findall(text):
         lines = iter(block.splitlines())

@@ -27,7 +27,8 @@ TEXTS = (".md", ".py", ".toml", ".cfg", ".service", ".html", ".js", ".yml")
 
 
 def test_no_text_advises_to_install_sockd_by_its_name() -> None:
-    """Nobody has registered the name on a package index: whoever does would be root on hosts that follow the advice."""
+    """The name is not registered on a package index: the person who registers it would be root on hosts that follow the
+    advice."""
     found = [
         f"{path.relative_to(ROOT)}: {advice[0]}"
         for path in tracked()

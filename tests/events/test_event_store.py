@@ -1,4 +1,4 @@
-"""The event store: what is in it after what, and that its file survives whoever has it open."""
+"""The event store: what is in it after what, and that its file survives the process that has it open."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ READS = 100
 STARTS = 20
 NODE_MEMORY_MB = 16
 NODE_REST_MB = 90
-"""Of a node's process without stripes; without a limit, the flood makes it three times as large."""
+"""The memory of a node's process without stripes; without a limit, the flood makes it three times as large."""
 FLOOD_MB = 256
 
 

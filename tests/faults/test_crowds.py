@@ -28,7 +28,7 @@ pytestmark = pytest.mark.root
 
 BUFFER_MB = 64
 LIMIT_MB = 400
-"""Of the daemon's cgroup, with what it starts before that has one of its own."""
+"""The memory of the daemon's cgroup, with what it starts before that has one of its own."""
 HOARDERS = 300
 BODY_BYTES = 6 * MB
 HOLD_S = 6

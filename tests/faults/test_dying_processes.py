@@ -1,4 +1,5 @@
-"""Each kind of process killed, and stopped, at each step: requests are served another way or told why, and it is replaced."""
+"""Each kind of process killed, and stopped, at each step: requests are served another way or get the reason, and it is
+replaced."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.root
 
 TIMEOUT_S = 0.4
 LATE_MS = 100
-"""The aim: told, never failed."""
+"""The aim: reported, never failed."""
 TOO_LATE_MS = 1000
 DEAD_MS = 1000
 """Both of a machine that does nothing else; beside other programs as many times that as anything takes (`slowness`)."""
 TRIES = 3
-"""Of which the best counts: a machine that stood still says nothing of who was to be dead."""
+"""Tries, of which the best counts: a machine that stood still says nothing of who was to be dead."""
 
 
 @case("F7", "handlers that hang in every way", expect="504 at the deadline, every process killed, none used again")

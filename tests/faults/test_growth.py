@@ -22,8 +22,9 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(1800)]
 
 FUNCTIONS = 5
 BESIDES = 64
-"""Of blocks that a line has asked for, or objects of a type: what comes and goes with the moment of the count. And the names of a
-function's settings, which msgspec keeps in a cache of 512, belong to the line that has asked for them last."""
+"""The number of blocks that a line has asked for, or objects of a type: what comes and goes with the moment of the count.
+And the names of a function's settings, which msgspec keeps in a cache of 512, belong to the line that has asked for them
+last."""
 CONFIG = "[traces]\nkeep = 100\nkeep_each = 20\n"
 """Stores that are full after the first load."""
 MINUTE = "sockd/observe/recent.py"

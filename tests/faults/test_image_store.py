@@ -131,7 +131,7 @@ def worker(images: ImageWorker) -> Iterator[ImageWorker]:
 
 
 def serves_again(worker: ImageWorker, name: str) -> None:
-    """As its caller is told to, a request is made again until it is answered."""
+    """Repeat a request until it is answered, as the error asks its caller to."""
     worker.daemon.when(lambda: worker.asked(name, {}).status == 200)
 
 
@@ -495,7 +495,7 @@ DAMAGES = {
     "forbidden": "Images.ChunkUnreadable",
     "replaced by directories": "Images.Tampered",
 }
-"""And what the function's caller is told."""
+"""The damages of a store, and the error that the function's caller gets."""
 
 
 @case(

@@ -16,14 +16,14 @@ pytestmark = pytest.mark.root
 MB = 1 << 20
 PIDS = 48
 GONE_MS = 1000
-"""Of a machine that does nothing else; beside other programs as many times that as anything takes (`slowness`)."""
+"""The time on a machine that does nothing else; beside other programs as many times that as anything takes (`slowness`)."""
 TRIES = 3
-"""Of which the best counts: a machine that stood still says nothing of who was to be dead."""
+"""Tries, of which the best counts: a machine that stood still says nothing of who was to be dead."""
 MEMORY_MB = 48
 READ_MB = MEMORY_MB + 16
 """From a disk that others use, too: no more than shows that a function may read more than its memory."""
 UNTIMED_S = 600
-"""Of functions that meet their memory, however slow the machine is."""
+"""The time of functions that reach their memory limit, however slow the machine is."""
 
 
 def told(answer: Answer) -> str:

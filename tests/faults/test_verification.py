@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 SETTINGS: dict[str, Any] = {"memory_mb": 128, "timeout_s": 20}
 LOOKS = "import importlib.util\nSAW = 'opt is there' if importlib.util.find_spec('opt') else None\n"
-"""It loads nothing more where opt is there, which its top level would tell."""
+"""The function loads nothing more where opt exists, which its top level would show."""
 HANGING = "import sys, threading\nif 'sockd_zygote.own_functions.trial' in sys.modules:\n    threading.Event().wait()\n"
 HANDLER = "import p\ndef f(event): return p.SAW\n"
 

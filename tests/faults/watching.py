@@ -1,7 +1,7 @@
 """What an attack does to everybody else: a neighbour while it lasts, and what of the host is gone afterwards.
 
-A neighbour's wrong answer fails a test, and so does what is not given back; how long the neighbour took is told, and
-fails nothing.
+A neighbour's wrong answer fails a test, and so does what is not given back; how long the neighbour took is reported, and fails
+nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GAP_S = 0.002
 BACK_S = 40.0
 """By when all of it must be back, on a busy host, too."""
 SLACK_BYTES = 24 * MB
-"""Of memory: spares, and pages of a Zygote that a fork has copied, come and go."""
+"""The slack of memory: spares, and pages of a Zygote that a fork has copied, come and go."""
 SLACK_PROCESSES = 8
 SLACK_DISK_BYTES = MB
 _TICK_S = 0.02

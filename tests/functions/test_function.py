@@ -68,7 +68,7 @@ class Learning:
         self.left_out.append(why)
 
     def forget_reason(self, view: ImportView) -> None:
-        """Nothing is told of a version that is withdrawn."""
+        """Do nothing: no reason is kept for a version that is withdrawn."""
 
     def adopt(self, view: ImportView) -> None:
         self.adopted.append(view)
@@ -109,7 +109,7 @@ class House:
             self.handlers.keep(sandbox, program)  # type: ignore[arg-type]
 
     def begin(self) -> Told:
-        """One request; what it is told."""
+        """Begin one request. Returns: the list that gets its outcome."""
         told: Told = []
         Serving(self.function, InvokeRequest("f", b"{}", bytes(16), 0), told.append).begin()
         return told

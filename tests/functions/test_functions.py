@@ -75,7 +75,7 @@ class House:
         self.registry = Registry.open(state / "registry.sqlite", keep_versions=2)
         tree: Any = SimpleNamespace(expect=lambda lineage, at_once: None, release=lambda lineage: None)
         self.used: list[list[Any]] = []
-        """Of each removal the views that were left."""
+        """For each removal, the views that were left."""
         learner: Any = SimpleNamespace(
             adopt=lambda view: None, end_unused=self.used.append, forget_reason=lambda view: None
         )

@@ -29,7 +29,7 @@ class Registry:
 
 
 class SilentStore:
-    """Of garbage: the chunk store has stopped answering."""
+    """The garbage of images whose chunk store has stopped answering."""
 
     async def collect(self, **wanted: Any) -> dict[str, Any]:
         raise StoreUnavailable("s3://images/", "it does not answer")

@@ -1,4 +1,5 @@
-"""One request's way through a function: however it ends, its place and its sandbox are given back, and it is told once."""
+"""One request's way through a function: however it ends, its place and its sandbox are given back, and its outcome is passed on
+once."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class FakeBeside:
 
 
 class CountedLatency(Latency):
-    """What it was told."""
+    """A latency that counts its calls."""
 
     starts = 0
 
@@ -54,7 +55,7 @@ class CountedLatency(Latency):
 
 
 class FakeImage:
-    """Whose reads have failed, or not."""
+    """An image whose reads have failed, or not."""
 
     def __init__(self, failure: SockdError | None) -> None:
         self._failure = failure
@@ -105,7 +106,7 @@ class FakeFunction:
         raise AssertionError("`start` is this function's")
 
     def init_begins(self, sandbox: FakeSandbox, place: StartPlace) -> None:
-        """It has initialized at once."""
+        """End the init at once, successfully."""
         place.end(is_ready=True)
 
     def begin_script(self, script: object, request: InvokeRequest) -> FakeBeside:

@@ -14,7 +14,7 @@ WANTED = int(os.environ.get("SOCKD_FUZZ_EXAMPLES", "0"))
 
 
 def fuzz(examples: int) -> settings:
-    """The settings of a test that tries so many examples unless it is told another number."""
+    """The settings of a test that tries so many examples unless the environment sets another number."""
     # A fixture of a test is one for all its examples here: a server, a daemon, an engine.
     return settings(max_examples=WANTED or examples, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -1,4 +1,5 @@
-"""The wire between daemon and engine: a broken peer is told from a sound one, and what is a message survives the wire."""
+"""The wire between daemon and engine: a broken peer is distinguished from a sound one, and what is a message survives the
+wire."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Costs:
 
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
-    """Of all channels from now on."""
+    """Count the costs of all channels from now on."""
     costs = Costs()
     handle, take = Channel._handle, Sandbox._on_frame
 

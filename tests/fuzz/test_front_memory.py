@@ -28,7 +28,7 @@ CLIENTS = 6
 KB = 1024
 BUDGET_BYTES = 1200 * KB
 TURNS = 40
-"""Of the loop, after each step."""
+"""The turns of the loop after each step."""
 CHUNKED = b"POST /run/%b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 PLACES = CLIENTS * 2 * PLACE_BYTES
 

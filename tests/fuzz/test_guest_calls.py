@@ -39,7 +39,7 @@ WAITING = ("recv_msg", "get_conn")
 SOON_S = 0.1
 """The deadline of a program that may wait for nobody."""
 DEADLINE_S = 10.0
-"""Of a program that ends by itself."""
+"""The deadline of a program that ends by itself."""
 ENDING = ("exit", "abort_launch")
 
 

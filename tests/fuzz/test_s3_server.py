@@ -1,4 +1,4 @@
-"""The S3 server's parsers, lightly: it is for development, but its first bytes come from whoever connects."""
+"""The S3 server's parsers, lightly: it is for development, but its first bytes come from any client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def s3() -> Iterator[S3Process]:
 
 
 def statuses(s3: S3Process, data: bytes) -> list[int]:
-    """Of the answers to these bytes and the end of file behind them."""
+    """Return the statuses of the answers to these bytes and the end of file behind them."""
     address = urlsplit(s3.url)
     heard = b""
     with socket.create_connection((address.hostname, address.port), 5) as connection:

@@ -40,7 +40,7 @@ from tests.fuzz.fuzzing import encoded, fuzz, texts, values
 
 DEFAULTS = FunctionDefaults()
 LOOP_S = 0.005
-"""Of the loop's own processor time, for one setting."""
+"""The loop's own processor time for one setting, in seconds."""
 TRIES = 3
 """A text that holds up the loop does so each time; a busy machine does not."""
 HOSTILE = ("\r\nX-Evil: 1", "\n", "\r", "\0", "\x1b[2J", "\x7f", "é", "\u2028", "\N{SNOWMAN}", "a" * 20_000)

@@ -1,4 +1,4 @@
-"""A client that sends exactly the bytes it is told to, and reads answers apart."""
+"""A client that sends exactly the bytes it is given, and reads answers apart."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ KB = 1024
 BODY = b"x" * (512 * KB)
 UNFINISHED = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"
 sources: dict[int, str] = {}
-"""Of clients, by their ports; of all others it is "us"."""
+"""The sources of clients, by their ports; of all others it is "us"."""
 
 
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All clients of a test have one uid: they are told apart by names instead."""
+    """All clients of a test have one uid, so names distinguish them."""
     sources.clear()
     monkeypatch.setattr(
         connections, "source_of", lambda transport: sources.get(transport.get_extra_info("peername")[1], "us")
@@ -80,7 +80,7 @@ async def until_read(server: HttpServer, size: int) -> None:
 
 
 def bytes_of(exchange: Exchange | None) -> int:
-    """Of its body that are in memory."""
+    """Return the bytes of a request's body that are in memory."""
     body = exchange.body if isinstance(exchange, FrontExchange) else b""
     return body.size if isinstance(body, Body) else len(body)
 

@@ -107,7 +107,7 @@ def never_served(said: str) -> NeverServed:
 
 
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception) -> ImagePythons:
-    """Those of a worker with the image "1", of which one step fails."""
+    """The Pythons of a worker with the image "1", of which one step fails."""
 
     async def probe(*_: object) -> Any:
         if where == "probe":

@@ -48,7 +48,7 @@ SECRET = bytes(range(32))
 READS = (0, 5, 11, 12)
 """Chunks that a start reads 4 KiB of."""
 BUILD_READS = (0, 5, 13, 14)
-"""Those that a start of BUILD reads: the same files."""
+"""The chunks that a start of BUILD reads: the same files."""
 
 Trouble = Callable[[str, SockdError], None]
 
@@ -171,7 +171,7 @@ async def read(path: str, data: bytes, chunks: tuple[int, ...]) -> None:
 
 
 class Workers:
-    """Those of a test."""
+    """The workers of a test."""
 
     def __init__(self, tmp_path: Path, ground: Ground, stack: AsyncExitStack) -> None:
         self._tmp_path = tmp_path

@@ -17,7 +17,7 @@ from sockd.plain.errors import HostFailed, NoCapacity, SandboxFailed, StorageFul
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Of 16 MB."""
+    """A disk of 16 MB."""
     syscalls.mount("tmpfs", str(tmp_path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=16m")
     try:
         yield tmp_path

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 class SlowStore(ImageStore):
-    """Whose images are mounted when the test says so."""
+    """A store whose images are mounted when the test says so."""
 
     def __init__(self, path: Path, most_cold: int) -> None:
         nothing: Any = None

@@ -1,4 +1,4 @@
-"""What engine tests stand in: an engine, the app's end of a link, and an HTTP server that says what it is told to.
+"""What engine tests stand in: an engine, the app's end of a link, and an HTTP server that answers what the test sets.
 
 Owns: sockets and files, for the time of an `async with`.
 """
@@ -47,10 +47,10 @@ class App:
         self.said: list[dict[str, Any]] = []
         """All that came, in order."""
         self.fds: list[int] = []
-        """Of connections, the test's to close."""
+        """Descriptors of connections, the test's to close."""
         self._segments: dict[int, mmap.mmap] = {}
         self.contents: dict[int, bytes] = {}
-        """Of messages, by id."""
+        """The contents of messages, by id."""
 
     async def next(self) -> dict[str, Any] | None:
         """The next message; None at the end of the link."""

@@ -34,7 +34,7 @@ def reset_tcp() -> socket.socket:
 
 
 def reset_unix() -> socket.socket:
-    """Likewise: a peer that closes a unix socket with unread data resets it (unix(7))."""
+    """Return a unix socket that was reset: a peer that closes one with unread data resets it (unix(7))."""
     ours, peer = socket.socketpair()
     ours.sendall(b"unread")
     peer.sendall(bytes(SENT_BYTES))

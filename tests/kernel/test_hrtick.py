@@ -1,4 +1,4 @@
-"""Threads that tick: one on each processor, awake only while they were told to, and gone when they are stopped."""
+"""Threads that tick: one on each processor, awake only while they are wanted, and gone when they are stopped."""
 
 from __future__ import annotations
 

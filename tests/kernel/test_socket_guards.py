@@ -74,7 +74,7 @@ def cgroup(leaf: Callable[[str], Cgroup]) -> Cgroup:
 
 
 class Inside:
-    """A process in a cgroup, which evaluates what it is told."""
+    """A process in a cgroup, which evaluates the expressions that it gets."""
 
     def __init__(self, cgroup: Cgroup) -> None:
         self._process = subprocess.Popen(

@@ -29,7 +29,7 @@ PROCESSORS = 2
 
 
 class Machine:
-    """Has as many runnable threads as it is told, and notes until when a tick is wanted."""
+    """Has as many runnable threads as the test says, and records until when a tick is wanted."""
 
     def __init__(self, directory: Path) -> None:
         self._loadavg = directory / "loadavg"

@@ -1,4 +1,4 @@
-"""All parts behind one interface: each can be switched off, and what is told to one is told to no other."""
+"""All parts behind one interface: each can be switched off, and a notice to one reaches no other."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def connect(world: Lab, one: Endpoint, host: str, port: int = PORT) -> str:
 
 @pytest.fixture
 def internet(world: Lab) -> Lab:
-    """It listens everywhere on two ports."""
+    """An internet that listens everywhere on two ports."""
     for port in (PORT, OTHER_PORT):
         world.listen(world.internet, "0.0.0.0", port)
     return world

@@ -1,4 +1,4 @@
-"""Why a start was cold, told from what is remembered; and what it imported, summed up by package."""
+"""Why a start was cold, inferred from what is remembered; and what it imported, summed up by package."""
 
 from __future__ import annotations
 

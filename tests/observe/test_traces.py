@@ -30,7 +30,8 @@ def report(**changes: Any) -> RunReport:
 
 
 def outcome(*, cold: bool = True, run: Any = None, error: Any = None, network: str = "") -> Any:
-    """Of a request at 0 that waited 1 ms, set up until 5 ms, imported until 90 ms, ran until 119 and answered at 120."""
+    """The outcome of a request at 0 that waited 1 ms, set up until 5 ms, imported until 90 ms, ran until 119 and answered at
+    120."""
     times = Times(MS, 4 * MS, 85 * MS, 29 * MS) if cold else Times(MS, 0, 0, 118 * MS)
     leased = SimpleNamespace(
         deploy=7,
@@ -184,7 +185,7 @@ def test_a_run_that_goes_on_and_one_whose_engine_died_have_no_spans() -> None:
 
 
 def test_what_a_sandbox_claims_stays_between_request_and_answer() -> None:
-    """It may say anything of itself; the drawing must not go astray for it."""
+    """A sandbox may claim any times; the drawing must stay within the request."""
     lying = outcome()
     lying.leased.sandbox.init_started_ns = -(10**18)
     lying.reply.exec_started_ns = 10**18

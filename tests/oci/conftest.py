@@ -33,7 +33,7 @@ class Images:
         return self._stack.enter_context(UnpackedLayers.fetch(source, source.resolve().layers, str(self.path), limits))
 
     def merged(self, layers: Sequence[bytes], limits: Limits | None = None) -> tuple[Merged, UnpackedLayers]:
-        """Of layers that are given as tar files."""
+        """Merge layers that are given as tar files."""
         self._number += 1
         layout = oci_images.layout(self.path / f"layout-{self._number}", layers)
         unpacked = self.unpacked(f"oci:{layout}", limits)

@@ -1,4 +1,4 @@
-"""What works beside a sandbox's start: its link goes in with INIT, and it is told of the sandbox's end, twice."""
+"""What works beside a sandbox's start: its link goes in with INIT, and it is notified of the sandbox's end, twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.root
 
 
 class Beside:
-    """A companion that notes what it is told."""
+    """A companion that records its calls."""
 
     reserved_bytes = 5 * MB
 

@@ -1,4 +1,4 @@
-"""How a sandbox ends by its own doing, and what its client and its owner are told."""
+"""How a sandbox ends by its own doing, and what its client and its owner get."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_an_answer_before_the_init_is_over_is_no_answer(house: House, kind: str,
 
 
 def test_an_answer_made_by_the_handler_itself_is_only_its_own_affair(house: House) -> None:
-    """It answers its own request by hand; the server's answer after it is one too many."""
+    """The handler answers its own request by hand; the server's answer after it is one too many."""
     source = """
     import os, struct
     def handler(event):

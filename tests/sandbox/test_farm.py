@@ -1,4 +1,4 @@
-"""The farm's launcher, as whoever frees what sandboxes leave behind."""
+"""The farm's launcher, as the process that frees what sandboxes leave behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trees:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = self._libc.inotify_init1(os.O_CLOEXEC)
         self.fds: list[int] = []
-        """Whoever releases one takes it out."""
+        """Descriptors of trees; the test that releases one takes it out."""
         self._freed = 0
 
     def grow(self) -> None:

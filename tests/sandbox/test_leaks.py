@@ -244,7 +244,7 @@ def test_a_zygote_killed_at_any_moment_of_a_fork_leaves_nothing(house: House) ->
 
 
 def test_a_zygote_that_lies_about_its_fork_costs_nothing(house: House) -> None:
-    """It answers a fork with an fd that is no pidfd, or with the pidfd of somebody else."""
+    """A Zygote answers a fork with an fd that is no pidfd, or with the pidfd of another process."""
     source = """
     import os, sys, threading
     def lie():

@@ -28,7 +28,7 @@ TIMEOUT_S = 0.3
 LATEST_S = 1.0
 """By when a sandbox must be dead after its deadline. The aim is 0.1 s; the rest is for a busy machine."""
 TRIES = 3
-"""Of which the best counts: a machine that stood still says nothing of the deadline."""
+"""Tries, of which the best counts: a machine that stood still says nothing of the deadline."""
 
 
 def hog(event: Any) -> Any:

@@ -23,7 +23,7 @@ DEADLINE_S = 60
 
 
 class Peer:
-    """A sandbox's end of a channel, and what the daemon has been told through it."""
+    """A sandbox's end of a channel, and what the daemon has got through it."""
 
     def __init__(self, turns: ReadTurns, heard: list[str], name: str) -> None:
         ours, self.theirs = socket.socketpair()
@@ -56,7 +56,7 @@ class Room:
     def __init__(self, close: ExitStack) -> None:
         self.turns = ReadTurns()
         self.heard: list[str] = []
-        """Whose frames were handled, in order."""
+        """The names of the peers whose frames were handled, in order."""
         self._close = close
 
     def peer(self, name: str) -> Peer:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Client(Sink):
-    """Takes what comes, unless it is told to wait."""
+    """A client that takes what comes, unless the test makes it wait."""
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []

@@ -163,7 +163,7 @@ def test_a_request_that_cannot_be_understood_is_refused_and_the_zygote_lives(hou
 
 
 def test_a_child_that_cannot_join_its_cgroup_ends_and_says_why(house: House) -> None:
-    """It must neither go on unconfined nor serve beside its Zygote: both read the same wire until it has left it."""
+    """The child must neither go on unconfined nor serve beside its Zygote: both read the same wire until it has left it."""
     program = house.program(HANDLER)
 
     async def fork_into_nothing() -> tuple[bytes, str]:

@@ -1,4 +1,4 @@
-"""The experiments, against a worker that is a small HTTP server and answers as it is told."""
+"""The experiments, against a worker that is a small HTTP server and answers as the test says."""
 
 from __future__ import annotations
 

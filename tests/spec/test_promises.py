@@ -26,9 +26,9 @@ pytestmark = pytest.mark.root
 
 SANDBOXES = 20
 SPARES = 2
-"""Of the suite's worker, at most: they come and go."""
+"""The most spares of the suite's worker: they come and go."""
 DESCRIPTORS = 10
-"""Of the daemon, at most, for each sandbox."""
+"""The most descriptors of the daemon for each sandbox."""
 RESTARTS = 3
 RESTART_S = 2.0
 FRESH = (sys.executable, "-P", "-m", "sockd", "up", "--listen", "127.0.0.1:0")

@@ -17,7 +17,7 @@ def chunk(content: int) -> Chunk:
 
 
 def image(text: str) -> Chunks:
-    """Of one character for each chunk; a dot is zeros."""
+    """Return the chunks of an image, one for each character; a dot is zeros."""
     return [None if each == "." else chunk(ord(each)) for each in text]
 
 

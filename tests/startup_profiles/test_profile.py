@@ -64,7 +64,7 @@ def test_a_profile_that_was_cut_or_is_longer_is_refused_before_its_data_is_read(
 
 
 def test_segments_of_another_profile_are_refused() -> None:
-    """Of the same image and tenant, with data of the same length, and in another order."""
+    """The segments are of the same image and tenant, with data of the same length, and in another order."""
     data = random.Random(1).randbytes(2 * SEGMENT_BYTES)
     sealed, other = (seal_profile(IMAGE, Profile((), data), KEY) for _ in range(2))
     own = sealed[: -len(data)]

@@ -72,7 +72,7 @@ def test_a_read_of_recorded_blocks_gives_the_image_s_bytes_and_any_other_nothing
 
 
 def moved(data: bytes, numbers: dict[int, int], size_bytes: int = IMAGE_BYTES) -> bytes:
-    """Of another image."""
+    """Return the data as it is for another image."""
     changed = bytearray(data)
     move(memoryview(changed), Places(size_bytes, numbers))
     return bytes(changed)

@@ -26,7 +26,7 @@ NAMES = ("storage", "nosql", "sockd_initscript", "sockd_storage")
 
 @pytest.fixture
 def ends() -> Iterator[tuple[EngineEnd, socket.socket]]:
-    """The engine's end and the app's, which is detached by whoever takes its descriptor."""
+    """The engine's end and the app's, which is detached by the test that takes its descriptor."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     engine = EngineEnd(ours)
     yield engine, theirs

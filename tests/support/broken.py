@@ -52,7 +52,7 @@ from sockd_zygote import protocol
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
 IN_TESTS: set[str] = set()
-"""Those that the process of the tests lacks as well: their cases start no worker."""
+"""The protections that the process of the tests lacks as well: their cases start no worker."""
 
 Break = Callable[[], None]
 
@@ -145,7 +145,7 @@ def no_packet_guard() -> None:
 
 @breaks("any-listener")
 def any_listener() -> None:
-    """A web server's requests go to whoever listens on its port."""
+    """A web server's requests go to any process that listens on its port."""
     patch_zygote("handlers/web_server.py", r"if found is not None and self\._listener\.find\(\) == found:", "if True:")
 
 
@@ -293,7 +293,7 @@ def no_tmp_limit() -> None:
 
 @breaks("shares-by-subset")
 def shares_by_subset() -> None:
-    """A Zygote serves whoever has its packages: SOCK's rule, and no other."""
+    """A Zygote serves every function that has its packages: SOCK's rule, and no other."""
     soundness.CLAUSES = soundness.CLAUSES[:1]
     verifies_nothing()
 
@@ -423,7 +423,7 @@ def any_address() -> None:
 
 @breaks("one-log", in_tests=True)
 def one_log() -> None:
-    """No function has a share of the kept logs: the oldest records go first, whoever printed them."""
+    """No function has a share of the kept logs: the oldest records go first, whichever function printed them."""
     log_segments.fair_share = lambda sizes, limit: 0 if sum(sizes) > limit else limit
 
 

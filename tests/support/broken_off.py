@@ -1,7 +1,7 @@
 """The pytest plugin of runs in several processes: one that died breaks the run off, which is more than a failed test.
 
-Owns nothing. pytest-xdist blames the test that ran; CI asks failed tests once more (scripts/test), and what the dead
-process had still to do would be asked by nobody. How it ended is told at the end of the run, behind all failures.
+Owns nothing. pytest-xdist blames the test that ran; CI asks failed tests once more (scripts/test), and what the dead process had
+still to do would be asked by nobody. How it ended is reported at the end of the run, behind all failures.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ REPO = Path(__file__).resolve().parents[2]
 ENDLESS = 1 << 30
 """MOST, where "stop" is to end it."""
 _TIMEOUT_S = 30.0
-"""Of one call."""
+"""The time limit of one call."""
 
 
 class Caller:
@@ -111,7 +111,7 @@ class _Calls:
 
 
 def _measure(calls: _Calls, orders: BinaryIO, gap_s: float, most: int) -> None:
-    """Call until told to stop, or often enough."""
+    """Call until an order to stop comes, or often enough."""
     while len(calls.ms) < most:
         if not select.select([orders], [], [], gap_s)[0]:
             calls.call()

@@ -30,7 +30,7 @@ class Mallinfo2(ctypes.Structure):
 
 
 def malloc_in_use() -> dict[str, int]:
-    """Of the main arena: what is given out, what is free inside, and what is mapped by itself."""
+    """Return the use of the main arena: what is given out, what is free inside, and what is mapped by itself."""
     function = ctypes.CDLL(None).mallinfo2
     function.restype = Mallinfo2
     info = function()

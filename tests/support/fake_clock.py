@@ -1,4 +1,4 @@
-"""A clock that goes when it is told to: seconds of CLOCK_MONOTONIC and Unix time, which may be set apart."""
+"""A clock that goes when the test says so: seconds of CLOCK_MONOTONIC and Unix time, which may be set apart."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FakeClock:
         return alarm
 
     def drop(self, alarm: FakeAlarm) -> None:
-        """It is closed."""
+        """Forget an alarm that is closed."""
         self._alarms.remove(alarm)
 
     def pass_by(self, seconds: float) -> None:

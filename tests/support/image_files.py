@@ -54,7 +54,7 @@ class Facts:
     size: int
     links: int
     first_path: str
-    """Of its hard links."""
+    """The first path of the file's hard links."""
     data: str
     """A digest of a file's data; a link's target."""
     rdev: int

@@ -70,7 +70,7 @@ def ask(method, path, body=None):
     answer = api.getresponse()
     return answer.headers, answer.read()
 """
-"""Of a program that speaks to the Runtime API; it imports http.client and os."""
+"""The source of a program that speaks to the Runtime API; it imports http.client and os."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Files:
     closed: Sequence[str] = ()
     """Directories that only root may enter."""
     mtimes_s: Mapping[str, int] = field(default_factory=dict)
-    """Of files; else MTIME_S."""
+    """Modification times of files; of all others MTIME_S."""
 
     def tar(self) -> bytes:
         """As a layer, uncompressed."""
@@ -187,7 +187,7 @@ def imported_files(executable: str, modules: Sequence[str]) -> set[Path]:
 
 
 def source_of(file: Path) -> Path:
-    """Of a file of bytecode; another file itself."""
+    """Return the source of a file of bytecode; for another file, itself."""
     return file.parent.parent / f"{file.name.partition('.')[0]}.py" if file.parent.name == "__pycache__" else file
 
 

@@ -15,7 +15,7 @@ class Thread:
     tid: int
     name: str
     processors: str
-    """Those that it may run on."""
+    """The processors that the thread may run on."""
     blocked: int
     """Mask of signals that are not for it."""
     slept: int
@@ -23,7 +23,7 @@ class Thread:
 
 
 def threads_of(pid: int, prefix: str = "") -> list[Thread]:
-    """Those of a process whose names begin so; one that ends meanwhile is left out."""
+    """Return the threads of a process whose names begin so; one that ends meanwhile is left out."""
     found = []
     for directory in Path(f"/proc/{pid}/task").iterdir():
         try:

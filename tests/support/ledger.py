@@ -3,7 +3,7 @@
 Owns nothing; it reads /proc and the cgroup file systems. What counts as ours:
 
     fds            of this process
-    processes      descendants of this process, and whoever carries the run's group id; what a process that was there
+    processes      descendants of this process, and all with the run's group id; what a process that was there
                    before has started meanwhile is that one's business (a daemon that several tests share)
     cgroups        directories named sockd-* whose group is the run's
     mounts         in this process's mount namespace, which is private when the run has root
@@ -129,7 +129,7 @@ def _fds() -> Iterator[Entry]:
 
 
 def _pids() -> set[int]:
-    """Of all processes of the machine."""
+    """Return the pids of all processes of the machine."""
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 

@@ -19,7 +19,7 @@ from tests.support.ledger import GROUP_BASE, is_cgroup
 
 WAIT_S = 10.0
 PID_BITS = 22
-"""Of the largest pid that Linux has."""
+"""The bits of the largest pid that Linux has."""
 
 
 def sweep() -> None:

@@ -2,7 +2,7 @@
 
 A run builds a lab with private networks, has an attacker who is root in its namespace (which no sandbox is) send one marked
 packet for each attempt, and looks at the internet's link, another sandbox's, and at what the host and the router took in for
-themselves: where did each mark arrive, and was the attacker told at once that it did not?
+themselves: where did each mark arrive, and did the attacker get an error at once if it did not?
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Stage:
         return _MARK % (len(self._marks) - 1)
 
     def names_in(self, data: bytes) -> set[str]:
-        """Whose marks are in there."""
+        """Return the names whose marks are in the data."""
         found, at = set(), -1
         while (at := data.find(b"mark-", at + 1)) >= 0:
             found.add(self._marks[int(data[at + 5 : at + 10])])

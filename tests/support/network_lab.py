@@ -146,7 +146,7 @@ def read(namespace: int) -> dict[str, list[list[Any]]]:
 
 
 class OwnNamespaces:
-    """Namespaces owned by us, root: whoever is in one may do all that the kernel lets an attacker do."""
+    """Namespaces owned by us, root: a process in one may do all that the kernel lets an attacker do."""
 
     async def make(self, count: int) -> list[int]:
         made = [network_namespaces.new() for _ in range(count)]
@@ -157,7 +157,7 @@ class OwnNamespaces:
 
 
 def checksum(data: bytes) -> int:
-    """Of the internet protocols (RFC 1071)."""
+    """Return the checksum of the internet protocols (RFC 1071)."""
     total: int = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) % 2)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

@@ -1,4 +1,4 @@
-"""The user nobody, for what an ordinary user is told."""
+"""The user nobody, for what an ordinary user gets."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def descriptor(data: bytes, media_type: str, **fields: Any) -> dict[str, Any]:
 
 
 def configuration(layers: Sequence[bytes], **run: Any) -> bytes:
-    """Of an image for linux/amd64. Args: layers: uncompressed; run: its `config`."""
+    """Return the configuration of an image for linux/amd64. Args: layers: uncompressed; run: its `config`."""
     diff_ids = [digest(layer) for layer in layers]
     return json.dumps(
         {

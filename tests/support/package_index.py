@@ -170,7 +170,7 @@ class _Requests(BaseHTTPRequestHandler):
         self._head(200 if name in self.server.files else 404, len(self.server.files.get(name, b"")), "application/zip")
 
     def _is_stranger(self) -> bool:
-        """Whether it brings no credentials though it must; it is told so."""
+        """Return whether a request has no credentials though it must, after answering it with that error."""
         wanted = self.server.authorization
         if not wanted or self.headers.get("Authorization") == wanted:
             return False

@@ -39,7 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotCounted(Exception):
-    """This kernel, or whoever confines us, has no such counters; the message says why."""
+    """Raised if this kernel, or what confines this process, has no such counters; the message says why."""
 
 
 def tracepoint(name: str) -> int:

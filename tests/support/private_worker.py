@@ -40,7 +40,7 @@ CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 5.0\ncanary_deadline_s = 5.0
 SETTLE_S = 30.0
 BROKEN_SETTLE_S = 10.0
 BROKEN_PATIENCE_S = 5.0
-"""Of a case with a worker that most likely never finds it out, as it lacks what would."""
+"""The patience of a case with a worker that most likely never finds it out, as it lacks what would."""
 FDS_FOR_EACH = 5
 """Most descriptors that the daemon holds for a Zygote, a spare or an idle sandbox, cgroup files left out: their pool keeps
 them, and its size is a setting."""

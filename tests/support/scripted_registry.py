@@ -28,7 +28,7 @@ class Script:
     wants: str = ""
     """"Bearer" or "Basic": what a request must have."""
     realm: str = ""
-    """Of the token server; empty: its own."""
+    """The address of the token server; empty for the registry's own."""
     accepted: set[str] = field(default_factory=lambda: {f"Bearer {TOKEN}"})
     tokens: list[str] = field(default_factory=lambda: [TOKEN])
     """What the token server gives, one after the other; the last for ever."""
@@ -37,7 +37,7 @@ class Script:
     redirect: str = ""
     """Where blobs are: a URL before /v2/."""
     break_after: list[int] = field(default_factory=list)
-    """Of the next answers with a blob: bytes after which the connection breaks."""
+    """For each of the next answers with a blob, the bytes after which the connection breaks."""
     said: bytes = b"{}"
     """The body of those answers."""
     answers: dict[str, list[tuple[int, dict[str, str]]]] = field(default_factory=dict)

@@ -44,7 +44,7 @@ class Message:
     visible_at_s: float = 0.0
     """time.monotonic()"""
     receipt: str = ""
-    """Of the last time it was received."""
+    """The receipt of the last time that the message was received."""
     received: int = 0
 
 

@@ -22,7 +22,7 @@ def opened(manifest: Manifest, profile: Profile) -> OpenProfile:
 
 
 def whole(profile: OpenProfile) -> Profile:
-    """It, with all of its data. Raises: Tampered."""
+    """Return the profile with all of its data. Raises: Tampered."""
     segments = profile.segments
     if segments is None:
         return Profile(profile.order)

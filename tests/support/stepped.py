@@ -153,7 +153,7 @@ class SteppedStore:
 
 
 def current() -> Process | None:
-    """Whose thread this is."""
+    """Return the process whose thread this is."""
     return _of_thread.get(threading.current_thread())
 
 

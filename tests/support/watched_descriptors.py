@@ -74,7 +74,7 @@ class Guard:
         self._watches.clear()
 
     def closing(self, fd: int) -> None:
-        """It is about to be closed."""
+        """Check a descriptor that is about to be closed."""
         if fd in self._watches:
             self._fail(fd, "is closed")
 
@@ -159,7 +159,8 @@ def _number(fd: Any) -> int:
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Which file a descriptor is; anonymous inodes share one, so an epoll that took the number of another is not told."""
+    """Return which file a descriptor is; anonymous inodes share one, so an epoll that took the number of another is not
+    noticed."""
     try:
         status = os.fstat(fd)
     except OSError:

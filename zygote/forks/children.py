@@ -1,4 +1,4 @@
-"""Child processes that imports start: what they read is not observed, and how they end is told as in a sandbox.
+"""Child processes that imports start: what they read is not observed, and their end is reported as in a sandbox.
 
 A child has the variables, the files and the working directory of the Zygote, so a Zygote whose imports start one must not serve.
 Knows nothing of the other observations.
@@ -68,7 +68,7 @@ class Ends:
 
 
 def variables_of(event: str, args: tuple[Any, ...], asked_by: object) -> tuple[str, ...] | None:
-    """Return the variables that a child reads, if it shows an import nothing else; none of a child that was told of before.
+    """Return the variables that a child reads, if it shows an import nothing else; none of a child that was reported before.
 
     Args: asked_by: the name of the module that starts it."""
     if event == "subprocess.Popen" and type(args[1]) in (list, tuple) and args[0] == args[1][0]:

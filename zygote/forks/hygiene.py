@@ -67,7 +67,7 @@ _seen: set[str] = set()
 in_child: list[Callable[[], object]] = []
 """What `after_fork` does."""
 pids: set[int] = set()
-"""Of this Zygote and of those that it was forked from."""
+"""Pids of this Zygote and of those that it was forked from."""
 is_forked = False
 """Whether the function of this sandbox has forked this process, with `os.fork`."""
 with_code: list[Callable[[], object]] = []

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from sockd_zygote.forks.parked import Parked
 
 MOST = 64
-"""Of open files, and of shared mappings (native/kept.c)."""
+"""The most open files, and the most shared mappings (native/kept.c)."""
 MOST_IN_TMP = 128
 MOST_BYTES = 1 << 20
-"""Of what is in /tmp, and of shared mappings: it is copied in each start."""
+"""The most bytes of what is in /tmp, and of shared mappings: it is copied in each start."""
 CLOEXEC = os.O_CLOEXEC
 TMP = "/tmp"
 LATE = f"{TMP}/", "/var/task/"

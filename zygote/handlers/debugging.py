@@ -1,4 +1,4 @@
-"""A debugger for the function of this sandbox: debugpy, which connects to the worker and waits for who will debug.
+"""A debugger for the function of this sandbox: debugpy, which connects to the worker and waits for the debugger's user.
 
 Only in a sandbox that was made for it (`sockd invoke --debug`). debugpy's own adapter would be a process, and a port that
 every function with network could connect to; its debug server speaks the same protocol itself, over a connection that it
@@ -15,7 +15,7 @@ import threading
 LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 64 * 1024
 CONNECTED = b"+"
-"""What the worker is told first over a link."""
+"""The first byte that the worker gets over a link."""
 
 
 def attach(port: int, link: int | None) -> None:

@@ -75,7 +75,7 @@ class Handler:
         self._run = Runner().run if is_async else None
 
     def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Any:
-        """One request.
+        """Handle one request.
 
         Args: told: what came beside the event, if anything did.
         Returns: bytes, or something with `pour`. Raises: whatever the function raises; InvalidEvent; MarshalError."""

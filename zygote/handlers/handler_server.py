@@ -195,8 +195,9 @@ def extend_path(function: dict) -> None:
 def answer_requests(
     channel: int, handler: Handler, max_bytes: int, timer: ImportTimer | None, link: int | None
 ) -> None:
-    """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is told once, in one write with
-    its answer: told later, a sandbox that is evicted at once would never tell. Then the initscript's work is done."""
+    """INVOKE after INVOKE until the daemon closes the channel. What the first one imported is sent once, in one write with
+    its answer: if it were sent later, a sandbox that is evicted at once would never send it. Then the initscript's work is
+    done."""
     first = True
     while (frame := _native.receive(channel)) is not None:
         kind, number, body, _ = frame
@@ -266,8 +267,8 @@ def end_if_forked(error: BaseException | None = None) -> None:
 
 
 def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
-    """Call the handler with what is told beside its event (`sockd_zygote.messages.details`). Returns the answer; empty: it has
-    gone out."""
+    """Call the handler with the details beside its event (`sockd_zygote.messages.details`). Returns the answer; empty: it
+    has gone out."""
     event, told = details.split(body)
     with details.Trace(told):
         result = handler.call(event, body[:16], deadline, told)
@@ -309,7 +310,7 @@ def flush() -> None:
 
 
 keys: list[tuple[str, str]] = []
-"""Of an image: directories of its packages, each with what stands for all of them."""
+"""The directories of an image: directories of its packages, each with what stands for all of them."""
 
 
 def imported(seconds: dict[str, float]) -> list[tuple[str, str, float]]:

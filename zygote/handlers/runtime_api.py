@@ -7,7 +7,7 @@
       │ POST /2018-06-01/runtime/init/error                → FAILED instead of READY
 
 A program may end behind its answer, as Go's runtime client does after a panic. So the answer of an error waits a little for the
-next GET or the program's end; and a request that no GET took is told as UNTAKEN, for another sandbox to serve.
+next GET or the program's end; and a request that no GET took is reported as UNTAKEN, for another sandbox to serve.
 
 Owns the program, the port on loopback and the threads that serve it. The network is the host's, so anybody can reach the
 port: whose connection it is, the kernel's table of sockets tells, and only those of this sandbox's uid, which no other
@@ -57,7 +57,7 @@ READY, ANSWER, ERROR, EXIT = range(4)
 SETTLE_S = 1.0
 """How long an error that a program has posted waits for the program's next GET or its end."""
 SLOW_START_S = 2.0
-"""Of a program that asks for nothing: then the log may say why."""
+"""The delay of a program that asks for nothing: then the log may say why."""
 
 
 class Program(Handler):
@@ -163,7 +163,7 @@ class Program(Handler):
         serve(self, listener)
 
     def next_event(self, peer: socket.socket) -> tuple[dict[str, str], bytes] | None:
-        """Wait for an event; None: the one who asked has gone, and the event is kept for who asks next."""
+        """Wait for an event; None: the client has gone, and the event is kept for the next GET."""
         if not self._asked:
             self._asked = True
             self._outcomes.put((READY, b""))
@@ -253,7 +253,8 @@ def told(body: bytes) -> tuple[str, str, list[str]]:
 
 
 def told_behind(trailers: dict[str, str]) -> tuple[str, str, list[str]]:
-    """As `told`, of an answer that failed in the middle: the type of the trailer is the one that counts."""
+    """Return the error as `told` does, for an answer that failed in the middle: the type of the trailer is the one that
+    counts."""
     import base64
 
     try:
@@ -283,7 +284,7 @@ def is_own(peer_port: int, port: int) -> bool:
 
 
 def own_ports() -> set[int]:
-    """Those that sockets of our own uid listen on, on any address."""
+    """Return the ports that sockets of our own uid listen on, on any address."""
     found = set()
     for table in (TABLE, f"{TABLE}6"):
         try:

@@ -7,8 +7,8 @@
       │◄─ POST /events, the event as its body         ← INVOKE with any other event; RESULT: the answer's body
 
 Owns the program. Everything else is the adapter's contract: its variables AWS_LWA_... in the program's environment. On the host's
-network a port may be in use, so the program is told a free one in PORT and AWS_LWA_PORT, and a request is sent only if the
-program listens there (`own_listener`); elsewhere nobody else has ports.
+network a port may be in use, so the program gets a free one in PORT and AWS_LWA_PORT, and a request is sent only if the program
+listens there (`own_listener`); elsewhere nobody else has ports.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ POLL_S = 0.005
 EXIT_GRACE_S = 0.5
 """From a connection that a server breaks to its exit, if that is why."""
 SLOW_START_S = 2.0
-"""Of a server that does not answer: then the log says what is waited for, as the deadline ends this process without a word."""
+"""The delay of a server that does not answer: then the log says what is waited for, as the deadline ends this process
+without a word."""
 SILENCE_S = 1.0
 """So long a request waited at least before its server is called silent, if others were answered."""
 GIVE_UP_S = 0.5
@@ -145,7 +146,7 @@ class WebServer(App):
             raise self._broken_off(f"{missing} bytes are missing")
 
     def _broken_off(self, why: str) -> BaseException:
-        """Of an answer whose head was good."""
+        """Return the error for an answer whose head was good."""
         if self._ended.wait(EXIT_GRACE_S):
             return SystemExit(self._status)
         message = f"the web server on port {self._port} broke its answer off: {why}"
@@ -322,7 +323,7 @@ def kept_headers(response: HTTPResponse) -> list[tuple[str, str]]:
 
 
 def lambda_context(context: Context) -> str:
-    """The header with what a handler would be told."""
+    """Return the header with the context that a handler would get."""
     return json.dumps(
         {
             "request_id": context.aws_request_id,
@@ -396,7 +397,7 @@ def answer_of(event: dict, status: int, headers: list[tuple[str, str]], body: by
 
 
 def as_text(headers: list[tuple[str, str]], body: bytes) -> str | None:
-    """A body as text, if its headers say that it is some; None: it is told in base64."""
+    """A body as text, if its headers say that it is some; None: it is sent in base64."""
     named = {name.lower(): value.lower() for name, value in headers}
     kind = named.get("content-type", "").partition(";")[0].strip()
     if named.get("content-encoding", "identity") != "identity":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLES = (("trace", b"_X_AMZN_TRACE_ID"), ("traceparent", b"TRACEPARENT"), ("tracestate", b"TRACESTATE"))
-"""What is told, and the variable that has it. The place of each in the environment that C code sees is its place here."""
+"""The details, and the variable that has each. The place of each in the environment that C code sees is its place here."""
 known: dict[bytes, bytes] = os.environb._data  # type: ignore[attr-defined]  # its own methods call setenv(3), which keeps all values
 
 

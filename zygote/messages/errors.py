@@ -1,4 +1,5 @@
-"""What goes wrong in a sandbox, in AWS's words: the errors that are not the user's own, and how any of them is told."""
+"""What goes wrong in a sandbox, in AWS's words: the errors that are not the user's own, and the form in which any of them is
+sent."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ OURS = (os.path.dirname(os.path.dirname(__file__)) + "/", "<frozen importlib")
 LOOP = os.path.dirname(os.path.dirname(json.__file__)) + "/asyncio/"
 MAX_NAMES = 100
 MAX_STACK = 50
-"""Frames of a stack that are told, the innermost; and as many lines of what the error came from, or consists of."""
+"""The most frames of a stack that are sent, the innermost; and as many lines of what the error came from, or consists of."""
 MAX_LINE = 1000
 """Characters of one of them."""
 MESSAGE_BYTES = FAILED_MAX_BYTES // 2
@@ -228,7 +229,7 @@ def become_images() -> None:
 
 
 def installed() -> str:
-    """Which packages this function has, for whoever misses one."""
+    """Describe the packages that this function has, for the message about a missing one."""
     paths = [path.split("/") for path in sys.path if isinstance(path, str) and path.startswith("/packages/")]
     names = sorted({path[2].rpartition("-")[0] for path in paths})[:MAX_NAMES]
     if _in_image:

@@ -23,7 +23,7 @@ MOMENT = "%Y-%m-%dT%H:%M:%S"
 LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
 """AWS's names of levels by those of `logging`; the others are the same."""
 OWN_FIELDS = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "aws_request_id"})
-"""Of a record; any other is an `extra` of the function's, and a member of the object."""
+"""The fields of a record; any other is an `extra` of the function's, and a member of the object."""
 
 
 class Formatter(logging.Formatter):
@@ -92,7 +92,7 @@ def text_of(value: object) -> str:
 
 
 def request_id() -> str:
-    """Of the request that is answered, or of the last one."""
+    """Return the id of the request that is answered, or of the last one."""
     digits = current_request.number.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

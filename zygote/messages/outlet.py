@@ -12,7 +12,7 @@ from sockd_zygote import _native, protocol
 
 
 class ClientGone(ConnectionError):
-    """Nobody reads the answer any more; whoever makes it may stop."""
+    """Raised when the answer is not read any more; the function may stop."""
 
     def __init__(self) -> None:
         super().__init__("the client has gone")

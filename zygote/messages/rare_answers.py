@@ -13,7 +13,7 @@ from decimal import Decimal
 
 
 def encode(answer: object, default: object) -> bytes | None:
-    """The answer's JSON; None: it cannot be told, or nothing rare is in it.
+    """The answer's JSON; None: it cannot be encoded, or nothing rare is in it.
 
     Args: default: makes text of other values that JSON does not have, or raises TypeError."""
     mark = os.urandom(16).hex()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 BEGUN = "\0sockd: "
 """Before the name of what is begun, in a line of what this process prints."""
 WORKS, ABSENT = "works", "is not there"
-"""What a check says if all is well. Everything else is told as what came of it."""
+"""What a check says if all is well. Every other outcome is described by its error."""
 SIDE = 128
-"""Of the matrices that numpy multiplies: large enough that OpenBLAS would share the work among threads."""
+"""The side of the matrices that numpy multiplies: large enough that OpenBLAS would share the work among threads."""
 
 
 def answer(event: Any) -> dict[str, str]:

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 NOT_COMPARED = CACHES | {"inspect.modulesbyfile", "inspect._filesbymodname"}
 """Names of the standard library that change when code is used, and change no answer."""
 KEPT_DUNDERS = frozenset({"__all__", "__version__", "__path__"})
-"""Of names with two underscores those that are a package's own; the others are the interpreter's, or Cython's."""
+"""Names with two underscores that are a package's own; the others are the interpreter's, or Cython's."""
 LARGEST = 1 << 40
 """Integers above are taken for addresses."""
 DEPTH = 2
-"""Of containers in containers."""
+"""The levels of containers in containers."""
 MOST_ITEMS = 2000
-"""Of one container that are described."""
+"""The most items of one container that are described."""
 MOST_CHARACTERS = 4096
-"""Of a constant's text that are compared, and beside them its length."""
+"""The most characters of a constant's text that are compared, and beside them its length."""
 SHOWN = 100
 """Characters of a value that people are shown."""
 MOST_PARTS = 64
-"""Of one value that are told apart."""
+"""The most parts of one value that are compared separately."""
 PIECE = 64
 """Characters of a long constant that are one part of it."""
 
@@ -157,7 +157,7 @@ class Fingerprint:
         return known[1]
 
     def _constants(self, attributes: Mapping[str, Any] | None) -> object:
-        """Of an object's attributes those that are constants."""
+        """Return the attributes of an object that are constants."""
         if not attributes:
             return ()
         plain = [(name, value) for name, value in some(attributes.items(), 1) if type(value) in _REPR]
@@ -182,7 +182,7 @@ def digest(text: str) -> str:
 
 
 def digest_of(names: Names) -> str:
-    """Of all names of a module."""
+    """Return the digest of all names of a module."""
     whole = hashlib.blake2b(digest_size=8)
     for name in sorted(names):
         whole.update(f"{name}={names[name]!r}\n".encode("utf-8", "backslashreplace"))
@@ -217,7 +217,7 @@ def parts(look: Any, *, is_secret: bool = False) -> dict[str, str]:
     differ in some of it.
 
     Args:
-        is_secret: whether keys may be parts of a secret, and are told by their number."""
+        is_secret: whether keys may be parts of a secret, and are named by their number."""
     return {name: digest(repr(part))[:8] for name, part in list(parts_of(look, is_secret=is_secret))[:MOST_PARTS]}
 
 

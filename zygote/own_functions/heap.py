@@ -130,7 +130,7 @@ class Heap:
 
 
 def owners_of(modules: Mapping[str, Names], skipped: Callable[[str, str], bool]) -> dict[int, tuple[str, str, Any]]:
-    """Return the module and the name by which each value is told: of a class its own module's, of others the first."""
+    """Return the module and the name by which each value is reported: of a class its own module's, of others the first."""
     owners: dict[int, tuple[str, str, Any]] = {}
     for at_home in (True, False):
         for module, names in modules.items():
@@ -190,7 +190,7 @@ def contents(value: Any, found: list[Any]) -> bool:
 
 
 def numbers(value: Any, found: list[Any]) -> bool:
-    """Of an array of NumPy, that are no objects of Python."""
+    """Describe an array of NumPy whose elements are not objects of Python."""
     if not value.dtype.hasobject:
         found.append(hash(value.tobytes()) if value.nbytes <= LARGEST else value.nbytes)
     return True
@@ -216,7 +216,7 @@ def of_tls(value: Any, found: list[Any]) -> bool:
 
 
 def cache(value: Any, found: list[Any]) -> bool:
-    """Those of the standard library change no answer; one of a package may hold what code changes."""
+    """Describe a cache: those of the standard library change no answer; one of a package may hold what code changes."""
     module = getattr(value.__wrapped__, "__module__", None)
     return type(module) is not str or module.partition(".")[0] not in sys.stdlib_module_names
 

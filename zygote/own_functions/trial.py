@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 INTERPRETER, CHECKS, FAILED = "(interpreter)", "(checks)", "(top level)"
 """Beside the modules: what code changes in the interpreter and the standard library; what was tried; how the top level failed."""
 MOST_NAMES = 20_000
-"""Of all modules whose names are told."""
+"""The most names of all modules whose names are reported."""
 MOST_PARTS = 20_000
-"""Of all values that are told."""
+"""The most parts of all values that are reported."""
 BALLAST = 12_007
 """Objects that move the addresses of all that come after them, for each step of `moved`."""
 SMALL, ODD = 512, 600
@@ -45,10 +45,12 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
     """Run one trial.
 
     Args:
-        event: `function`: `handler`, `code`, `entry_file` and `app`, as INIT has them; `roots`: of an image, directories with
-            the key of their packages; `record`: whether the imports are recorded; `names_of`: modules whose names are told;
+        event: `function`: `handler`, `code`, `entry_file` and `app`, as INIT has them; `roots`: of an image, directories
+            with
+            the key of their packages; `record`: whether the imports are recorded; `names_of`: modules whose names are
+            reported;
             `pids`: of the other process and its Zygotes; `moved`: another number, other addresses; `variables`: names of the
-            function's own, whose values are not told.
+            function's own, whose values are not reported.
     """
     began = time.process_time()
     ballast = shift_memory(event["moved"])
@@ -127,10 +129,10 @@ def shift_memory(steps: int) -> list[object]:
 def tell(
     modules: Mapping[str, Names], owners: Mapping[str, str], variables: list[str]
 ) -> dict[str, dict[str, tuple[str, str, dict[str, str]]]]:
-    """Digest, words and parts for each name, of as many modules as may be told and one more.
+    """Digest, words and parts for each name, of as many modules as may be reported and one more.
 
-    A value may be a function's variable, or be made from one, and what is told is shown to people: where a function has
-    variables, and in its own modules, values are not told."""
+    A value may be a function's variable, or be made from one, and reports are shown to people: where a function has
+    variables, and in its own modules, values are not reported."""
     from sockd_zygote.own_functions.fingerprint import constant_text, digest, parts, shown
 
     known = {constant_text(os.environ[name], str.__repr__): f"${name}" for name in variables if name in os.environ}

@@ -54,7 +54,8 @@ class Source(msgspec.Struct, frozen=True, order=True, kw_only=True, omit_default
                 raise ValueError(f"not a source: {value[:80]!r}")
 
     def digest_with(self, environment: str) -> str:
-        """Of what is built from it. Args: environment: what else decides the result (`wheel_tags.build_environment`)."""
+        """Return the digest of the wheel that is built from this source. Args: environment: what else decides the result
+        (`wheel_tags.build_environment`)."""
         parts = (self.digest or self.url, self.commit, self.subdirectory, environment)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -70,7 +71,7 @@ class Distribution(msgspec.Struct, frozen=True, order=True, kw_only=True, omit_d
     digest: str
     """sha256 of the wheel, hex; if it is built, of its source and the build's environment."""
     url: str
-    """Of the wheel, or of the source."""
+    """The URL of the wheel, or of the source."""
     source: Source | None = None
     """What it is built from; None: it is a wheel."""
     python: str = ""

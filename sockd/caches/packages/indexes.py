@@ -33,7 +33,7 @@ WORKERS = Chosen()
 
 
 class Indexes:
-    """Those of one worker."""
+    """The package indexes of one worker."""
 
     def __init__(self, config: PackageConfig) -> None:
         self._index_url = config.index_url

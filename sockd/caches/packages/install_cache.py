@@ -46,7 +46,7 @@ class Builds(Protocol):
 
 
 Progress = Callable[[str], None]
-"""Told one line when something starts or ends that may take long."""
+"""Called with one line when something starts or ends that may take long."""
 
 _log = logging.getLogger(__name__)
 CLEAN_DEADLINE_S = 60.0
@@ -176,7 +176,8 @@ class InstallCache:
         return [f"{SANDBOX_STORE}/{distribution.key}" for distribution in closure.distributions]
 
     def pth_paths(self, closure: Closure) -> list[str]:
-        """Those of `paths` that hold .pth files, which only `site.addsitedir` would run. The closure is installed."""
+        """Return the paths of `paths` that hold .pth files, which only `site.addsitedir` would run. The closure is
+        installed."""
         return [f"{SANDBOX_STORE}/{key}" for key in self._keys(closure) if self._store[key].pth_files]
 
     def bin_paths(self, closure: Closure) -> list[str]:
@@ -402,7 +403,7 @@ def lock_file(distribution: Distribution) -> str:
 
 
 def _failed_by(distribution: Distribution, error: OSError) -> InstallFailed:
-    """Callers are told no paths of the host; the worker's log has them."""
+    """Make the error that callers get. It contains no path of the host; the worker's log does."""
     _log.warning("%s %s was not installed", distribution.name, distribution.version, exc_info=error)
     return _failed(distribution, error.strerror or type(error).__name__)
 

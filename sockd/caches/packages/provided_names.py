@@ -40,11 +40,11 @@ class Provided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requires: frozenset[str] = frozenset()
     """Names of distributions that they require, normalised: on any platform, but no optional ones."""
     has_pth: bool = False
-    """It has .pth files, which run before the first import."""
+    """Whether the distribution has .pth files, which run before the first import."""
     has_bin: bool = False
-    """It has scripts, and so a place on PATH."""
+    """Whether the distribution has scripts, and so a place on PATH."""
     is_partial: bool = False
-    """It has more entries than were looked at."""
+    """Whether the distribution has more entries than were examined."""
 
     def offers(self, name: str) -> bool:
         return self.is_partial or name in self.modules or name in self.namespaces

@@ -24,9 +24,10 @@ MAX_CHARACTERS = 1 << 20
 MAX_LINES = 5000
 """That say something."""
 MAX_LINE_CHARACTERS = 32 * 1024
-"""Of one of them with its continuations: a requirement and the hashes of some hundred wheels."""
+"""The most characters of one line with its continuations: a requirement and the hashes of some hundred wheels."""
 MAX_REQUIREMENT_CHARACTERS = 2000
-"""Of one without its hashes: `packaging` descends into markers, one call of Python's for each parenthesis."""
+"""The most characters of one requirement without its hashes: `packaging` descends into markers, one call of Python's for
+each parenthesis."""
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASH = re.compile(r"\s--hash(?:=|\s+)(\S+)")

@@ -82,7 +82,7 @@ LockInSandbox = Callable[[str, Mapping[str, str] | None, Interpreter], Awaitable
 """(requirements, uv's variables, an interpreter) -> the text of the lock file that uv makes of them where it may build."""
 
 MAX_LOCK_BYTES = 32 << 20
-"""Of uv's answer; a thousand packages with a hundred wheels each are half of it."""
+"""The most bytes of uv's answer; a thousand packages with a hundred wheels each are half of it."""
 
 
 class Resolver:

@@ -1,9 +1,9 @@
 """uv and interpreters as processes of the install cache: confined and bounded.
 
 Owns uv's cache directory. Each command runs in its own session with a fixed environment, and is killed when its caller is
-cancelled or the daemon dies. As root it keeps one capability, CAP_DAC_OVERRIDE: state directory and interpreter may lie in a
-home directory that only its owner may enter. uvloop closes no descriptor in a child: whoever starts the daemon's process has
-those close-on-exec that Python did not open. Knows nothing of requirements or of the store."""
+cancelled or the daemon dies. As root it keeps one capability, CAP_DAC_OVERRIDE: state directory and interpreter may lie in a home
+directory that only its owner may enter. uvloop closes no descriptor in a child: the program that starts the daemon sets
+close-on-exec for descriptors that Python did not open. Knows nothing of requirements or of the store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PUBLIC = _PASSED - {
     *("PATH", "HOME", "LANG", "LC_ALL", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT"),
     *("UV_FIND_LINKS", "UV_KEYRING_PROVIDER"),
 }
-"""Of those, what a build's sandbox is given: nothing that names a file of the host or says who the worker is."""
+"""The variables among those that a build's sandbox gets: nothing that names a file of the host or says who the worker is."""
 _CERTIFICATE_PATHS = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _CERTIFICATES_IN_BASE = ("/etc/ssl/certs", "/usr/")
 """What of certificates a sandbox has, too (`images.base`)."""
@@ -59,7 +59,8 @@ _PIP_NAMES = {
 
 
 _CERTIFICATES = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS")
-"""Of uv's newer and older versions: trust whom the host trusts, so that the CA of a private index is installed once, for all."""
+"""Settings of newer and older versions of uv: trust whom the host trusts, so that the CA of a private index is installed
+once, for all."""
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
 
@@ -127,7 +128,7 @@ class Uv:
         return await self._run([executable, "-I", "-S", *arguments], cwd, max_file_bytes, self._environment)
 
     def public_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Those of uv's that a sandbox is given: the indexes and how to reach them, without credentials.
+        """Return the variables of uv that a sandbox gets: the indexes and how to reach them, without credentials.
 
         Args: variables: as of `run`."""
         return {
@@ -247,7 +248,8 @@ def confinement(max_file_bytes: int) -> list[str]:
 
 
 _finding = threading.Lock()
-"""It asks sysconfig, whose first answers are wrong in one thread while another waits for them."""
+"""Held while uv is looked for: the search asks sysconfig, whose first answers are wrong in one thread while another waits
+for them."""
 
 
 def uv_path() -> str:

@@ -184,8 +184,8 @@ def _order(node: NodeStats) -> tuple[float, float, str]:
 
 
 def _hand_over(victim: NodeStats, alive: dict[str, NodeStats]) -> None:
-    """Books the consequences of an eviction: its starts fall to its fallback, and whoever fell back on it falls
-    deeper."""
+    """Account for an eviction: the starts of the victim fall to its fallback, and nodes that fell back on the victim fall to
+    that, too."""
     heir = fallback(victim, alive.values())
     if heir is not None:
         alive[heir.id] = replace(heir, recent_rate=heir.recent_rate + victim.recent_rate)

@@ -19,8 +19,8 @@ class ImportHits:
         self.unneeded = 0
         """The function has no packages."""
         self.passed_over = 0
-        """Of the partial and the missed: a Zygote with more of the packages was there, and its imports would have gone another
-        way in the function's own start (`soundness`). SOCK's rule would have taken it."""
+        """Partial hits and misses for which a Zygote with more of the packages existed, whose imports would have gone
+        another way in the function's own start (`soundness`). SOCK's rule would have taken that Zygote."""
 
     def count(self, closure: frozenset[str], held: frozenset[str], imported: int, *, passed_over: bool = False) -> None:
         """One start.

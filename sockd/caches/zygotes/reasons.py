@@ -17,7 +17,7 @@ class Reasons:
     """One reason for each version (`ImportView.program`)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Args: clock: in which `note` is told when something is tried again."""
+        """Args: clock: the clock of the times that `note` gets for the next try."""
         self._clock = clock
         self._of: OrderedDict[str, tuple[str, float]] = OrderedDict()
 

@@ -39,7 +39,7 @@ class SavedNode(msgspec.Struct, frozen=True):
     """The version whose top level it followed."""
     imports: tuple[str, ...]
     order: tuple[str, ...]
-    """The modules that it was told to import, with its ancestors'."""
+    """The modules that the Zygote was asked to import, after those of its ancestors."""
     rate: float
     """Starts per second that it served."""
 

@@ -48,7 +48,7 @@ class SharingView(Protocol):
         """Whether a Zygote of these imports may serve functions with this closure."""
 
     def closed(self, wanted: frozenset[str], ours: frozenset[str], theirs: frozenset[str]) -> frozenset[str]:
-        """Of the wanted imports those that import alike in both closures, with all that they require."""
+        """Return the wanted imports that import alike in both closures, with all that they require."""
 
 
 class SharedBySubset:

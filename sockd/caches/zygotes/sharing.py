@@ -36,7 +36,7 @@ class Sharing:
         self._verdicts: dict[tuple[Imports, Imports], bool] = {}
         self._differing: dict[tuple[Imports, Imports], bool] = {}
         self._names: dict[Keys, dict[str, str]] = {}
-        """Of closures: keys by distribution name."""
+        """For each closure, its keys by distribution name."""
         self._closed: dict[tuple[Imports, Imports, Imports, Keys], Imports] = {}
 
     def know(self, top: TopLevel) -> Imports:
@@ -90,7 +90,7 @@ class Sharing:
         return difference(shared, view) if shared is not None else ""
 
     def closed(self, wanted: Imports, ours: Imports, theirs: Imports) -> Imports:
-        """Of the wanted imports those that load the same modules for both functions, of packages that a Zygote may import, up to
+        """Return the wanted imports that load the same modules for both functions, of packages that a Zygote may import, up to
         the first that would come too early for one of them; none, if .pth files, which run before all imports, differ."""
         key = wanted, ours, theirs, self._refused()
         return _remembered(self._closed, key, lambda: self._find_closed(wanted & ours & theirs, ours, theirs))

@@ -36,7 +36,7 @@ class SimulatedNode:
     depth: int
     blocks: list[Block]
     bytes: int
-    """Of all that it and its ancestors imported: what its forks copy page tables for."""
+    """Bytes of all that the Zygote and its ancestors imported: its forks copy the page tables for them."""
     created_s: float
     ready_s: float
     rate: DecayingRate

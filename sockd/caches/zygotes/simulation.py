@@ -1,7 +1,7 @@
 """Plays a trace of requests against the real selection and eviction policies: `python -m sockd.caches.zygotes.simulation`.
 
 Pure: no process, no clock but the trace's. Only the machinery around the policies is simulated; its constants are
-measured (research/limits.md section 9):
+measured:
 
 - a warm or paused handler answers in 0.2 ms; a fork takes 1.0 ms plus 0.05 ms per MB its Zygote imported;
 - what the Zygote lacks is imported in the handler, at the trace's cost per package;
@@ -227,9 +227,9 @@ class Simulation:
     """The set of imports that each function is known by."""
     _known: Sharing | None = field(init=False)
     _costs: dict[str, PackageCost] = field(init=False)
-    """Of what a Zygote imports: by the sound rule, a package with all that it imports in turn."""
+    """The cost of what a Zygote imports: by the sound rule, a package with all that it imports in turn."""
     _shared: dict[str, Preimported] = field(default_factory=dict)
-    """Of each Zygote, by its id."""
+    """What each Zygote has imported, by its id."""
     _rng: Random = field(init=False)
     _making: list[SimulatedNode] = field(default_factory=list)
     _demand: DemandMeter = field(default_factory=lambda: DemandMeter(RATE_TAU_S))

@@ -45,9 +45,9 @@ class Preimported:
     loaded: frozenset[str] = frozenset()
     """Modules that are there since, with those of its ancestors."""
     order: tuple[str, ...] = ()
-    """The modules that it was told to import, behind its ancestors'."""
+    """The modules that the Zygote was asked to import, after those of its ancestors."""
     groups: tuple[tuple[str, frozenset[str]], ...] = ()
-    """Of these the ones that have loaded something, with what each has loaded."""
+    """The modules of `order` that have loaded something, each with what it has loaded."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -63,7 +63,7 @@ class ImportView:
     environment: Mapping[str, str] = field(default_factory=dict)
     """All that its process has."""
     variables: frozenset[tuple[str, str]] = frozenset()
-    """Of its environment what is not the worker's, with the values."""
+    """The variables of the version's environment that are not the worker's, with their values."""
     network: Network = "host"
     """Its function's."""
     files: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class ImportView:
 
     @property
     def lineage(self) -> Lineage:
-        """Of the Zygotes that may serve its function."""
+        """Return the lineage of the Zygotes that may serve the function."""
         return Lineage(self.network, self.interpreter)
 
     def besides(self, packages: frozenset[str]) -> Iterator[tuple[str, Provided]]:

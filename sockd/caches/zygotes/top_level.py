@@ -140,8 +140,8 @@ class TopLevel:
 
     @cached_property
     def whole(self) -> dict[str, frozenset[str]]:
-        """Of each unchanged import of its code, by name, all modules of packages that it loads. (Those of the standard library
-        are the same whichever import loads them first.)"""
+        """Return, for each unchanged import of the function's code, by name, all modules of packages that it loads. (Modules
+        of the standard library are the same whichever import loads them first.)"""
         return {step.name: modules & self.of_packages for step, modules in self.outer_steps()}
 
     @cached_property
@@ -154,7 +154,7 @@ class TopLevel:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Of each module the number of the import of the function's code that loads it."""
+        """Return, for each module, the number of the import of the function's code that loads it."""
         outer = 0
         found: dict[str, int] = {}
         for number, step in enumerate(self.steps):
@@ -210,7 +210,7 @@ def out_of_order(order: Sequence[str], loaded: frozenset[str], top: TopLevel) ->
     They do if none of them changes anything outside of the modules that it loads: neither can then see the other. The standard
     library's imports see nothing of packages.
 
-    Args: order: names of the modules that the Zygote was told to import; loaded: all that it has loaded.
+    Args: order: names of the modules that the Zygote was asked to import; loaded: all that it has loaded.
     Returns: why they do not, in words; empty: they do, or the order is the function's."""
     places = [top.places[name] for name in order if name in top.of_packages]
     is_moved, skipped, writer = places != sorted(places), False, ""

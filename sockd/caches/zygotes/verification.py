@@ -44,9 +44,9 @@ class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     complete: bool
     """Whether all of these names are there."""
     owners: dict[str, str]
-    """Keys of distributions, by module, as far as names are told."""
+    """Keys of distributions, by module, as far as names are known."""
     pids: list[int]
-    """Of the process and its Zygotes; numbers that were not compared."""
+    """Pids of the process and its Zygotes; equal numbers were not compared."""
     cpu_s: float
     steps: list[Any] = []
     """What was recorded (`top_level.read_steps`)."""

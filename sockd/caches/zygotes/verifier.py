@@ -154,12 +154,12 @@ class Verifier:
         self._under_way: set[Key] = set()
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._postponed: set[Key] = set()
-        """Of these the ones that found no memory or no Zygote; the others have failed."""
+        """Keys of `_later` whose trial found no memory or no Zygote; the trials of the others have failed."""
         self._unrecorded = Reasons()
         self._versions: WeakKeyDictionary[ImportView, tuple[Program, str]] = WeakKeyDictionary()
         """Versions that had a cold start, or whose top levels an earlier daemon has recorded."""
         self._own: OrderedDict[str, Fingerprint] = OrderedDict()
-        """Of starts of versions' own, by `ImportView.program`."""
+        """Fingerprints of versions' own starts, by `ImportView.program`."""
         self._saved_s = time.monotonic()
         self._wake = asyncio.Event()
         self._starts = 0

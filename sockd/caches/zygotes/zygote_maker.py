@@ -72,7 +72,7 @@ class Plan:
 
 
 class ZygoteMaker:
-    """Of one tree."""
+    """Makes the Zygotes of one tree."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class ZygoteMaker:
         return node
 
     def _request(self, parent: ZygoteNode, plan: Plan, modules: Sequence[str]) -> ImportRequest:
-        """What a Zygote is told to import. Raises: ZygoteGone."""
+        """Return what a Zygote is asked to import. Raises: ZygoteGone."""
         image = self._tree.image_imports(parent.lineage) if parent.lineage.interpreter != OWN else None
         if image is not None:
             return ImportRequest(

@@ -43,7 +43,7 @@ class ZygoteNode:
     imports: frozenset[str] = frozenset()
     """What it has imported ahead, as the policies know it; its parent had some of it."""
     lineage: Lineage = HOST_LINEAGE
-    """Of the functions that it serves: its Zygote's."""
+    """The lineage of the functions that the node serves: its Zygote's."""
     shared: Preimported = field(default_factory=Preimported)
     """What its imports saw: which functions it may serve."""
     verdicts: MutableMapping[ImportView, str] = field(default_factory=WeakKeyDictionary)
@@ -86,7 +86,7 @@ class ZygoteNode:
 
     @property
     def network(self) -> Network:
-        """Of the functions that it serves."""
+        """The network of the functions that the node serves."""
         return self.lineage.network
 
     @property

@@ -94,7 +94,7 @@ class ZygoteTree:
         self.nodes: list[ZygoteNode] = []
         """The roots first, the host's before the others."""
         self.demand: defaultdict[Lineage, DemandMeter] = defaultdict(lambda: DemandMeter(RATE_TAU_S))
-        """Of functions of each lineage."""
+        """The demand of the functions of each lineage."""
         self._verifier: Verifies | None = None
         if foreign is not None:
             foreign.retired.append(self.end_interpreter)
@@ -136,8 +136,8 @@ class ZygoteTree:
             await self._wall_in(lineage.network)
 
     async def _exec_foreign(self, lineage: Lineage) -> Zygote:
-        """Of an interpreter that is not the worker's own, every root is exec'd: one behind a wall is no fork of one that, as code
-        of that interpreter, can reach the host's network."""
+        """Start a root of an interpreter that is not the worker's own. Each of them is exec'd: one behind a wall is no fork
+        of one that, as code of that interpreter, can reach the host's network."""
         wall = None if lineage.network == "host" else self._walls.get(lineage.network)
         if wall is None and lineage.network != "host":
             raise ZygoteGone(f'no function with network = "{lineage.network}" can be served')
@@ -201,7 +201,7 @@ class ZygoteTree:
         return root
 
     def nodes_of(self, lineage: Lineage) -> list[ZygoteNode]:
-        """Those that serve functions of this lineage."""
+        """Return the nodes that serve functions of this lineage."""
         return [node for node in self.nodes if node.lineage == lineage]
 
     def expect(self, lineage: Lineage, *, at_once: bool = True) -> None:

@@ -75,7 +75,7 @@ def sandbox_namespaces() -> None:
 
 
 def _enter_as_root(namespaces: int) -> None:
-    """Be root in a new user namespace, mapped from whoever we are (user_namespaces(7))."""
+    """Become root in a new user namespace, mapped from the current user (user_namespaces(7))."""
     ids = {"uid_map": os.geteuid(), "gid_map": os.getegid()}
     syscalls.unshare(namespaces)
     Path("/proc/self/setgroups").write_text("deny")

@@ -91,13 +91,13 @@ class Project:
             return True
 
     def deploy(self, saved: Sequence[Path] = ()) -> None:
-        """Deploy what is there now if it is something new, and tell; whatever is wrong with it is told, too, and the version
-        before serves on.
+        """Deploy the files as they are now if they differ, and print the result. After an error, which is printed, too, the
+        version before goes on serving.
 
-        What changed is what differs from the deploy before: no event needs to have told of it, and what did not compile is
-        looked at again until it does.
+        What changed is what differs from the deploy before: whether or not an event has named it, and what did not compile
+        is tried again until it does.
 
-        Args: saved: what events told of, to be named if nothing can be packed. Raises: Failure, of the first deploy."""
+        Args: saved: what events named, to be listed if nothing can be packed. Raises: Failure, of the first deploy."""
         started_ns = time.perf_counter_ns()
         changed = [_relative(path, self._directory) for path in saved]
         is_first = not self._digest

@@ -18,7 +18,7 @@ from sockd.console.tables import print_table
 
 HEADINGS = ("name", "function", "when", "zone", "next", "last")
 OPTIONAL = ("last", "zone", "function")
-"""`next` is told in the schedule's own time zone, which it names."""
+"""`next` is printed in the schedule's own time zone, which it names."""
 
 
 @click.group()

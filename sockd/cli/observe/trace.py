@@ -120,7 +120,7 @@ def show_list(traces: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def last_id(management: Management) -> str:
-    """Of the newest invocation. Raises: Failure."""
+    """Return the id of the newest invocation. Raises: Failure."""
     newest = management.get("traces", query={"limit": "1"})
     if not newest:
         raise Failure("no invocation yet", fix="sockd invoke NAME", exit_code=NOT_FOUND)

@@ -1,6 +1,6 @@
 """The waterfall of a trace: rows on one time axis, its summary, and the format of Chrome's tracing page.
 
-Pure: a trace of the management door in (`sockd.observe.trace_spans`), text and plain data out. Whoever prints it brings
+Pure: a trace of the management door in (`sockd.observe.trace_spans`), text and plain data out. The caller that prints it chooses
 the colours.
 """
 
@@ -17,7 +17,7 @@ NAME_WIDTH = 36
 LEAST_AXIS = 20
 LEAST_NAME = 12
 STYLES = {"daemon": "blue", "sandbox": "green", "initscript": "magenta", "rpc": "yellow", "reads": "cyan"}
-"""Of the tracks."""
+"""The styles of the tracks."""
 
 Trace = Mapping[str, Any]
 

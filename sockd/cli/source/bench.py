@@ -12,7 +12,7 @@ from sockd.cli.source.source_tree import environment, installing, lacking, sourc
 from sockd.console.output import NOT_FOUND, USAGE, Failure, echo
 
 LIBRARIES = ("boto3", "fastapi", "matplotlib", "uvicorn")
-"""Of the extra `bench`."""
+"""The libraries of the extra `bench`."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})

@@ -38,8 +38,8 @@ COLUMNS = {
     "hidden_p50_ms": "hidden p50",
     "read_bytes": "bytes",
 }
-"""Of the table at the end: a row's keys in JSON, and their headings. Times are ms; start is the start latency, read what the
-function waited for its reads, hidden what was fetched while it did not wait."""
+"""The columns of the table at the end: a row's keys in JSON, and their headings. Times are ms; start is the start latency,
+read what the function waited for its reads, hidden what was fetched while it did not wait."""
 
 cache_option = click.option(
     "--cache", type=click.Path(file_okay=False, path_type=Path), help="Where the suite and its inputs are kept."
@@ -179,7 +179,7 @@ def _measure(
 ) -> list[Outcome]:
     """Run benches one after the other, write what SeBS would, print a table.
 
-    Args: leave_out: a bench that cannot run here is told of and left out."""
+    Args: leave_out: whether a bench that cannot run here is reported and left out."""
     from sockd.sebs.benches import find
     from sockd.sebs.errors import NotPossible
     from sockd.sebs.experiment import Kind

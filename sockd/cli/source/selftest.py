@@ -29,7 +29,7 @@ LIBRARIES = (
     ),
     *("wasmtime", "ziglang"),
 )
-"""Of the extra `selftest`."""
+"""The libraries of the extra `selftest`."""
 FOLDERS = (
     *("tests/abuse", "tests/agent_keeper", "tests/faults", "tests/networks", "tests/spec"),
     "tests/caches/packages/test_built_names.py",

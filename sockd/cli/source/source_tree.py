@@ -23,7 +23,7 @@ def source_tree() -> Path:
 
 
 def lacking(libraries: Sequence[str]) -> str:
-    """Those that cannot be imported, in words; empty: none."""
+    """Return the libraries that cannot be imported, in words; empty if there are none."""
     return ", ".join(name for name in libraries if find_spec(name) is None)
 
 

@@ -26,7 +26,7 @@ class NeededImage(NamedTuple):
 
     @property
     def words(self) -> str:
-        """It and its functions, for people."""
+        """Describe the image and its functions, for people."""
         return f"{self.reference or self.digest[:19]} ({', '.join(self.functions)})"
 
 
@@ -47,7 +47,7 @@ def needed(state: Path) -> list[NeededImage]:
 
 
 def lacking(state: Path) -> list[NeededImage]:
-    """Those of `needed` that are not there. Raises: sqlite3.Error."""
+    """Return the needed images that are not in the state directory. Raises: sqlite3.Error."""
     return [
         each for each in needed(state) if not (state / IMAGES / each.digest.partition(":")[2] / "record.json").exists()
     ]

@@ -48,12 +48,13 @@ class Callers:
         self._doors: dict[Door, RunRule] = {"status": rule_of(config.status), "metrics": rule_of(config.metrics)}
         self._keys = keys or Keys()
         self._rules = rules if rules is not None else {}
-        """Of functions whose rule is not open."""
+        """Rules of the functions whose rule is not open, by name."""
         self._managers = managers
         is_here = is_loopback(parse_listen(config.listen)[0])
         self.errors = config.errors or ("full" if is_here else "id")
         self.error_details = error_details if error_details is not None else {}
-        """Of functions that set it; where there is none and `errors` is full, nothing is hidden from any caller."""
+        """The `errors` setting of each function that has one, by name. If this is empty and `errors` is full, nothing is
+        hidden from any caller."""
 
     def is_open(self, name: str) -> bool:
         """Whether a call of the function needs no key."""
@@ -72,9 +73,10 @@ class Callers:
         return True
 
     def hides_errors(self, name: str, connection: Connection, head: Head) -> bool:
-        """Return whether a caller is told the request's id alone when the function raises.
+        """Return whether a function's own error is hidden from a caller, who then gets the request's id alone.
 
-        POLICY: `http.errors`, or the function's own `errors`; those who may read the function's logs are told all in any case."""
+        POLICY: `http.errors`, or the function's own `errors`; callers that may read the function's logs get all of it in any
+        case."""
         if self.error_details.get(name, self.errors) == "full" or self._is_manager(connection):
             return False
         try:

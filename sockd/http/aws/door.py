@@ -51,7 +51,7 @@ from sockd.registry.aliases import LATEST
 from sockd.sigv4.canonical import SignedRequest
 
 SETTINGS_BYTES = 256 * 1024
-"""Of a body without code; an environment has 4 KB at most."""
+"""The most bytes of a body without code; an environment has 4 KB at most."""
 _HASHED_AT_ONCE = 64 * 1024
 _SDK_ID_CHARS = 128
 

@@ -13,7 +13,7 @@ from struct import Struct
 
 CONTENT_TYPE = "application/vnd.amazon.eventstream"
 MAX_PAYLOAD_BYTES = 16 << 20
-"""Of one message (the encoding's own limit; SDKs refuse more)."""
+"""The most bytes of one message (the encoding's own limit; SDKs refuse more)."""
 _U32 = Struct(">I")
 _LENGTHS = Struct(">II")
 _TEXT = 7

@@ -21,7 +21,7 @@ from sockd.registry.aliases import LATEST, number_of
 
 
 class ProvisionedOperations:
-    """Of a published version, or of an alias."""
+    """The operations on the provisioned concurrency of published versions and of aliases."""
 
     def __init__(self, worker: LambdaWorker, changes: Changes) -> None:
         self._worker = worker

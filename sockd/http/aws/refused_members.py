@@ -17,7 +17,7 @@ class NotOffered(NamedTuple):
     instead: str
     """What to do, for the error."""
     defaults: Mapping[str, Any] = {}
-    """Of a structure, the values that ask for nothing, by the names of its members."""
+    """The values of a structure's members that ask for nothing, by the members' names."""
 
     def is_default(self, value: Any) -> bool:
         """Whether a value asks for nothing. Clients also send empty values, and structures of empty values."""
@@ -61,7 +61,7 @@ HEADERS: Mapping[str, tuple[str, NotOffered]] = {
     "x-amz-durable-execution-name": ("DurableExecutionName", NotOffered(_NO_DURABLE)),
     "x-amz-tenant-id": ("TenantId", NotOffered(_NO_TENANTS)),
 }
-"""Of the operations that invoke; by lower-case name, with the member's."""
+"""Headers of the operations that invoke; by lower-case name, with the member's."""
 QUERY: Mapping[str, NotOffered] = {"MasterRegion": NotOffered("no function is a replica of Lambda@Edge; leave it out")}
 """By the parameter's name."""
 

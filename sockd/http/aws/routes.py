@@ -16,7 +16,7 @@ PREFIX = b"/20"
 
 
 class Operation(enum.Enum):
-    """Those that sockd offers, by AWS's names."""
+    """The operations of AWS's API that sockd offers, by AWS's names."""
 
     INVOKE = "Invoke"
     INVOKE_WITH_RESPONSE_STREAM = "InvokeWithResponseStream"
@@ -74,7 +74,7 @@ class Permission(enum.Enum):
 
 
 UPLOADS = frozenset({Operation.CREATE_FUNCTION, Operation.UPDATE_FUNCTION_CODE})
-"""Those whose body holds an archive."""
+"""The operations whose body holds an archive."""
 
 _FUNCTIONS = "/2015-03-31/functions"
 _FUNCTION = _FUNCTIONS + "/{}"

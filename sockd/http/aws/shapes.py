@@ -26,7 +26,7 @@ from sockd.oci.reference import Reference
 from sockd.plain.function_arns import ACCOUNT, PARTITION, arn
 
 ROLE = f"arn:{PARTITION}:iam::{ACCOUNT}:role/sockd"
-"""Of functions that were given none: clients cannot do without."""
+"""The role of functions that were given none: clients cannot do without."""
 MAX_TAGS = 50
 LOG_FORMATS = ("JSON", "Text")
 APPLICATION_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
@@ -393,7 +393,8 @@ def revision(details: Details) -> str:
 
 
 def code_sha256(details: Details) -> str:
-    """Of the archive as it was uploaded; of one that was not, what its digest says of the files. An image's digest."""
+    """Return the SHA-256 of the uploaded archive, or the digest of an image. For code that was not uploaded as an archive it
+    is made from the digest of the files."""
     if details.record.image:
         return details.record.image.removeprefix("sha256:")
     return attributes(details).zip_sha256 or base64.b64encode(bytes.fromhex(details.record.digest)).decode()

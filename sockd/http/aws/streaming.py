@@ -29,11 +29,11 @@ from sockd.plain.telemetry import Invocation
 from sockd.registry.aliases import LATEST
 
 INLINE_BYTES = 512 * 1024
-"""Of an answer whose checksum is taken on the loop: half a millisecond."""
+"""The most bytes of an answer whose checksum is taken on the loop: half a millisecond."""
 
 
 class EventStream(StreamedAnswer):
-    """A streamed answer whose pieces become events. Its function's own status and headers are nowhere to be told."""
+    """A streamed answer whose pieces become events. The format has no place for the function's own status and headers."""
 
     async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         version = self.begun.version if self.begun is not None else LATEST

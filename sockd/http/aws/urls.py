@@ -1,6 +1,6 @@
 """The operations on function URLs: one for each function, and one for each of its aliases.
 
-Owns nothing. The URLs are `sockd.registry.function_urls`'s; what a client is told of one stands here.
+Owns nothing. The URLs are `sockd.registry.function_urls`'s; what a client gets of one stands here.
 """
 
 from __future__ import annotations

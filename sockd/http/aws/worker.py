@@ -52,14 +52,14 @@ class InvocationResult(NamedTuple):
 
     invocation: Invocation
     error: SockdError | None
-    """What its client is told instead of an answer."""
+    """The error that the client gets instead of an answer."""
     log: bytes
     memory_mb: int
     """What its sandbox may use."""
     peak_bytes: int
     """The most that its sandbox has used; 0: that is not known."""
     json_log_level: str = ""
-    """Of the platform's events in a log that is JSON; empty: the log is text."""
+    """The level of the platform's events in a log of JSON; empty if the log is text."""
     failure: SockdError | None = None
     """How it failed, also behind a complete answer."""
 

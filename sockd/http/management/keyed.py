@@ -24,7 +24,7 @@ from sockd.plain.config import ManagementConfig
 from sockd.plain.errors import BadConfig, SockdError
 
 _KEY = "key"
-"""Of the state of a request."""
+"""The key in the state of a request."""
 
 
 class KeyedManagement:

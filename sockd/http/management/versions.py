@@ -37,7 +37,7 @@ from sockd.registry.function_record import FunctionRecord
 MAX_BODY_BYTES = 16 * 1024
 MOST_HOLD_S = 30 * 86400.0
 LISTED = 100
-"""Of what was published, the newest so many are shown."""
+"""How many of the newest published versions are shown."""
 
 
 class Publish(msgspec.Struct, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 LEAST = 0.5
-"""Of the width, in per cent: nothing that there is gets narrower than this."""
+"""The least width of a bar, in per cent of the whole: nothing that there is gets narrower than this."""
 
 
 class Piece(NamedTuple):

@@ -24,7 +24,7 @@ MAX_LINKS = 8
 """Single failures that a group names."""
 MAX_LOG_BYTES = 8 << 10
 MAX_RECORDS = 500
-"""Of each function; the log of an older failure is on the page of its trace."""
+"""The most records of each function; the log of an older failure is on the page of its trace."""
 
 
 def failures_page(worker: PageWorker, function: str | None) -> Values:

@@ -21,7 +21,7 @@ MAX_RECORDS = 30
 MAX_RECORD_BYTES = 4 << 10
 MAX_LOG_BYTES = 32 << 10
 MAX_ROWS = 20
-"""Of versions, deploys, schedules and dead letters each."""
+"""The most rows of each table: versions, deploys, schedules and dead letters."""
 MAX_PACKAGES = 100
 
 

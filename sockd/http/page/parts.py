@@ -14,7 +14,7 @@ from sockd.http.page.worker import PageWorker
 
 OVERVIEW: Final = "overview"
 TABS: Final = ((OVERVIEW, "Overview"), ("failures", "Failures"), ("log", "Log"), ("settings", "Versions and settings"))
-"""Of a function's page, each with its label."""
+"""The tabs of a function's page, each with its label."""
 
 
 def index_parts(worker: PageWorker, sources: PageSources) -> list[Part]:

@@ -21,9 +21,9 @@ from sockd.plain.request_ids import new_request_id, request_id_text
 from sockd.plain.spelling import size
 
 MAX_FORM_BYTES = 256 << 10
-"""Of a form as browsers encode it; `sockd invoke NAME -d @FILE` sends more."""
+"""The most bytes of a form as browsers encode it; `sockd invoke NAME -d @FILE` sends more."""
 MAX_SHOWN_BYTES = 64 << 10
-"""Of an answer, and of a log."""
+"""The most bytes that are shown of an answer, and of a log."""
 
 
 class SentEvent(NamedTuple):

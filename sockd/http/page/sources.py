@@ -72,7 +72,7 @@ class PageSources(Protocol):
 
 
 class WorkerSources:
-    """Those of a worker."""
+    """The sources of a worker."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ def first_line(text: str, limit: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1; what is not quite none or all is not told as that."""
+    """A share of 1 as a percentage. A share that is almost 0 or 1 is not rounded to it."""
     if 0 < share < 0.01:
         return "<1\u202f%"
     if 0.99 < share < 1:

@@ -18,7 +18,7 @@ from sockd.plain.invoke_request import InvokeRequest
 
 
 class PageWorker(WorkerApi, Protocol):
-    """What the page may ask of the worker. Reading costs microseconds for each function, node or trace that is told."""
+    """What the page may ask of the worker. Reading costs microseconds for each function, node or trace that is returned."""
 
     @property
     def run_rules(self) -> Mapping[str, RunRule]:

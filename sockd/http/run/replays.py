@@ -24,7 +24,7 @@ from sockd.plain.errors import SockdError
 Key = tuple[str, ...]
 _HASHED_AT_ONCE = 64 * 1024
 _ENTRY_BYTES = 512
-"""Of an entry besides its answer, roughly."""
+"""The memory of an entry besides its answer, roughly."""
 _RAN = "x-sockd-sandbox: "
 """In the headers of every answer that a sandbox was made to give."""
 

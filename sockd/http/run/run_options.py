@@ -63,7 +63,7 @@ async def run_as_asked(
 
 
 def ours(asked: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Of such headers, those that are for us when the function is a web app: others are its own."""
+    """Return the headers that are addressed to the worker when the function is a web app; all others are the app's own."""
     return {name: value for name, value in asked.items() if name in (FRESH, IF_CODE)}
 
 

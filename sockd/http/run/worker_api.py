@@ -25,9 +25,9 @@ class TreeNode(TypedDict):
     packages: list[str]
     """What it has imported beyond its parent's, as `name==version`; empty for a root Zygote."""
     network: NotRequired[str]
-    """Of the functions that it serves; those of each kind have a root of their own."""
+    """The network of the functions that the Zygote serves. Each kind of network has a root of its own."""
     interpreter: NotRequired[str]
-    """Of the functions that it serves, as `python:3.13`; empty: the worker's own."""
+    """The interpreter of the functions that the Zygote serves, such as `python:3.13`; empty for the worker's own."""
     modules: NotRequired[int]
     unique_memory_bytes: NotRequired[int]
     shared_memory_bytes: NotRequired[int]
@@ -121,9 +121,10 @@ class WorkerApi(Protocol):
         """Run a function once. Raises: SockdError."""
 
     def begin(self, request: InvokeRequest, done: Callable[[Ending], None], /) -> Callable[[], object] | None:
-        """As `invoke`, without a task: `done` is told what that would return or raise, after this has returned.
+        """Begin what `invoke` does without a task. `done` is called with what `invoke` would return or raise, after this has
+        returned.
 
-        Returns: what ends it without `done` being told; or None: nothing has begun, `invoke` it."""
+        Returns: a function that cancels the request without calling `done`, or None if nothing was begun: use `invoke`."""
 
     def is_app(self, name: str) -> bool:
         """Whether a function is known to be a web app, to which a request's headers belong."""

@@ -39,9 +39,9 @@ from sockd.registry.function_url import FunctionUrl
 from sockd.sigv4.canonical import SignedRequest
 
 INLINE_BYTES = 128 * 1024
-"""Of a body that is made or read on the loop: half a millisecond."""
+"""The most bytes of a body that is made or read on the loop: half a millisecond."""
 EVENT_BYTES = 64 * 1024
-"""Of an event beyond its body: the head, twice."""
+"""The most bytes of an event beyond its body: the head, twice."""
 SANDBOXED = ("content-security-policy", "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads")
 """For what a function answers under a path of this port: its pages are strangers to the port's own origin."""
 _NO_BODY = (204, 304)
@@ -146,7 +146,7 @@ class UrlDoor:
         return UrlStream(exchange, request_id, lambda fields: shaped(admitted, fields))
 
     async def _request(self, admitted: Admitted, exchange: UrlExchange, body: bytes, request_id: str) -> UrlRequest:
-        """What the function is told of the request. Raises: Forbidden."""
+        """Make the request that the function gets. Raises: Forbidden."""
         access_key = ""
         if admitted.url.auth == "AWS_IAM":
             try:
@@ -208,7 +208,7 @@ class UrlDoor:
 
 
 def _as_http(admitted: Admitted, request: UrlRequest, exchange: Exchange, body: bytes) -> dict[str, Any]:
-    """The request as a web app behind the URL is told of it."""
+    """Return the request as a web app behind the URL gets it."""
     addressed = admitted.addressed
     root_path = PATH_PREFIX + admitted.url.id.encode() if addressed.by_path else b""
     http = app_request(exchange, root_path, addressed.path, addressed.query, body)

@@ -33,7 +33,7 @@ class UrlRequest(NamedTuple):
     """Undecoded."""
     query: str
     version: str
-    """Of HTTP."""
+    """The version of HTTP."""
     headers: Headers
     source_ip: str
     server_port: int

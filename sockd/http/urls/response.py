@@ -23,7 +23,7 @@ from sockd.http.wire.fields import field
 from sockd.plain.errors import SockdError
 
 HEADERS_BYTES = 64 * 1024
-"""Of all headers that a function sends along (AWS: 10,240 bytes)."""
+"""The most bytes of all headers that a function sends along (AWS: 10,240 bytes)."""
 MOST_FIELDS = 256
 """Headers and cookies together: each takes some µs."""
 JSON = "application/json"

@@ -21,7 +21,7 @@ from sockd.plain.invoke_request import Sink
 PRELUDE_BYTES = 16 * 1024
 """Most of the JSON before the eight bytes."""
 PRELUDE_TYPES = (b"application/octet-stream", b"application/vnd.awslambda.http-integration-response")
-"""What an answer may say of itself that begins so: bytes whose type nobody has told, or exactly that."""
+"""What an answer may say of itself that begins so: bytes without a declared type, or exactly that type."""
 _END = bytes(8)
 _BEGINNINGS = (b'{"statusCode":', b'{"headers":', b'{"cookies":')
 _SPACE = re.compile(rb"\s")
@@ -36,7 +36,7 @@ class Begun(NamedTuple):
     status: int
     fields: Fields
     rest: bytes
-    """Of the body, what has come with them."""
+    """The bytes of the body that came with the prelude."""
 
 
 class UrlStream(StreamedAnswer):

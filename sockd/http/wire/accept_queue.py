@@ -41,7 +41,7 @@ class AcceptQueue:
         self._standing: dict[int, Reader] = {}
         """By descriptor."""
         self._next: deque[int] = deque()
-        """Those that are readable; they may have gone."""
+        """Descriptors of connections that became readable; a connection may have gone since."""
         self._waits = False
         self._loop.add_reader(self._epoll.fileno(), self._readable)
 

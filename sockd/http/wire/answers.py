@@ -58,8 +58,8 @@ def success(invocation: Invocation, request_id: str) -> Answer:
 
 
 def failure(error: BaseException, request_id: str) -> Answer:
-    """What went wrong. A full disk can be met at any step, and so can a host that has no descriptors left; any other
-    exception that is not a SockdError is a bug of ours: logged here, told without details."""
+    """Make the answer to an error. A full disk can be met at any step, and so can a host that has no descriptors left. Any
+    other exception that is not a SockdError is a bug of sockd: it is logged here, and answered without details."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         error = StorageFull()
     elif words := _of_the_host(error):
@@ -131,7 +131,8 @@ def invocation_fields(invocation: Invocation, request_id: str) -> str:
 
 
 def begun_fields(invocation: Invocation | None, request_id: str) -> str:
-    """What is told of an invocation with the first part of its answer: all but its content's type and how long it takes."""
+    """Return the header fields of an invocation that go with the first part of its answer: all but its content's type and
+    its duration."""
     if invocation is None:
         return f"x-amzn-requestid: {request_id}\r\n"
     fields = invocation_fields(invocation, request_id)

@@ -16,7 +16,7 @@ DROPPED = frozenset(
         *(b"http2-settings", b"expect", b"content-length"),
     }
 )
-"""Of the hop to us, or said anew: the body has come whole."""
+"""Headers that concern the hop to the worker only, or that are made anew: the body has come whole."""
 
 
 class NoWebSockets(SockdError):
@@ -34,7 +34,8 @@ def app_request(
 ) -> dict[str, Any]:
     """The value of `details["http"]` (`sockd.plain.invoke_request`).
 
-    Args: root_path: where the app is mounted; raw_path: what follows it, undecoded; without: a header that it is not told.
+    Args: root_path: where the app is mounted; raw_path: what follows it, undecoded; without: a header that the app does not
+    get.
     Raises: NoWebSockets."""
     head, transport = exchange.head, exchange.connection.transport
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")

@@ -19,7 +19,7 @@ from sockd.http.wire.head import Head
 from sockd.http.wire.states import OVER, STREAM_BODY, Payload, Stage
 
 _BUFFERED_BYTES = 64 * 1024
-"""Of a body that the application is slow to read."""
+"""The most bytes that are buffered of a body that the application is slow to read."""
 ENDLESS = "sockd.endless"
 """An extension of the scope: a function that marks the answer as endless."""
 _VERSIONS = {"version": "3.0", "spec_version": "2.3"}

@@ -25,7 +25,7 @@ from sockd.plain.errors import BadConfig
 PLACE_BYTES = 64 * 1024
 """Uncounted, of each connection: one read of its socket, and as much that waits to be sent."""
 COPIES = 2
-"""Of each byte of a body: its pieces and the whole, then the whole and the frame for the sandbox."""
+"""Copies in memory of each byte of a body: its pieces and the whole, then the whole and the frame for the sandbox."""
 LEAST_BYTES = 64 * MB
 """However small the memory, if the configuration says nothing."""
 LOOKED_AT = 64

@@ -64,7 +64,7 @@ _JOINED_BYTES = 64 * 1024
 PIPELINED = 16
 """Requests of one connection, behind others, that are not counted."""
 EXCHANGE_BYTES = 2048
-"""Of one of those: an exchange and its head."""
+"""The memory of one exchange: an exchange and its head."""
 SLOW_S = 2.0
 """Without a byte of it being taken, an answer may be cut when its place or its room is needed."""
 
@@ -92,7 +92,7 @@ class Server(Protocol):
     retiring: bool
     """Each answer closes its connection from now on."""
     running: set[Exchange]
-    """Those that are being answered; a function whose client has gone is among them, its connection is not."""
+    """Exchanges that are being answered. A function whose client has gone is among them, its connection is not."""
     refused: Counter[str]
     """Requests refused before the application saw them, by error type."""
     scratch: memoryview
@@ -102,10 +102,10 @@ class Server(Protocol):
         """Take a new connection into account; False if it is to be turned away."""
 
     def has_asked(self, connection: Connection) -> None:
-        """It has sent the head of its first request."""
+        """Count a connection as active: the head of its first request is complete."""
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """Remove a connection that is closed."""
 
 
 class Connection(RequestReader):
@@ -119,13 +119,13 @@ class Connection(RequestReader):
         self.output = Output.TAKEN
         self.flow = Flow.READ
         self._exchanges: deque[Exchange] = deque()
-        """Those that are owed an answer, oldest first; only the first is ever run."""
+        """Exchanges that are owed an answer, oldest first; only the first is ever run."""
         self._reading: Exchange | None = None
         """The exchange whose body is being read, answered or not."""
         self._unread: list[bytes] = []
         """What has come and waits for this connection's turn."""
         self._body_bytes = 0
-        """Of the body that is being read, as long as it is not counted."""
+        """Bytes of the body that is being read, while they are not counted in the budget."""
         self._pipeline: Buffer | None = None
         """What is counted of requests behind others, when there are many."""
         self._unread_answer: Buffer | None = None
@@ -138,7 +138,7 @@ class Connection(RequestReader):
     # -- the transport's calls
 
     def connection_made(self, transport: Transport) -> None:
-        """It is open; from now on the transport tells it what happens."""
+        """Start with an open transport, which calls this object from now on."""
         self.transport = transport
         if not self.server.admit(self):
             self._refuse(TOO_MANY)
@@ -166,7 +166,7 @@ class Connection(RequestReader):
             self.transport.pause_reading()
 
     def place(self) -> int:
-        """Those who asked for the same target last wait in one queue."""
+        """The queue in which this connection waits: connections that asked for the same target last share one."""
         return hash(self._target) % PLACES
 
     def go_on(self) -> int:
@@ -408,7 +408,7 @@ class Connection(RequestReader):
             first.start()
 
     def ended(self, exchange: Exchange) -> None:
-        """It has run to its end, and has answered or never will."""
+        """Remove an exchange that has run to its end, whether it was answered or not."""
         self.server.running.discard(exchange)
         if exchange.held is not None:
             exchange.release()
@@ -434,7 +434,7 @@ class Connection(RequestReader):
             self.close()
 
     def looks_gone(self) -> bool:
-        """Whether the client will send no more, told by the kernel where it has not been read yet."""
+        """Whether the client will send no more. The kernel is asked if the end of the stream was not read yet."""
         return self.transport.is_at_eof or (not self.transport.is_kept and self.transport.has_hung_up())
 
     def close(self) -> None:
@@ -469,7 +469,7 @@ class Connection(RequestReader):
         return self.input in UNFINISHED and all(exchange is self._reading for exchange in self._exchanges)
 
     def make_way(self) -> None:
-        """Close, for another to have the place; a client that had begun a request is told so."""
+        """Close, so that another connection gets the place. A client that has begun a request gets an error first."""
         if self.output is not Output.TAKEN:
             self.transport.abort()
             return

@@ -35,7 +35,8 @@ class Clock(Protocol):
 
 
 class Client(Protocol):
-    """The connection of an exchange: how it reads and writes, and is told what became of the exchange."""
+    """The connection of an exchange: it reads and writes, and is notified when the exchange was answered and when it has
+    ended."""
 
     transport: Transport
     """Knows both addresses."""
@@ -62,10 +63,10 @@ class Client(Protocol):
         """Whether the client will send no more."""
 
     def finish(self, exchange: Exchange) -> None:
-        """It has been answered."""
+        """Remove an exchange that was answered."""
 
     def ended(self, exchange: Exchange) -> None:
-        """It has run to its end, and has answered or never will."""
+        """Remove an exchange that has run to its end, whether it was answered or not."""
 
 
 class Concluding(Protocol):
@@ -89,15 +90,15 @@ class Exchange:
     task: asyncio.Task[None] | None = None
     """In which it `run`s, if it does."""
     end: Callable[[], object] | None = None
-    """Ends what it waits for, if that is no task, without `sink` being told."""
+    """Cancels what the exchange waits for without calling `sink`, if that is not a task."""
     sink: Concluding | None = None
-    """Told the outcome of that."""
+    """Gets the outcome of what the exchange waits for."""
     request: InvokeRequest | None = None
     """What it asked the worker for, once it has, if something is `held`."""
     held: Buffer | None = None
     """What is counted of its body."""
     max_body_bytes = 0
-    """Of its body that it may hold; what one read may bring is not counted."""
+    """The most bytes of the body that the exchange may hold; the bytes of one read are not counted."""
     when_gone: Callable[[], None] | None = None
     """Called as soon as the client looks `gone`, for an answer that takes long."""
 

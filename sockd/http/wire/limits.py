@@ -15,7 +15,7 @@ class ConnectionLimits:
 
     connections: int = 4096
     headers: int = 128
-    """Of one request."""
+    """The most headers of one request."""
     head_bytes: int = 32 * 1024
     """The request line and the headers."""
     head_s: float = 10.0
@@ -25,7 +25,8 @@ class ConnectionLimits:
     stall_s: float = 60.0
     """Without a byte of an answer being taken that waits for its client."""
     discard_bytes: int = 64 << 20
-    """Of a body that was refused: read and dropped, so that a client which sends before it reads gets its answer."""
+    """The most bytes of a refused body: they are read and dropped, so that a client which sends before it reads gets its
+    answer."""
     half_close: bool = True
     """A client that shuts its sending half down still gets its answer. Off where an answer may take for ever and only
     the end of file tells that nobody reads it."""

@@ -33,7 +33,7 @@ P = TypeVar("P", bound=Peer)
 
 
 class PeerWaits(Generic[P]):
-    """Of one server."""
+    """The connections of one server that wait for their peers."""
 
     def __init__(self) -> None:
         self._unknown: OrderedDict[P, None] = OrderedDict()
@@ -45,7 +45,7 @@ class PeerWaits(Generic[P]):
         return len(self._by_source)
 
     def begin(self, connection: P) -> None:
-        """It waits from now on, or its peer has just done something."""
+        """Add a waiting connection, or move it to the end after its peer has done something."""
         self.end(connection)
         if connection.known_source is None:
             self._unknown[connection] = None
@@ -53,7 +53,7 @@ class PeerWaits(Generic[P]):
             self._by_source.setdefault(connection.known_source, OrderedDict())[connection] = None
 
     def end(self, connection: P) -> None:
-        """It does not wait, or is gone."""
+        """Remove a connection that does not wait any more, or is gone."""
         if connection in self._unknown:
             del self._unknown[connection]
             return
@@ -80,5 +80,5 @@ class PeerWaits(Generic[P]):
         return len(self._by_source.get(source, ()))
 
     def of(self, source: str) -> Iterator[P]:
-        """Those of one source, the longest idle first."""
+        """Iterate over the waiting connections of one source, the longest idle first."""
         return iter(self._by_source.get(source, ()))

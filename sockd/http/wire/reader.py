@@ -28,7 +28,7 @@ class _Refused(Exception):
 
 
 class RequestReader:
-    """Feeds the parser and hears it; subclasses are told of a head, of parts of a body, and of its end."""
+    """Feeds the parser, and turns its callbacks into methods of subclasses: a head, parts of a body, and its end."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         """Args: clock: monotonic, in seconds."""
@@ -42,7 +42,7 @@ class RequestReader:
         self._headers: Headers = []
         self._chunk_bytes = 0
         self._head_bytes = 0
-        """Of the chunks that hold nothing but the head which is being read."""
+        """Bytes of the chunks that hold nothing but the head which is being read."""
         self._head_slack_bytes = 0
         """The chunk before those: the head may have begun in it."""
         self._plain_head: bytes | None = None
@@ -56,7 +56,7 @@ class RequestReader:
         raise NotImplementedError
 
     def on_whole(self, *, in_parts: bool) -> None:
-        """It is complete. Args: in_parts: its body came in more than one chunk."""
+        """Handle the end of a request that is complete. Args: in_parts: its body came in more than one chunk."""
         raise NotImplementedError
 
     def feed(self, data: bytes) -> Refusal | None:

@@ -24,7 +24,7 @@ class Refused(Exchange):
         """Nothing of it is kept."""
 
     def refuse(self, error: SockdError) -> None:
-        """It has been."""
+        """Do nothing: the request is refused already."""
 
     async def run(self) -> None:
         self.answer(failure(self._error, request_id_text(new_request_id())))

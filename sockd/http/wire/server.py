@@ -30,7 +30,8 @@ from sockd.http.wire.transport import READ_BYTES, Transport
 from sockd.http.wire.turns import UNIT_BYTES, Turns
 
 NEW_SHARE, LEAST_NEW = 4, 64
-"""Of all connections, those that may have asked for nothing yet; and how many may at least, and in a flood."""
+"""The share of all connections that may have asked for nothing yet, and the least number of them; and how many may at least,
+and in a flood."""
 IDLE_S = 1.0
 """How long a connection must have been idle until a server that leaves closes it: its client may be about to ask."""
 LOOK_S = 0.05
@@ -66,14 +67,14 @@ class HttpServer:
         self.retiring = False
         """Each answer closes its connection: its client comes to the next worker."""
         self.running: set[Exchange] = set()
-        """Those that are being answered; a function whose client has gone is among them, its connection is not."""
+        """Exchanges that are being answered. A function whose client has gone is among them, its connection is not."""
         self.refused: Counter[str] = Counter()
         """Requests refused before the application saw them, by error type."""
         self.scratch = memoryview(bytearray(READ_BYTES))
         """Where connections read to."""
         self._connections: set[Connection] = set()
         self._new: OrderedDict[Connection, None] = OrderedDict()
-        """Those that have not asked for anything yet, the oldest first."""
+        """Connections that have not asked for anything yet, the oldest first."""
         self._flooded = False
         """There were too many of those since the last tick."""
         self._closing = False
@@ -137,10 +138,10 @@ class HttpServer:
     def admit(self, connection: Connection) -> bool:
         """Take a new connection into account; False if it is to be turned away.
 
-        When there are too many, it takes the place of one that is owed nothing: whoever opens connections and leaves them
-        idle, or dribbles a head, shuts nobody out. Of those that have never asked for anything there is a quarter at
-        most, and once there were more, few for the rest of a second: a thousand that end together keep the loop for 10 ms
-        and more."""
+        When there are too many, it takes the place of one that is owed nothing: a client that opens connections and leaves
+        them idle, or sends a head byte by byte, shuts no other client out. Of those that have never asked for anything there
+        is a quarter at most, and once there were more, few for the rest of a second: a thousand that end together keep the
+        loop for 10 ms and more."""
         self._new[connection] = None
         if len(self._new) > (LEAST_NEW if self._flooded else max(self.limits.connections // NEW_SHARE, LEAST_NEW)):
             self._flooded = True
@@ -159,7 +160,7 @@ class HttpServer:
                 oldest.make_way()
 
     def has_asked(self, connection: Connection) -> None:
-        """It has sent the head of its first request."""
+        """Count a connection as active: the head of its first request is complete."""
         self._new.pop(connection, None)
 
     def _make_room_for(self, newcomer: Connection) -> None:
@@ -206,7 +207,7 @@ class HttpServer:
         return bool(some)
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """Remove a connection that is closed."""
         self._connections.discard(connection)
         self._new.pop(connection, None)
         self.waits.end(connection)

@@ -15,7 +15,7 @@ from sockd.kernel.network.socket_owners import owner
 
 IPV6_BITS = 64
 UNKNOWN = "unknown"
-"""It has gone."""
+"""The peer has gone."""
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred: pid, uid, gid."""
 

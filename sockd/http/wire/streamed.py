@@ -80,7 +80,8 @@ class StreamedAnswer(Sink):
         connection.write(self._head_bytes(), data)
 
     def close(self, answer: Answer) -> None:
-        """The invocation has ended. Args: answer: what it gave, or its error; told unless something else has been already."""
+        """End the answer when the invocation has ended. Args: answer: what the invocation gave, or its error; sent unless a
+        part of another answer was sent before."""
         if not self.started:
             self._exchange.answer(answer)
         elif answer.status == HTTPStatus.OK and not self._is_over():

@@ -43,7 +43,7 @@ class Reads(Protocol):
         """The peer has not taken all, or some of what it had not: so much memory waits for it, 0 when all is sent."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over; the last that it hears."""
+        """Handle the end of the connection; no other method is called after this one."""
 
 
 class Transport:
@@ -78,7 +78,7 @@ class Transport:
             return default
 
     def is_closing(self) -> bool:
-        """It has been closed, or the peer is gone."""
+        """Whether the transport was closed, or the peer is gone."""
         return self._is_closing
 
     # -- reading
@@ -114,7 +114,7 @@ class Transport:
             self.resume_reading()
 
     def read(self) -> int:
-        """Read once. Returns: how much has come, which the connection has been told."""
+        """Read once, and pass the data to the connection. Returns: the number of bytes."""
         if self._is_closing or self.is_at_eof:
             return 0
         try:

@@ -1,4 +1,4 @@
-"""Whose bytes are looked at next, when more have come than one turn of the loop should take.
+"""The order in which bytes are parsed, when more have come than one turn of the loop should take.
 
 A turn takes a bounded amount of work, and what is left waits in a queue for each target that its connections asked for
 last: in every turn, one of each queue goes before the second of any. So a thousand requests that come at once for one
@@ -11,7 +11,7 @@ function delay those of another by a turn, not by a thousand.
 Between two turns the processor is offered to whom the kernel
 has put behind us, such as the sandbox of one that has had its turn: it would wait for a tick of the clock, up to 4 ms.
 
-Owns the queues. Knows nothing of HTTP: a connection is asked for its place, and told when it may go on.
+Owns the queues. Knows nothing of HTTP: it asks a connection for its place, and calls it when it may continue.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections import OrderedDict, deque
 from typing import Protocol
 
 UNITS = 1
-"""Of work in one turn: one is a request, or UNIT_BYTES of a body. Either costs 0.02 to 0.1 ms of the loop, and a warm request
-waits for two turns of the loop; what a turn costs by itself is too little to be seen in throughput."""
+"""The units of work in one turn: one is a request, or UNIT_BYTES of a body. Either costs 0.02 to 0.1 ms of the loop, and a
+warm request waits for two turns of the loop; what a turn costs by itself is too little to be seen in throughput."""
 UNIT_BYTES = 8 * 1024
 OVERTAKEN = 0.3
 """How many turns may be taken by those that came later, as a share of those who waited when a connection came."""
@@ -66,7 +66,7 @@ class Turns:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._left = UNITS
-        """Of this turn, for those who come."""
+        """Units that are left in this turn."""
         self._is_ending = False
         self.is_taken = False
         """Right now, by one that waited: what it reads is its own turn's."""

@@ -23,7 +23,7 @@ _DOMAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,180}[A-Za-z0-9])?")
 
 
 class UrlNames:
-    """Of one worker."""
+    """The URL names of one worker."""
 
     def __init__(self, domain: str) -> None:
         """Args: domain: under which the names are, besides localhost. Raises: BadConfig."""

@@ -1,8 +1,8 @@
 """Ports of the host that nothing in a cgroup may bind, on any address: eBPF programs at bind(2) of IPv4 and IPv6.
 
-Owns the map of the ports. The programs belong to the cgroup: they hold until it is removed, also after the daemon was
-killed, so there is no moment in which a sandbox outlives them. The kernel runs those of the cgroup that a socket was *made*
-in, so they hold for whoever binds it.
+Owns the map of the ports. The programs belong to the cgroup: they hold until it is removed, also after the daemon was killed, so
+there is no moment in which a sandbox outlives them. The kernel runs those of the cgroup that a socket was *made* in, so they hold
+for every process that binds it.
 """
 
 from __future__ import annotations

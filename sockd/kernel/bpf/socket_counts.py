@@ -1,11 +1,11 @@
 """How many IP sockets the processes of a cgroup have open: counted, and bounded, by eBPF programs (`socket_programs`).
 
 Owns the counters: an array that the kernel's programs and this process share as memory, so that a limit is changed without a
-system call. A socket is counted in three accounts: its cgroup's, the function's that this belongs to, and the worker's.
-It stays in those that it was made in, whoever holds it, until its last descriptor is closed: passed on to another sandbox
-it is still its maker's, and a cgroup whose account is not empty is not used again (`Cgroup.scrub`). An accepted connection
-is counted as long as the kernel has it; so is, for a minute, each TCP port that was bound or listened on, as TIME_WAIT may
-keep it: but in the accounts of function and worker alone.
+system call. A socket is counted in three accounts: its cgroup's, the function's that this belongs to, and the worker's. It stays
+in those that it was made in, whichever process holds it, until its last descriptor is closed: passed on to another sandbox it is
+still its maker's, and a cgroup whose account is not empty is not used again (`Cgroup.scrub`). An accepted connection is counted
+as long as the kernel has it; so is, for a minute, each TCP port that was bound or listened on, as TIME_WAIT may keep it: but in
+the accounts of function and worker alone.
 
 Checked first, added later: processors that make sockets in the same microsecond may exceed a limit by one each. What is
 accepted is counted, but not refused: it takes a listener, which is refused.
@@ -39,7 +39,7 @@ from sockd.kernel.bpf.socket_programs import (
 )
 
 NO_LIMIT = 0xFFFFFFFF
-"""Of a cgroup: its sockets are not counted, the worker's limit included."""
+"""The limit of a cgroup: its sockets are not counted, the worker's limit included."""
 NO_FUNCTION = 0
 """The account of what belongs to no function; the worker's is of everything."""
 PORT_KEPT_S = 65.0

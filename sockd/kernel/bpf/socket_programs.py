@@ -14,7 +14,7 @@ WORKER = 1
 RESERVED = 8
 """Open sockets up to which a sandbox is not refused because others have filled the worker's account."""
 FIELDS = 8
-"""Of an account; three are free."""
+"""The fields of an account; three are free."""
 OPEN, MOST, FUNCTION, PORTS, EXPIRED = range(5)
 """Sockets that are open, their limit, the index of the function's account; TCP ports taken so far, and those of them that are
 surely free again, which the daemon writes."""

@@ -83,7 +83,7 @@ class CgroupPool:
         return self._tree.cgroup(self._new_name())
 
     def give_back(self, cgroup: Cgroup, on_empty: Callable[[], None] | None = None) -> None:
-        """Kill whoever is in a cgroup that was taken; the pool disposes of it in the background.
+        """Kill all processes in a cgroup that was taken; the pool disposes of it in the background.
 
         Args:
             on_empty: called once when the last process has gone, and not before: what those processes still use (a uid,

@@ -1,6 +1,6 @@
 """The control files of one cgroup directory.
 
-Owns: fds of the files it was told to keep. A write through a kept fd is one system call of 1.2 us; opening the file each
+Owns: fds of the files that it was asked to keep. A write through a kept fd is one system call of 1.2 us; opening the file each
 time makes it 7.3 us. Knows nothing of what the files mean.
 """
 

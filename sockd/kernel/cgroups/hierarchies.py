@@ -116,7 +116,7 @@ class Hierarchies:
     def bases(self) -> tuple[str, ...]:
         """Every directory in which a cgroup has to be made, each once, v2 first.
 
-        v2 is first because a process joins in this order: whoever is in any of them is in the one that can kill."""
+        v2 is first because a process joins in this order: a process that is in any of them is in the one that can kill."""
         paths = [self.unified] if self.unified is not None else []
         paths += [controller.base for controller in self._controllers()]
         if self.unified is None and self.freezer is not None:

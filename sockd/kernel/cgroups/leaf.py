@@ -91,8 +91,8 @@ class Cgroup:
 
     @property
     def procs_fds(self) -> tuple[int, ...]:
-        """One fd per hierarchy, v2 first, to be written `b"0"` by whoever joins; the kernel checks root's rights, who
-        opened them, and not the writer's. Only while prepared."""
+        """One fd per hierarchy, v2 first, to be written `b"0"` by the process that joins; the kernel checks root's rights,
+        who opened them, and not the writer's. Only while prepared."""
         if not self._procs_fds:
             self._procs_fds = tuple(files.keep("cgroup.procs", os.O_WRONLY) for files in self._files)
         return self._procs_fds

@@ -59,7 +59,7 @@ class Population(Protocol):
         """Stop everyone soon; asynchronous."""
 
     def is_frozen(self) -> bool:
-        """Whether everyone has stopped; False where that cannot be told."""
+        """Whether all processes have stopped; False where that is unknown."""
 
     def thaw(self) -> None:
         """Let everyone go on."""

@@ -142,7 +142,7 @@ class CgroupTree:
         (top / "cgroup.subtree_control").write_text(switches)
 
     def _switch_swap_off(self) -> None:
-        """For the whole tree: v2's limit is hierarchical, v1's swappiness is inherited by whoever is made below."""
+        """For the whole tree: v2's limit is hierarchical, v1's swappiness is inherited by cgroups that are made below."""
         memory = self.hierarchies.memory
         assert memory is not None
         files = CgroupFiles(os.path.join(memory.base, self.name))

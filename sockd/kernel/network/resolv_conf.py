@@ -10,7 +10,7 @@ from pathlib import Path
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 PRIVATE_NAMESERVER = "169.254.1.1"
-"""Of private networks: their gateway."""
+"""The name server of private networks: their gateway."""
 MOST_NAMESERVERS = 3
 """As many as resolvers take notice of (MAXNS)."""
 

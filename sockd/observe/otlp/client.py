@@ -30,7 +30,7 @@ REPORT_S = 2.0
 BYTES_PER_INVOCATION = 1024
 """For the bound of what waits here; a frame has some 300 bytes, with a report up to 128 KB."""
 MAX_FILE_BYTES = 1 << 40
-"""It writes to none but the daemon's own log, if that is one."""
+"""The process writes to no file but the daemon's own log, if that is one."""
 RESTART_S = 5.0
 _PASSED = frozenset(
     (
@@ -55,7 +55,7 @@ class SpanExport:
         self._ready: list[bytes] = []
         self._ready_bytes = 0
         self._waiting: deque[tuple[float, Trace]] = deque()
-        """Those with an initscript, and until when."""
+        """Traces that wait for their initscript, and until when."""
         self._timer: asyncio.TimerHandle | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._running: asyncio.Task[None] | None = None

@@ -73,7 +73,7 @@ def spans_of(finished: Finished, resource: Resource, epoch_ns: int) -> Sequence[
 
 
 def attributes_of(trace: Trace) -> Attributes:
-    """Of the server's span."""
+    """Return the attributes of the server's span."""
     attributes: dict[str, str | bool] = {
         "faas.name": trace.function,
         "faas.version": trace.version,

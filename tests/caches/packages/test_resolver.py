@@ -229,7 +229,7 @@ class TestSplit:
 
 
 class TestEnvironment:
-    """What uv is told and what it may do."""
+    """What uv gets and what it may do."""
 
     def test_index_proxy_and_certificates_pass_and_nothing_else_does(self) -> None:
         passed = {"PATH": "/bin", "SSL_CERT_FILE": "/c", "https_proxy": "http://p", "UV_INDEX_X_PASSWORD": "s"}

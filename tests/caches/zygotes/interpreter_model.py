@@ -51,7 +51,7 @@ class Process:
     touched: set[str] = field(default_factory=set)
     """Parts of the state that were read or changed."""
     parts: dict[str, list[str]] = field(default_factory=dict)
-    """Of each module those that its import has begun to load."""
+    """For each module, the modules that its import has begun to load."""
     _importing: list[str] = field(default_factory=list)
 
     @classmethod

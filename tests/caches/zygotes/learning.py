@@ -191,7 +191,7 @@ def view_of(*keys: str, program: str = "f") -> ImportView:
 
 
 def ids(*keys: str) -> set[str]:
-    """Of the imports of distributions."""
+    """Return the ids of the imports of distributions."""
     return {import_id(name_of(key), key) for key in keys}
 
 

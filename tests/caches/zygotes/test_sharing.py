@@ -23,7 +23,7 @@ def keys(*names: str) -> frozenset[str]:
 
 
 def ids(*names: str) -> frozenset[str]:
-    """Of the imports of distributions that have one module of their name."""
+    """Return the ids of the imports of distributions that have one module of their name."""
     return frozenset(import_id(name.partition("==")[0], key(*name.split("=="))) for name in names)
 
 
@@ -43,7 +43,7 @@ def top(*steps: str, closure: str = "", **options: bool) -> TopLevel:
 
 
 class Known:
-    """A sharing and what it is told of distributions."""
+    """A sharing and what it knows of distributions."""
 
     def __init__(self, requires: dict[str, set[str]], offers: dict[str, Provided] | None = None) -> None:
         self.refused: frozenset[str] = frozenset()
@@ -254,7 +254,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_zygote_without_an_optional_package_does_not_serve_who_imports_it_within() -> None:
-    """Of the function's own imports the package would be a part; the Zygote that there is did not have it."""
+    """The package would be a part of the function's own imports; the Zygote that there is did not have it."""
     known = Known({}, {"optional": Provided(modules=frozenset({"optional"}))})
     wanted = known.sharing.know(top("pandas", "optional<pandas"))
     seen = Observed(missed=frozenset({"optional"}))

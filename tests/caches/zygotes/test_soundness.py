@@ -63,7 +63,7 @@ def with_files(*each: str) -> ImportView:
 
 
 def having(*loaded: str) -> Preimported:
-    """A Zygote of A that was told to import these, and has loaded no more."""
+    """A Zygote of A that was asked to import these, and has loaded no more."""
     return Preimported(names(A), {"HOME": "/tmp"}, loaded=names(*loaded), order=loaded)
 
 
@@ -333,7 +333,7 @@ def observed(model: Model, asked: list[tuple[str, str]]) -> Observed:
 
 
 def imported(keys: frozenset[str], environment: Mapping[str, str], seen: Observed) -> Preimported:
-    """What a Zygote has done that was told to import a."""
+    """What a Zygote has done that was asked to import a."""
     return Preimported(keys, environment, seen, loaded=names("a"), order=("a",))
 
 

@@ -246,7 +246,7 @@ def own_code(draw: st.DrawFn, *, acts: bool = True) -> list[Action]:
 
 
 class Case:
-    """A function, and a Zygote that was told to import some modules, with other packages on its path and no variables."""
+    """A function, and a Zygote that was asked to import some modules, with other packages on its path and no variables."""
 
     def __init__(
         self, bodies: Bodies, closure: frozenset[str], environment: dict[str, int], code: list[Action], order: list[str]
@@ -268,7 +268,8 @@ class Case:
         return [each.name for each in self.top.steps if each.outer < 0]
 
     def planned(self, outer: list[str]) -> list[str]:
-        """What a Zygote is told to import that is to have these imports of own code, with their parts (`zygote_maker`)."""
+        """Return what a Zygote is asked to import that is to have these imports of own code, with their parts
+        (`zygote_maker`)."""
         modules = frozenset(name for each in outer for name in self.top.modules_of(import_id(each, KEYS[each])))
         return self.top.in_order(frozenset(each.id for each in self.top.steps if each.name in modules))
 
@@ -387,8 +388,8 @@ PARTS: dict[str, tuple[Bodies, list[Action], list[str]]] = {
         ["d"],
     ),
 }
-"""Zygotes that have done a part of an import of own code ahead of the rest: bodies, own code, and what the Zygote was told to
-import."""
+"""Zygotes that have done a part of an import of own code ahead of the rest: bodies, own code, and what the Zygote was asked
+to import."""
 
 
 @pytest.mark.parametrize("what", PARTS)

@@ -76,7 +76,7 @@ def called(daemon: RunningDaemon, name: str) -> Any:
 
 
 VIEWS = ("", "/env", "/logs", "/imports", "/versions", "/urls")
-"""Of one function, behind its path."""
+"""The views of one function, behind its path."""
 WORKER_VIEWS = (
     *(
         "/functions",

@@ -1,4 +1,4 @@
-"""A daemon that is told to stop: what it ends, what it refuses, when it gives up waiting, whom it tells."""
+"""A daemon that gets a signal to stop: what it ends, what it refuses, when it gives up waiting, whom it tells."""
 
 from __future__ import annotations
 

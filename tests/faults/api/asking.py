@@ -24,7 +24,7 @@ _HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) (?:[^\r]+\r\n)+?content-length: (\d+)\r\
 
 
 def statuses(port: int, pieces: Sequence[bytes]) -> list[int]:
-    """Those of all answers to these bytes, sent piece by piece, as far as the server's end of the connection.
+    """Return the statuses of all answers to these bytes, sent piece by piece, as far as the server's end of the connection.
 
     Raises: TimeoutError, when the server neither answers nor ends."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as client:

@@ -1,4 +1,4 @@
-"""The folder's worker: one with a key, so that AWS's API is open to whoever signs."""
+"""The folder's worker: one with a key, so that AWS's API is open to clients that sign."""
 
 from __future__ import annotations
 

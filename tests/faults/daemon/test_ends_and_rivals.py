@@ -1,4 +1,4 @@
-"""G2 and G3: a daemon that is told to stop, and one that finds another on its state directory."""
+"""G2 and G3: a daemon that gets a signal to stop, and one that finds another on its state directory."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ENDS = (
     "import os\nimport hashlib, storage\ndef f(event):\n    if 'end' in event: os._exit(0)\n"
     + READS.partition("def f(event):\n")[2]
 )
-"""READS, whose process can be told to end: the next request is a cold start again."""
+"""READS, whose process ends if the event says so: the next request is a cold start again."""
 LATE = "import threading\nthreading.Event().wait({})\n"
 """Before a function: its import takes so long, in s."""
 

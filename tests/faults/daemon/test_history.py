@@ -34,7 +34,7 @@ CALLS, ALL_CALLS = 2000, 40_000
 GAP_S = (0.005, 0.06)
 """Between two kills, the least and the most."""
 LIFE_S = (1.0, 4.0)
-"""Of a daemon, where it is killed, too."""
+"""The life of a daemon, where it is killed, too."""
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 CONFIG = "[sandbox]\npause_after_s = 0.01\nmemory_mb = 4096\n[zygote]\nspares = 2\nmemory_mb = 96\n"
 SALTS = {"plain": "a", "package": "b", "script": "c"}
@@ -79,7 +79,7 @@ def call(lives: Lives, history: History, client: int, calls: int, seed: str, sto
 
 
 class Nemesis:
-    """Kills processes of a worker at random, until it is told to stop."""
+    """Kills processes of a worker at random, until it is stopped."""
 
     def __init__(self, lives: Lives, seed: str, *, daemons: bool) -> None:
         self._lives = lives

@@ -18,7 +18,8 @@ from tests.faults.sharing.excluded import is_excluded
 from tests.faults.sharing.programs import Program
 
 PATIENCE_S = 600.0
-"""Of a start and of a request: on a busy machine the largest packages take minutes, and no answer depends on that."""
+"""The time limit of a start and of a request: on a busy machine the largest packages take minutes, and no answer depends on
+that."""
 SETTINGS: dict[str, Any] = {"memory_mb": 1024, "timeout_s": PATIENCE_S, "init_timeout_s": PATIENCE_S}
 AT_ONCE = 3
 """Programs that are deployed, or called, at once."""

@@ -44,9 +44,9 @@ def answer():
     except BaseException as error:
         return f"{{type(error).__name__}}: {{error}}"
 """
-"""The function's answer is evaluated in it, and what its packages' modules are is told by the product's own fingerprint. `SHAKEN`
-moves what is imported after it to other addresses: orders of sets of objects without a `__hash__` are noise, and so are
-process ids."""
+"""The function's answer is evaluated in it, and its packages' modules are compared by the product's own fingerprint.
+`SHAKEN` moves what is imported after it to other addresses: orders of sets of objects without a `__hash__` are noise, and so
+are process ids."""
 
 
 @dataclass(frozen=True)

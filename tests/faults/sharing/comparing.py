@@ -20,7 +20,8 @@ from tests.daemon.running import RunningDaemon
 from tests.faults.sharing.catalogue import Entry
 
 PATIENCE_S = 600.0
-"""Of a start and of a request: on a busy machine the largest packages take minutes, and no answer depends on that."""
+"""The time limit of a start and of a request: on a busy machine the largest packages take minutes, and no answer depends on
+that."""
 SETTINGS = {"memory_mb": 2048, "timeout_s": PATIENCE_S, "init_timeout_s": PATIENCE_S}
 AT_ONCE = 3
 """Functions that are deployed, or compared, at once."""

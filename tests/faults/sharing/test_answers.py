@@ -15,7 +15,7 @@ from tests.faults.sharing.programs import Program, own_code, pairs, projects, te
 from tests.support.cases import Happened, case
 
 SEED = int(os.environ.get("SOCKD_SEED", "22"))
-"""Of the order of deploys and calls. Reported with the result; another order is tried by setting the variable."""
+"""The seed of the order of deploys and calls. Reported with the result; another order is tried by setting the variable."""
 ROUNDS = 5
 """Fresh starts of each program."""
 AFTER_RESTART = 2

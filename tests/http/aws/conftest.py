@@ -60,7 +60,7 @@ async def client(server: HttpServer) -> AsyncIterator[Raw]:
 
 @pytest.fixture
 async def keyless(worker: FakeLambda, tmp_path: Path) -> AsyncIterator[Raw]:
-    """Of a worker on loopback without keys."""
+    """A client of a worker on loopback without keys."""
     async with serving(worker, tmp_path, {}) as server, raw(server.port) as client:
         yield client
 

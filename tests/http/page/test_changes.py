@@ -38,7 +38,7 @@ NOBODY = pwd.getpwnam("nobody")
 
 @pytest.fixture(autouse=True)
 def root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The browser is root's, whoever runs the tests."""
+    """Make the browser root's, whichever user runs the tests."""
     monkeypatch.setattr(access_module, "owner", lambda *ends: 0)
 
 

@@ -1,4 +1,4 @@
-"""Replays: once per key, whoever asks how often; bounded by number, bytes and time."""
+"""Replays: once per key, for any number of requests; bounded by number, bytes and time."""
 
 from __future__ import annotations
 

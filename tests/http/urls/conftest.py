@@ -1,4 +1,4 @@
-"""The door of function URLs over real sockets, in front of a fake worker whose functions answer what they are told to."""
+"""The door of function URLs over real sockets, in front of a fake worker whose functions answer what the test sets."""
 
 from __future__ import annotations
 

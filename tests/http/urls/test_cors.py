@@ -1,4 +1,4 @@
-"""What browsers are told about pages of other origins."""
+"""What browsers get about pages of other origins."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_the_url_that_is_told_leads_here() -> None:
 
 @pytest.mark.parametrize("worker_url", ["http://192.0.2.1:5000", "http://127.0.0.2:5000"])
 def test_a_worker_that_is_not_where_localhost_leads_tells_no_name_below_it(worker_url: str) -> None:
-    """Whoever listens there would get the requests."""
+    """A server that listens there would get the requests."""
     assert UrlNames("localhost").url(ID, worker_url) == f"{worker_url}/url/{ID}/"
 
 

@@ -1,4 +1,4 @@
-"""Errors as answers: what is told, and what is only logged."""
+"""Errors as answers: what is answered, and what is only logged."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Holder:
-    """One buffer, and what it was told."""
+    """One buffer, and the calls that it got."""
 
     def __init__(self, budget: BufferBudget, source: str, *, gives_way: bool = True) -> None:
         self.gives_way = gives_way

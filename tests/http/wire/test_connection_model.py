@@ -47,9 +47,9 @@ KB = 1024
 BUDGET_BYTES = 1024 * KB
 BODY_BYTES = 200 * KB
 LITTLE_BYTES = 4 * KB
-"""Of the kernel's buffers."""
+"""The size of the kernel's buffers."""
 TURNS = 25
-"""Of the loop, after each step: all that can happen has happened then."""
+"""The turns of the loop after each step: all that can happen has happened then."""
 HOUR_S = 3600.0
 CHUNKED = b"POST /%d HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
 

@@ -75,7 +75,7 @@ def test_no_error_splits_the_head_of_its_answer(error: SockdError, refused: obje
 
 
 def interpolated() -> Iterator[tuple[str, str]]:
-    """Of each f-string that ends a line of a head: where it is, and the names that it puts in."""
+    """Iterate over the f-strings that end a line of a head: where each is, and the names that it puts in."""
     for file in sorted(HTTP.rglob("*.py")):
         if file.name == "fields.py":
             continue

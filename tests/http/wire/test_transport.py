@@ -1,4 +1,4 @@
-"""Sockets as connections use them: what is written leaves whole and in order, and the end is told once."""
+"""Sockets as connections use them: what is written leaves whole and in order, and the end is notified once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MUCH = bytes(range(256)) * 16_000
 
 
 class Hearing:
-    """Notes what it is told."""
+    """Records the calls that it gets."""
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(READ_BYTES))

@@ -213,7 +213,7 @@ TEMPLATES: list[Template] = [whole, joined, constant, head, part, every, directo
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[tuple[str, str], bytes]]:
-    """An event, and what is in the buckets then. Its strings are told apart by their first letter."""
+    """Draw an event, and what is in the buckets then. Its strings differ by their first letter."""
     bucket, prefix, key = (f"{mark}{draw(names)}" for mark in "BPK")
     parts = [{"n.m": f"N{number}{draw(names)}"} for number in range(draw(st.integers(2, 3)))]
     keys = [f"dirs/{prefix}/D{name}" for name in draw(st.lists(names, min_size=1, max_size=5, unique=True))]

@@ -1,4 +1,4 @@
-"""The engine as the daemon has it: confined, told what it must know, replaced when it dies, and never waited for."""
+"""The engine as the daemon has it: confined, given what it must know, replaced when it dies, and never waited for."""
 
 from __future__ import annotations
 
@@ -245,7 +245,8 @@ async def test_more_definitions_than_the_wire_takes_at_once_all_arrive(engine: E
 
 
 async def until_started(engine: EngineClient, number: int) -> bool:
-    """A run of this function, as soon as there may be one: what must be told first is told in other turns of the loop."""
+    """Begin a run of this function, as soon as that is possible: what the engine must know first is sent in other turns of
+    the loop."""
     while (run := engine.start(number, bytes(16), b"", time.monotonic_ns())) is None:
         await asyncio.sleep(0)
     run.cancel()

@@ -1,4 +1,4 @@
-"""Guest threads' alarms: each in its time, whoever else has set one, and one timer for all."""
+"""Guest threads' alarms: each in its time, whichever other alarms are set, and one timer for all."""
 
 from __future__ import annotations
 

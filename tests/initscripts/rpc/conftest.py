@@ -42,7 +42,7 @@ async def dialer(pool: ConnectionPool) -> Dialer:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of localhost and 127.0.0.1, with its key, valid for a day."""
+    """Make a certificate of localhost and 127.0.0.1, with its key, valid for a day."""
     file = tmp_path_factory.mktemp("tls") / "localhost.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]

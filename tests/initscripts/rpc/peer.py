@@ -18,7 +18,7 @@ class Request:
     body: bytes
     client_port: int
     number: int
-    """Of this request on its connection, from 1."""
+    """The number of this request on its connection, from 1."""
     writer: asyncio.StreamWriter
     reader: asyncio.StreamReader
 

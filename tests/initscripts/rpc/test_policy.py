@@ -75,7 +75,7 @@ def test_names_of_metadata_services_are_not_resolved(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["secret-bytes.attacker.example", "2852039166", "0x7f.1", "localhost"])
 def test_networks_have_no_name_resolved(name: str) -> None:
-    """The question itself would carry data to whoever answers for the name."""
+    """The query itself would carry data to the server that answers for the name."""
     assert not _is_asked_for(EndpointPolicy(["10.0.0.0/8", "::/0", "good.example"]), name, 80)
     assert _is_asked_for(EndpointPolicy(["10.0.0.0/8", "good.example"]), "good.example", 80)
     assert _is_asked_for(EndpointPolicy(["10.0.0.0/8"]), "10.1.2.3", 80)

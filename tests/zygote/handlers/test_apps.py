@@ -1,4 +1,4 @@
-"""Apps and iterators as handlers, with a daemon's end of the channel beside them: what they are told, what frames they send."""
+"""Apps and iterators as handlers, with a daemon's end of the channel beside them: what they get, what frames they send."""
 
 from __future__ import annotations
 
