@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sockd_zygote.handlers.handler import Handler
 
 BEGINS, INIT, HOOKS, CHECK = range(1, 5)
-"""Of protocol.TEMPLATE_STAGES."""
+"""One of protocol.TEMPLATE_STAGES."""
 TYPE = b"AWS_LAMBDA_INITIALIZATION_TYPE"
 ON_DEMAND, SNAP_START = b"on-demand", b"snap-start"
 WHO = "init", "init leaves"

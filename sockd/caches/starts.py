@@ -76,7 +76,7 @@ class Started(msgspec.Struct):
     """When a new one was asked for, and when it had its memory."""
     reserved_ns: int = 0
     template: Template | None = None
-    """Of a new one: what it was forked from, if that is a template."""
+    """The template that a new sandbox was forked from; None: it was forked from something else."""
     why: str = ""
     """Why it could not be started from the source that comes before."""
 

@@ -1,4 +1,4 @@
-"""The memory file in which a template is told what to become, and reports what came of it.
+"""The memory file that says what a template is to become, and in which it reports what came of it.
 
 As that of an import (`sockd.farm.imported`): its size is sealed, and the Zygote, which has run the function's code by then, may
 write anything there. A false report can only cause that starts of this version alone fail, or have no template.

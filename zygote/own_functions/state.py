@@ -89,8 +89,8 @@ class State:
         return [f"subclasses of {home_of(each)}.{type.__dict__['__qualname__'].__get__(each)}" for each in changed]
 
     def new_libraries(self, later: State) -> list[str]:
-        """Return the name of the setting, if `later` has mapped other shared libraries than extension modules, which are a part of
-        the modules that an import loads: the first library of a name decides what later ones get."""
+        """Return the name of the setting, if `later` has mapped other shared libraries than extension modules. Those are a part
+        of the modules that an import loads: the first library of a name decides what later ones get."""
         before, after = self.settings[interpreter.LIBRARIES], later.settings[interpreter.LIBRARIES]
         assert isinstance(before, list) and isinstance(after, list)
         suffixes = tuple(sys.modules["_imp"].extension_suffixes()[:-1])  # the last one is that of all libraries

@@ -42,13 +42,13 @@ _log = logging.getLogger(__name__)
 
 
 class TemplateMaker:
-    """Of one tree."""
+    """Makes the templates of one tree."""
 
     def __init__(self, tree: ZygoteTree) -> None:
         self._tree = tree
 
     async def make(self, wanted: Snapshotted, on_end: Callable[[Zygote], None]) -> Template:
-        """A template that may serve. Args: on_end: told when its Zygote ends by itself.
+        """Make a template that may serve. Args: on_end: called when its Zygote ends by itself.
 
         Raises: SnapshotRefused; NoCapacity, NetworkUnavailable, SandboxFailed, OSError, TimeoutError."""
         program = wanted.program

@@ -32,7 +32,7 @@ class State(Enum):
     MAKING = "making"
     SERVING = "serving"
     REFUSED = "refused"
-    """It can have none, or it was lost too often."""
+    """The version can have no template, or its template was lost too often."""
     EVICTED = "evicted"
     """Its memory was needed; it is made again when a start has missed it and there is memory."""
 
@@ -133,7 +133,7 @@ class Templates:
                 self.lose(template, str(error))
 
     def serving(self) -> list[Template]:
-        """Those that serve."""
+        """The templates that serve."""
         return [entry.template for entry in self._entries.values() if entry.template is not None]
 
     def entries(self) -> list[Entry]:

@@ -30,7 +30,7 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class UsedTemplates:
-    """Those of an earlier daemon, and how those of this one are saved."""
+    """Versions whose templates an earlier daemon has used, and the file in which those of this one are saved."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
