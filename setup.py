@@ -46,7 +46,7 @@ class BuildPy(build_py):
 
 
 class BuildExt(build_ext):
-    """Compiles zygote/native and sockd/kernel/native."""
+    """Compiles zygote/native and sockd/linux/native."""
 
     def build_extension(self, ext: Extension) -> None:
         if self.plat_name.endswith("aarch64"):

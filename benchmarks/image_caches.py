@@ -1,6 +1,6 @@
 """`image_caches`: the caches of images' chunks: hits by tier, lost and slow nodes, eviction, and balance.
 
-All nodes are processes on this machine, so that a network is missing and CPUs are shared. `sockd.chunk_caches.probe`, a
+All nodes are processes on this machine, so that a network is missing and CPUs are shared. `benchmarks.instruments.chunk_probe`, a
 process, measures; the nodes' own times are in their /status.
 """
 
@@ -51,10 +51,10 @@ SCANNED_CAPACITY = 400
 
 
 class Probe:
-    """`python -m sockd.chunk_caches.probe`."""
+    """`python -m benchmarks.instruments.chunk_probe`."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "sockd.chunk_caches.probe"]
+        command = [sys.executable, "-m", "benchmarks.instruments.chunk_probe"]
         self._process = subprocess.Popen(
             command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

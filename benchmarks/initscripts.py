@@ -21,7 +21,7 @@ from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
 from benchmarks.harness.worker import REPOSITORY, Worker, sockd, worker
-from sockd.s3.process import S3Process
+from benchmarks.s3.process import S3Process
 
 BUCKET, SMALL, LARGE = "bench", "small", "large"
 LARGE_BYTES = 15_000_000

@@ -1,10 +1,9 @@
 """The simulated part of `zygote_tree` (SOCK, Fig. 20): hit rates, latency and memory over Zipf traces, under each
 policy.
 
-The policies are sockd's own, driven by `python -m sockd.caches.zygotes.simulation`; the traces and what the packages cost are
-ours (`trace.py`, `package_table.py`). A model: it says which policy is better, not what a request takes on this
-machine.
-Every policy gets the same traces, the same memory for Zygotes and the same for idle handlers.
+The policies are sockd's own, driven by `python -m benchmarks.instruments.zygote_simulation`; the traces and what the packages
+cost are ours (`trace.py`, `package_table.py`). A model: it says which policy is better, not what a request takes on this
+machine. Every policy gets the same traces, the same memory for Zygotes and the same for idle handlers.
 """
 
 from __future__ import annotations
@@ -47,7 +46,14 @@ QUICK = (Case(100, 10_000, (512,), COMPARED), Case(1_000, 10_000, (512,), COMPAR
 def simulate(case: Case, seed: int) -> list[dict[str, Any]]:
     """The simulator's rows for one trace of a case. Raises CalledProcessError when the simulator fails."""
     trace = make_trace(functions=case.functions, requests=case.requests, seed=seed)
-    command = [sys.executable, "-m", "sockd.caches.zygotes.simulation", "--json", "--handler-mb", str(HANDLER_MB)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.instruments.zygote_simulation",
+        "--json",
+        "--handler-mb",
+        str(HANDLER_MB),
+    ]
     command += chain.from_iterable(("--limit-mb", str(limit)) for limit in case.limits_mb)
     command += chain.from_iterable(("--policy", policy) for policy in case.policies)
     answer = subprocess.run(command, input=dump(trace), stdout=subprocess.PIPE, check=True)

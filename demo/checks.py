@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sockd.s3.client import Client as S3
+from benchmarks.s3.client import Client as S3
 
 FUNCTIONS = Path(__file__).with_name("functions")
 BUCKET, PICTURE = "pictures", "mandelbrot.jpg"

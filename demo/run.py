@@ -20,6 +20,8 @@ from benchmarks.harness.cold import NeverLearned, learn
 from benchmarks.harness.results import median
 from benchmarks.harness.table import number, print_table
 from benchmarks.harness.worker import Worker, WorkerFailed, worker
+from benchmarks.s3.client import Client as S3
+from benchmarks.s3.process import S3Process, ServerFailed
 from demo.checks import (
     BUCKET,
     FUNCTIONS,
@@ -34,8 +36,6 @@ from demo.failure import show_failure
 from demo.images import show_image, start_image, why_no_images
 from demo.initscripts import show_initscript
 from demo.snapshots import show_snapshot
-from sockd.s3.client import Client as S3
-from sockd.s3.process import S3Process, ServerFailed
 
 PHASES = ("queue", "setup", "init", "exec")
 WARM_REQUESTS = 20

@@ -17,9 +17,9 @@ from benchmarks.harness.cold import learn
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.page import CHROMIUM
 from benchmarks.restart import settle
+from benchmarks.s3.process import S3Process
 from demo.checks import BUCKET, PICTURE
 from demo.run import Demo, demos, prepare
-from sockd.s3.process import S3Process
 
 IMAGES = Path(__file__).with_name("images")
 PAGE_SIZE, WATERFALL_SIZE = ViewportSize(width=1280, height=1080), ViewportSize(width=1280, height=860)

@@ -20,16 +20,22 @@ import msgspec
 
 import sockd
 from docs import proofs_page
-from sockd.cli.main import COMMANDS
-from sockd.code.function_config import BOUNDS, INITSCRIPT_BOUNDS, FunctionConfig, FunctionPackages, InitscriptConfig
-from sockd.console.output import EXIT_CODES
-from sockd.erofs.mounting import IMAGES
+from sockd.base.config import Config
+from sockd.base.errors import FunctionFailed, InvalidEvent, SockdError
+from sockd.client.cli.main import COMMANDS
+from sockd.client.console.output import EXIT_CODES
+from sockd.functions.code.function_config import (
+    BOUNDS,
+    INITSCRIPT_BOUNDS,
+    FunctionConfig,
+    FunctionPackages,
+    InitscriptConfig,
+)
 from sockd.http.aws.routes import TABLE
-from sockd.http.wire import refusals
-from sockd.images.python_variables import VARIABLES, Handling, PythonVariable
-from sockd.kernel.ways import TABLE as FEATURES
-from sockd.plain.config import Config
-from sockd.plain.errors import FunctionFailed, InvalidEvent, SockdError
+from sockd.http.server import refusals
+from sockd.isolation.roots.python_variables import VARIABLES, Handling, PythonVariable
+from sockd.linux.erofs.mounting import IMAGES
+from sockd.linux.ways import TABLE as FEATURES
 from sockd_zygote.handlers.apps import NotHttp
 from sockd_zygote.handlers.asgi import StartupFailed
 from sockd_zygote.messages.errors import ERROR_TYPES

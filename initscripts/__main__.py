@@ -20,7 +20,7 @@ from collections import deque
 
 import uvloop
 
-from sockd.kernel.event_loop import EventLoop
+from sockd.linux.event_loop import EventLoop
 from sockd_initscripts import wire
 from sockd_initscripts.engine.engine import Definition, Engine, set_switch_interval
 from sockd_initscripts.engine.modules import WASMTIME_VERSION

@@ -1,7 +1,7 @@
 """sockd: a serverless platform for Python on one Linux machine. ARCHITECTURE.md says which room holds what.
 
-For people who write functions, `sockd.function` and its errors are here (`sockd.remote`), imported when they are asked for; type
-checkers find them in `__init__.pyi`.
+For people who write functions, `sockd.function` and its errors are here (`sockd.client.python`), imported when they are asked
+for; type checkers find them in `__init__.pyi`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module("sockd.remote"), name)
+        return getattr(import_module("sockd.client.python"), name)
     raise AttributeError(f"module 'sockd' has no attribute {name!r}")
 
 

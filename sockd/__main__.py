@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sockd.cli.main import main
+from sockd.client.cli.main import main
 
 if __name__ == "__main__":
     main()

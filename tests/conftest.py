@@ -23,8 +23,8 @@ import uvloop
 from blockbuster import BlockBuster
 from hypothesis.internal import charmap
 
-from sockd.kernel import mounts
-from sockd.kernel.event_loop import EventLoop
+from sockd.linux import mounts
+from sockd.linux.event_loop import EventLoop
 from tests.support import broken_off, cases, failpoints, leftovers, watched_descriptors
 from tests.support.ledger import Ledger, claim_group
 

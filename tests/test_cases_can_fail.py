@@ -14,7 +14,7 @@ CASES = {
     "any-address": ("K27", "oci"),
     "one-log": ("K28", "observe"),
     "any-configuration": ("K29", "image_store"),
-    "any-modules": ("K30", "caches/packages"),
+    "any-modules": ("K30", "starts/packages"),
     "no-host-check": ("K31", "http"),
 }
 """Protection: the case that sees that it is gone, and its folder."""

@@ -203,5 +203,5 @@ def test_an_unclear_docstring_is_found(text: str, is_found: bool) -> None:
 
 
 def test_a_stale_path_is_found() -> None:
-    text = "See cgroups/tree.py, `sockd/kernel/cgroups/tree.py`, linux/bpf.h and cgroups/" + "nowhere.py."
+    text = "See cgroups/tree.py, `sockd/linux/cgroups/tree.py`, linux/bpf.h and cgroups/" + "nowhere.py."
     assert stale_paths(text) == ["cgroups/" + "nowhere.py"]

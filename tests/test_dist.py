@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sockd import __version__
-from sockd.plain.config import Config
+from sockd.base.config import Config
 from tests.test_installed import outside
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]

@@ -16,8 +16,8 @@ import pytest
 from blockbuster import BlockingError
 
 from benchmarks.warm import in_process_server
-from sockd.kernel import mounts
-from sockd.kernel.cgroups.tree import Hierarchies
+from sockd.linux import mounts
+from sockd.linux.cgroups.tree import Hierarchies
 from tests.daemon.kernel_view import wait_readable
 from tests.faults.flood import NICE, flooding
 from tests.support import leftovers

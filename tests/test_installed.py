@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.cli.source.files import FILES
+from sockd.client.cli.source.files import FILES
 from tests.daemon.kernel_view import wait_readable
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
@@ -132,7 +132,7 @@ def test_a_wheel_carries_all_tests_and_benchmarks(wheel: Path, sdist: Path) -> N
         packed = {name.partition("/")[2] for name in archive.getnames()}
     ignored = (".ci", ".gitignore", "Makefile", "MANIFEST.in", "setup", "scripts/")
     for path in (each for each in listed if (ROOT / each).is_file() and not each.startswith(ignored)):
-        if not path.endswith(".gitignore") and not path.startswith("sockd/kernel/native/"):
+        if not path.endswith(".gitignore") and not path.startswith("sockd/linux/native/"):
             folder, slash, rest = path.partition("/")
             own = OURS[folder] + slash + rest if folder in OURS else f"sockd/source_tree/{path}"
             assert own in names or path in ("storage_lib/README.md", "storage_lib/pyproject.toml"), path
@@ -173,7 +173,7 @@ def test_what_is_missing_names_the_packages_of_its_extra(bare: Path) -> None:
 
 def test_an_sdist_has_its_native_parts(bare: Path) -> None:
     """`uv build` makes the wheel of the sdist, as an installation of the sdist would."""
-    command(bare / "python", "-c", "import sockd_zygote._native, sockd.kernel._hrtick")
+    command(bare / "python", "-c", "import sockd_zygote._native, sockd.linux._hrtick")
     assert command(bare / "sockd", "files", "unit").stdout.strip().endswith("sockd.service")
 
 

@@ -139,8 +139,8 @@ def modules_imported_by(file: Path) -> Iterator[str]:
 def test_the_product_does_without_the_s3_server() -> None:
     """The S3 server is for development, tests and benchmarks, the runner of ServerlessBench among them."""
     for file in product_files():
-        if not name_of(file.relative_to(ROOT)).startswith(("sockd.s3", "sockd.sebs")):
-            assert not [name for name in imports_of(file) if name.startswith("sockd.s3")], file
+        if not name_of(file.relative_to(ROOT)).startswith(("benchmarks.s3", "benchmarks.sebs")):
+            assert not [name for name in imports_of(file) if name.startswith("benchmarks.s3")], file
 
 
 @pytest.mark.parametrize("top", INSIDE_SANDBOXES)
@@ -157,7 +157,7 @@ def test_benchmarks_and_the_demo_see_no_more_than_a_client_does() -> None:
         for file in (ROOT / top).rglob("*.py"):
             for imported in filter(is_ours, imports_of(file)):
                 # The S3 server is a tool for development, and none of the worker's internals.
-                assert imported.startswith(("benchmarks", "demo", "sockd.s3")), (
+                assert imported.startswith(("benchmarks", "demo", "benchmarks.s3")), (
                     f"{file.relative_to(ROOT)} imports {imported}"
                 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted([*ROOT.glob("zygote/native/*.c"), *ROOT.glob("sockd/kernel/native/*.c")])
+SOURCES = sorted([*ROOT.glob("zygote/native/*.c"), *ROOT.glob("sockd/linux/native/*.c")])
 ZIG = (sys.executable, "-m", "ziglang", "cc", "-target")
 COMPILERS = {
     "cc": ("cc",),

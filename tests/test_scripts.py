@@ -63,9 +63,9 @@ def test_everything_is_asked_and_no_failure_is_lost(
     [(True, [0], 0), (True, [1, 0], 0), (True, [1, 1], 1), (True, [4], 4), (False, [1], 1)],
 )
 def test_what_is_named_is_asked_in_one_process(in_ci: bool, statuses: list[int], status: int, tmp_path: Path) -> None:
-    came, asked = run(tmp_path, in_ci, statuses, "tests/kernel", "-x")
+    came, asked = run(tmp_path, in_ci, statuses, "tests/linux", "-x")
     assert came == status
-    assert len(asked) == len(statuses) and all(line.endswith("tests/kernel -x") for line in asked), asked
+    assert len(asked) == len(statuses) and all(line.endswith("tests/linux -x") for line in asked), asked
     assert "--numprocesses" not in "".join(asked)
 
 
@@ -79,7 +79,7 @@ def test_an_area_is_its_tests_without_the_linters(
     came, asked = run(tmp_path, in_ci, statuses, area="base")
     assert came == status
     assert [ALONE in asked[0], BESIDE in asked[1]] == [True, True]
-    assert all("tests/plain" in line and "tests/kernel" not in line for line in asked[:2]), asked
+    assert all("tests/base" in line and "tests/linux" not in line for line in asked[:2]), asked
 
 
 def test_an_area_that_is_unknown_runs_nothing(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from sockd.caches.packages.install_cache import PackageSnapshot
-from sockd.caches.zygotes.refusals import AFTER_DEADLINE_S, Refusals
-from sockd.caches.zygotes.verifier import Refused
-from sockd.caches.zygotes.zygote_node import ZygoteNode
+from sockd.starts.packages.install_cache import PackageSnapshot
+from sockd.starts.zygotes.refusals import AFTER_DEADLINE_S, Refusals
+from sockd.starts.zygotes.verifier import Refused
+from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import package_rows, requirement, tree_snapshot
 
 A, B, GONE = "a-1.0-aaaaaaaaaaaa", "b-2.0-bbbbbbbbbbbb", "gone-3.0-cccccccccccc"

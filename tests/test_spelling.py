@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sockd.plain.spelling import counted, network, size, span
+from sockd.base.spelling import counted, network, size, span
 
 
 def test_sizes() -> None:

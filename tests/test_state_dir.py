@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.plain.errors import BadConfig
+from sockd.base.errors import BadConfig
 from sockd.worker.state_dir import StateDir
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sockd.plain.config import ImagesConfig
-from sockd.plain.errors import BadConfig, NoCapacity, SandboxFailed
+from sockd.base.config import ImagesConfig
+from sockd.base.errors import BadConfig, NoCapacity, SandboxFailed
 from sockd.worker.image_parts import check_name, docker_config, store_settings
 from sockd.worker.worker import FDS_AT_ONCE, affordable_idle, try_sandbox
 

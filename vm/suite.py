@@ -14,7 +14,7 @@ from vm.kernels import NEWEST, QEMU, UML
 VM = Path(__file__).parent.parent / "scripts/vm"
 MACHINES = (("6.1", UML), ("6.12", UML), (NEWEST, QEMU))
 """The kernels of Debian 12 and 13, and the newest: in the order of their speed."""
-FOLDERS = "tests/kernel tests/sandbox tests/image_store tests/images tests/networks"
+FOLDERS = "tests/linux tests/isolation/sandbox tests/images/store tests/isolation/roots tests/isolation/networks"
 GROUPS = ",".join("ABCDEFGHIJKLMNOPQRS")
 COMMANDS = {
     "demo": "make demo",

@@ -93,8 +93,8 @@ ENVIRONMENT = {
 """What every function's environment begins with, over that of the root Zygote's exec; INIT adds what is the function's own."""
 
 FORK = Struct("<cBBBIIIQ")
-"""`fork` and `spawn`, which C reads: b"F", kind, with a network namespace, warm, first uid, how many, waits, id.
-One that waits is given a pipe instead of its cgroups' files: it goes on when the daemon has moved it (farm/adoption.py)."""
+"""`fork` and `spawn`, which C reads: b"F", kind, with a network namespace, warm, first uid, how many, waits, id. One that
+waits is given a pipe instead of its cgroups' files: it goes on when the daemon has moved it (isolation/farm/adoption.py)."""
 STATUS = Struct("<c3xIQ")
 """`status`, which C reads, too: b"W", the number of a child that has ended, id."""
 FORK_SANDBOX, FORK_ZYGOTE, FORK_WALLED_ZYGOTE = range(3)

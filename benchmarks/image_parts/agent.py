@@ -1,7 +1,7 @@
 """The agent of images beside a plain file: reads of chunks that it has, the page cache, throughput, and a restart.
 
-Measured by `python -m sockd.worker.agent_trial`, which owns an agent with its confinement and its keeper; the cases take turns.
-The paper's agent has a mode below 100 us for local hits; ours should cost at most half more than the disk itself.
+Measured by `python -m benchmarks.instruments.agent_trial`, which owns an agent with its confinement and its keeper; the cases
+take turns. The paper's agent has a mode below 100 us for local hits; ours should cost at most half more than the disk itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def measure(run: Run, result: Result) -> None:
     """Needs root."""
     run.say("the agent beside a file of the disk")
     with tempfile.TemporaryDirectory(prefix="sockd-agent-", dir=DISK) as directory:
-        command = [sys.executable, "-m", "sockd.worker.agent_trial", directory, str(run.pick(30, 5))]
+        command = [sys.executable, "-m", "benchmarks.instruments.agent_trial", directory, str(run.pick(30, 5))]
         trial = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     add(result, trial.stdout.splitlines())
 

@@ -67,7 +67,7 @@ def add(found: dict[str, dict[str, list[bytes]]], layout: str, image: str, piece
 
 def flatten(image: Variant, path: Path, result: Result) -> dict[str, float]:
     """Have sockd write an image in a process of its own."""
-    command = [sys.executable, "-m", "sockd.image_store.flatten_trial", image.reference, str(path)]
+    command = [sys.executable, "-m", "benchmarks.instruments.flatten_trial", image.reference, str(path)]
     environment = os.environ | {"PYTHONHASHSEED": str(len(result.rows))}
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     facts: dict[str, float] = json.loads(run.stdout)

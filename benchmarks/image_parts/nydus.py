@@ -28,8 +28,8 @@ from typing import Any
 from benchmarks.harness.unix_connection import UnixConnection
 from benchmarks.image_parts import oci_layout
 from benchmarks.image_parts.origin import BUCKET, Origin
-from sockd.s3.client import Client
-from sockd.s3.process import REGION
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import REGION
 
 TOOLS = ("nydusd", "nydus-image")
 DIRECTORY = "SOCKD_NYDUS"

@@ -1,6 +1,7 @@
 """Where images come from in a benchmark: a registry, a chunk store in S3 and cache nodes, each at a distance that is chosen.
 
-Real parts: Debian's docker-registry, `python -m sockd.s3`, `sockd cache-node`. A distance is the time to an answer's first byte.
+Real parts: Debian's docker-registry, `python -m benchmarks.s3`, `sockd cache-node`. A distance is the time to an answer's
+first byte.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 
 from benchmarks.harness.worker import sockd
 from benchmarks.peers.shaping_proxy import shaping_proxy
-from sockd.s3.client import Client
-from sockd.s3.process import S3Process
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import S3Process
 
 BUCKET = "images"
 REGISTRY = "docker-registry"

@@ -14,8 +14,8 @@ import os
 import socket
 from collections.abc import Sequence
 
-from sockd.confined.confined_process import Ground
-from sockd.plain.extras import installing
+from sockd.base.extras import installing
+from sockd.linux.confined.confined_process import Ground
 from sockd_initscripts import wire
 from sockd_initscripts.client.daemon_run import Definition, Ending, Run
 from sockd_initscripts.client.engine_software import missing

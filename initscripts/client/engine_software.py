@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from sockd.confined.software import Places, software
+from sockd.linux.confined.software import Places, software
 
 OURS = ("sockd", "sockd_initscripts", "sockd_storage_lib", "sockd_zygote")
 LIBRARIES = ("wasmtime", "posix_ipc", "certifi", "grpc", "msgspec", "uvloop")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sockd.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Ground
 from sockd_initscripts.limits import EngineLimits
 
 START_DEADLINE_S = 30.0

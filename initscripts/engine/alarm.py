@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sockd.kernel import timerfd
+from sockd.linux import timerfd
 from sockd_initscripts.engine.watched import Watched
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from sockd.kernel.readiness import readable
+from sockd.linux.readiness import readable
 from sockd_initscripts.engine.engine import Definition, Engine
 from sockd_initscripts.engine.modules import ModuleInfo, check_module, compile_module
 from sockd_initscripts.engine.run import RunRequest

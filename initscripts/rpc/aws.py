@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from sockd.sigv4.credentials import Credentials
-from sockd.sigv4.signer import Signer
+from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.signer import Signer
 from sockd_initscripts.rpc.addresses import Origin, parse_origin
 from sockd_initscripts.rpc.base import malformed
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from typing import ClassVar, NamedTuple
 
-from sockd.plain.config import EventsConfig
+from sockd.base.config import EventsConfig
 
 
 class Suspect(NamedTuple):

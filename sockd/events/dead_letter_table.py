@@ -8,9 +8,9 @@ from __future__ import annotations
 import sqlite3
 from typing import ClassVar
 
+from sockd.base.errors import FunctionFailed, SockdError
 from sockd.events.event import Event
 from sockd.events.event_bodies import BodyTable
-from sockd.plain.errors import FunctionFailed, SockdError
 
 COLUMNS = """
     seq INTEGER PRIMARY KEY,

@@ -9,14 +9,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from sockd.base.errors import SockdError
+from sockd.base.sqlite.store_thread import StoreThread
 from sockd.events.clock import Clock
 from sockd.events.dead_letter_table import STACK_FOLLOWS, DeadLetter
 from sockd.events.event import Event
 from sockd.events.event_endings import Endings
 from sockd.events.event_records import embedded
 from sockd.events.event_store import EventStore
-from sockd.plain.errors import SockdError
-from sockd.sqlite.store_thread import StoreThread
 
 MOST_AT_ONCE = 10_000
 """Retried or deleted by one call."""

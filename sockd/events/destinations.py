@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.plain.errors import BadConfig, BadRequest
-from sockd.plain.function_arns import PREFIX, parse
+from sockd.base.errors import BadConfig, BadRequest
+from sockd.base.function_arns import PREFIX, parse
 
 DIRECTORY = "directory:"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -15,6 +15,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import NamedTuple
 
+from sockd.base.config import EventsConfig
+from sockd.base.errors import SockdError
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import Invocation
+from sockd.base.trace_context import of_kept
 from sockd.events.clock import Clock, Timer
 from sockd.events.event import SCHEDULE, Event
 from sockd.events.event_configs import EventInvokeConfig
@@ -24,11 +29,6 @@ from sockd.events.event_queue import Entry, EventQueue
 from sockd.events.event_records import LATEST
 from sockd.events.probation import Probation
 from sockd.events.repeated_warnings import RepeatedWarnings
-from sockd.plain.config import EventsConfig
-from sockd.plain.errors import SockdError
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Invocation
-from sockd.plain.trace_context import of_kept
 
 _log = logging.getLogger(__name__)
 

@@ -13,6 +13,11 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
+from sockd.base.blocking import in_thread
+from sockd.base.config import EventsConfig
+from sockd.base.errors import BadRequest, RequestTooLarge, SockdError, StorageFull
+from sockd.base.sqlite.store_thread import StoreThread
+from sockd.base.telemetry import Invocation
 from sockd.events.clock import Clock, pause
 from sockd.events.dead_letter_table import words_of
 from sockd.events.destinations import Directories, DirectoryDestination, FunctionDestination, parse_destination
@@ -21,11 +26,6 @@ from sockd.events.event_policy import FUNCTION_ERRORS, SUCCESS
 from sockd.events.event_records import record
 from sockd.events.event_store import EventStore
 from sockd.events.repeated_warnings import RepeatedWarnings
-from sockd.plain.blocking import in_thread
-from sockd.plain.config import EventsConfig
-from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError, StorageFull
-from sockd.plain.telemetry import Invocation
-from sockd.sqlite.store_thread import StoreThread
 
 MAX_HOPS = 16
 """Destinations in a row; AWS stops functions that call each other at about as many."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sockd.events.event_configs import EventInvokeConfig
-from sockd.plain.config import EventsConfig
-from sockd.plain.errors import (
+from sockd.base.config import EventsConfig
+from sockd.base.errors import (
     BadRequest,
     FunctionFailed,
     NoSuchFunction,
@@ -19,6 +18,7 @@ from sockd.plain.errors import (
     SockdError,
     TimedOut,
 )
+from sockd.events.event_configs import EventInvokeConfig
 
 FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
 """The function's own failure: it ran, or tried to."""

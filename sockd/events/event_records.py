@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from sockd.base.function_arns import arn
 from sockd.events.event import Event
-from sockd.plain.function_arns import arn
 
 LATEST = "$LATEST"
 

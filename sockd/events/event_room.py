@@ -9,9 +9,9 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 
+from sockd.base.config import EventsConfig
+from sockd.base.errors import TooManyEvents
 from sockd.events.event_queue import EventQueue
-from sockd.plain.config import EventsConfig
-from sockd.plain.errors import TooManyEvents
 
 
 class EventRoom:

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from sockd.base.errors import SockdError
+from sockd.base.sqlite.database import schema_of
 from sockd.events import event_schema
 from sockd.events.attempt_table import AttemptTable
 from sockd.events.dead_letter_table import MOVED, NAMES, DeadLetter, DeadLetterTable
@@ -29,8 +31,6 @@ from sockd.events.event import Event
 from sockd.events.event_bodies import BodyTable
 from sockd.events.event_configs import ConfigTable
 from sockd.events.schedule_table import ScheduleTable
-from sockd.plain.errors import SockdError
-from sockd.sqlite.database import schema_of
 
 CHECKED_BYTES = 64 << 20
 """A larger file is not read through at a start, which is to be a matter of moments."""

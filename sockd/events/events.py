@@ -17,6 +17,12 @@ from typing import Any
 
 import msgspec
 
+from sockd.base.blocking import in_thread
+from sockd.base.config import EventsConfig
+from sockd.base.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge, StorageFull
+from sockd.base.sqlite.store_thread import StoreThread
+from sockd.base.telemetry import TraceContext
+from sockd.base.trace_context import kept
 from sockd.events.attempt_table import Suspect
 from sockd.events.clock import Clock, LoopClock
 from sockd.events.dead_letters import DeadLetters, described
@@ -28,12 +34,6 @@ from sockd.events.event_endings import Endings
 from sockd.events.event_records import LATEST, embedded
 from sockd.events.event_room import EventRoom
 from sockd.events.event_store import EventStore
-from sockd.plain.blocking import in_thread
-from sockd.plain.config import EventsConfig
-from sockd.plain.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge, StorageFull
-from sockd.plain.telemetry import TraceContext
-from sockd.plain.trace_context import kept
-from sockd.sqlite.store_thread import StoreThread
 
 CLOSE_DEADLINE_S = 2.0
 MOST_RETRIES = 100

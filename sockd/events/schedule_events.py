@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from sockd.base.errors import BadRequest
+from sockd.base.function_arns import ACCOUNT, PARTITION, REGION
 from sockd.events.schedule_expressions import as_aws
 from sockd.events.schedule_table import Schedule
-from sockd.plain.errors import BadRequest
-from sockd.plain.function_arns import ACCOUNT, PARTITION, REGION
 
 
 def check_event(event: bytes, limit: int) -> None:

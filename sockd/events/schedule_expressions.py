@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from sockd.plain.errors import BadRequest
-from sockd.plain.extras import installing
+from sockd.base.errors import BadRequest
+from sockd.base.extras import installing
 
 _RATE = re.compile(r"rate\(\s*([0-9]{1,6})\s+(second|minute|hour|day)s?\s*\)")
 _CRON = re.compile(r"cron\((.*)\)")

@@ -20,14 +20,14 @@ from typing import Protocol
 
 import msgspec
 
+from sockd.base.blocking import in_thread
+from sockd.base.errors import BadRequest, NoCapacity, NoSuchFunction, SockdError, TooManyRequests
 from sockd.events.event import SCHEDULE, Event
 from sockd.events.event_store import EventStore
 from sockd.events.events import Events
 from sockd.events.schedule_events import check_event, event_of
 from sockd.events.schedule_expressions import parse
 from sockd.events.schedule_table import Schedule
-from sockd.plain.blocking import in_thread
-from sockd.plain.errors import BadRequest, NoCapacity, NoSuchFunction, SockdError, TooManyRequests
 
 AGAIN_S = 10.0
 """After a tick that could not be written."""
@@ -56,7 +56,7 @@ class ScheduleExists(SockdError):
 
 
 class Alarm(Protocol):
-    """A timer on the wall clock (`sockd.kernel.wall_clock`)."""
+    """A timer on the wall clock (`sockd.linux.wall_clock`)."""
 
     def set(self, at: float | None) -> None: ...
     def close(self) -> None: ...

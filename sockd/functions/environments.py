@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sockd.base.errors import BadFunctionConfig, NoSuchVariable, SecretsLocked
 from sockd.functions.functions import Functions
-from sockd.plain.errors import BadFunctionConfig, NoSuchVariable, SecretsLocked
 
 
 class Environments:

@@ -18,39 +18,10 @@ from typing import Any
 
 import msgspec
 
-from sockd.caches.packages.distribution import Closure
-from sockd.caches.packages.install_cache import InstallCache
-from sockd.caches.templates.templates import Entry, State
-from sockd.code import kept_settings
-from sockd.code.code_in_use import CodeInUse
-from sockd.code.code_store import CodeStore, CodeVersion
-from sockd.code.entrypoint import entry_point, provided
-from sockd.code.function_config import FunctionConfig, InitscriptConfig, recorded_network
-from sockd.code.setting_checks import check_name
-from sockd.functions import deploy_check
-from sockd.functions.allowance import Allowance
-from sockd.functions.allowances import Allowances
-from sockd.functions.debugging import Debugging, ReportProgress
-from sockd.functions.deploy_check import FailedDeploy
-from sockd.functions.deployments import FORCE, Deployments, Progress, check_writable_root
-from sockd.functions.function import Caches, Function
-from sockd.functions.initscript_deploys import InitscriptDeploys
-from sockd.functions.initscripts import Initscripts
-from sockd.functions.leased import Outcome
-from sockd.functions.published import Published
-from sockd.functions.restoring import Restoring, Unready, why_unready
-from sockd.functions.serving import serve_request
-from sockd.functions.version import Version, info_of
-from sockd.functions.version_program import UsedImage
-from sockd.image_functions import image_programs
-from sockd.image_store.image_record import ImageRecord
-from sockd.images import interpreter_settings
-from sockd.images.image_python import SCHEME, ImagePython
-from sockd.images.interpreter_settings import Started
-from sockd.plain import spelling, uids
-from sockd.plain.blocking import in_thread
-from sockd.plain.config import Config, ErrorDetail, RunRule
-from sockd.plain.errors import (
+from sockd.base import spelling, uids
+from sockd.base.blocking import in_thread
+from sockd.base.config import Config, ErrorDetail, RunRule
+from sockd.base.errors import (
     BadInitscript,
     CodeLost,
     NetworkUnavailable,
@@ -62,12 +33,41 @@ from sockd.plain.errors import (
     UnknownImage,
     VersionFailed,
 )
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.notes import Note
-from sockd.plain.telemetry import FunctionInfo
-from sockd.registry.aliases import LATEST
-from sockd.registry.function_record import FunctionRecord
-from sockd.registry.registry import Registry
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.notes import Note
+from sockd.base.telemetry import FunctionInfo
+from sockd.functions.code import kept_settings
+from sockd.functions.code.code_in_use import CodeInUse
+from sockd.functions.code.code_store import CodeStore, CodeVersion
+from sockd.functions.code.entrypoint import entry_point, provided
+from sockd.functions.code.function_config import FunctionConfig, InitscriptConfig, recorded_network
+from sockd.functions.code.setting_checks import check_name
+from sockd.functions.deploys import deploy_check
+from sockd.functions.deploys.deploy_check import FailedDeploy
+from sockd.functions.deploys.deployments import FORCE, Deployments, Progress, check_writable_root
+from sockd.functions.deploys.initscript_deploys import InitscriptDeploys
+from sockd.functions.deploys.restoring import Restoring, Unready, why_unready
+from sockd.functions.in_images import image_programs
+from sockd.functions.registry.aliases import LATEST
+from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.registry.registry import Registry
+from sockd.functions.serving.allowance import Allowance
+from sockd.functions.serving.allowances import Allowances
+from sockd.functions.serving.debugging import Debugging, ReportProgress
+from sockd.functions.serving.function import Caches, Function
+from sockd.functions.serving.initscripts import Initscripts
+from sockd.functions.serving.leased import Outcome
+from sockd.functions.serving.published import Published
+from sockd.functions.serving.serving import serve_request
+from sockd.functions.serving.version import Version, info_of
+from sockd.functions.serving.version_program import UsedImage
+from sockd.images.store.image_record import ImageRecord
+from sockd.isolation.roots import interpreter_settings
+from sockd.isolation.roots.image_python import SCHEME, ImagePython
+from sockd.isolation.roots.interpreter_settings import Started
+from sockd.starts.packages.distribution import Closure
+from sockd.starts.packages.install_cache import InstallCache
+from sockd.starts.templates.templates import Entry, State
 from sockd_initscripts.report import RunReport
 
 REMOVE_DRAIN_S = 30.0

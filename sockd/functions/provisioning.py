@@ -15,14 +15,14 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from sockd.functions.function import Function
+from sockd.base.errors import BadRequest, SockdError
 from sockd.functions.functions import Functions
-from sockd.functions.provisioned import PAUSE_S, Pool
-from sockd.plain.errors import BadRequest, SockdError
-from sockd.registry.aliases import LATEST, Alias, number_of
-from sockd.registry.provisions import Provision
-from sockd.registry.registry import Registry
-from sockd.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.functions.registry.aliases import LATEST, Alias, number_of
+from sockd.functions.registry.provisions import Provision
+from sockd.functions.registry.registry import Registry
+from sockd.functions.serving.function import Function
+from sockd.functions.serving.provisioned import PAUSE_S, Pool
+from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 
 ROOM_S = 5.0
 """Maximum wait for the eviction of idle sandboxes."""

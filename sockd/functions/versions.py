@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from sockd.code.function_config import FunctionConfig
-from sockd.functions.canaries import Canaries
+from sockd.base.config import CodeConfig
+from sockd.base.errors import BadRequest, NoSuchVersion, SockdError
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.deploys.canaries import Canaries
 from sockd.functions.functions import Functions
 from sockd.functions.provisioning import Provisioning
-from sockd.plain.config import CodeConfig
-from sockd.plain.errors import BadRequest, NoSuchVersion, SockdError
-from sockd.registry.aliases import LATEST, NAME, Alias, number_of
-from sockd.registry.function_record import FunctionRecord
-from sockd.registry.publications import Publication
-from sockd.registry.registry import Registry
+from sockd.functions.registry.aliases import LATEST, NAME, Alias, number_of
+from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.registry.publications import Publication
+from sockd.functions.registry.registry import Registry
 
 
 class VersionInUse(SockdError):

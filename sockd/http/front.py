@@ -25,6 +25,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from sockd.base import trace_context
+from sockd.base.config import HttpConfig
+from sockd.base.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
+from sockd.base.function_arns import arn
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.http.access.callers import AUTHORIZATION, Callers, Door
 from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
 from sockd.http.aws.door import LambdaApi
@@ -33,21 +39,15 @@ from sockd.http.run.replays import Replays
 from sockd.http.run.run_options import HEADERS, SIGNATURE, ours, run_as_asked
 from sockd.http.run.signed_calls import SignedCall
 from sockd.http.run.worker_api import WorkerApi
+from sockd.http.server.answers import Answer, failure, json_answer
+from sockd.http.server.app_request import app_request
+from sockd.http.server.body import Body
+from sockd.http.server.connection import Connection
+from sockd.http.server.exchange import BodyExchange, Exchange, answer_of
+from sockd.http.server.head import Head, length_of
+from sockd.http.server.states import DROP_BODY
+from sockd.http.server.streamed import StreamedAnswer
 from sockd.http.urls.door import UrlDoor
-from sockd.http.wire.answers import Answer, failure, json_answer
-from sockd.http.wire.app_request import app_request
-from sockd.http.wire.body import Body
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import BodyExchange, Exchange, answer_of
-from sockd.http.wire.head import Head, length_of
-from sockd.http.wire.states import DROP_BODY
-from sockd.http.wire.streamed import StreamedAnswer
-from sockd.plain import trace_context
-from sockd.plain.config import HttpConfig
-from sockd.plain.errors import BadRequest, MethodNotAllowed, RequestTooLarge, SockdError
-from sockd.plain.function_arns import arn
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.request_ids import new_request_id, request_id_text
 
 FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 """Names of functions (AWS Lambda's rule), which need no escaping."""

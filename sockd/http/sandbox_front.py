@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sockd.base.config import HttpConfig
+from sockd.base.errors import SockdError
 from sockd.http.access.callers import Callers
 from sockd.http.front import NO_SUCH_PAGE, Called, Front, NoSuchPage, Page
 from sockd.http.run.replays import Replays
 from sockd.http.run.worker_api import WorkerApi
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.head import Head
-from sockd.networks.egress import NAMES_OF_THE_HOST, Egress
-from sockd.plain.config import HttpConfig
-from sockd.plain.errors import SockdError
+from sockd.http.server.connection import Connection
+from sockd.http.server.head import Head
+from sockd.isolation.networks.egress import NAMES_OF_THE_HOST, Egress
 
 EgressOf = Callable[[str], Egress | None]
 """Gets the address of a sandbox, and returns the rules of its function; None: it has none now."""

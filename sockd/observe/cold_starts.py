@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from sockd.plain.spelling import counted
+from sockd.base.spelling import counted
 
 MAX_IMPORTED = 12
 """Packages that are listed by name; the others are summed up."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 
-from sockd.plain.errors import FunctionFailed, SandboxDied, SandboxFailed, SockdError, TimedOut
+from sockd.base.errors import FunctionFailed, SandboxDied, SandboxFailed, SockdError, TimedOut
 
 
 def failure_log(error: SockdError, request_id: str, time_s: float, *, as_json: bool = False) -> bytes:

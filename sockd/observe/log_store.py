@@ -19,9 +19,9 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from sockd.base.telemetry import LogRecord
 from sockd.observe import log_segments
 from sockd.observe.log_segments import Body
-from sockd.plain.telemetry import LogRecord
 
 SEGMENTS = 8
 """Into how many the space is divided: so much of it is freed at a time."""

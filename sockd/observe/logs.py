@@ -16,8 +16,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
 
-from sockd.plain.telemetry import LogRecord
-from sockd.sandbox.live_output import LiveOutput
+from sockd.base.telemetry import LogRecord
+from sockd.isolation.sandbox.live_output import LiveOutput
 
 RECORD_BYTES = 256
 """What a record costs beside its text."""

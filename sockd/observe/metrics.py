@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from sockd.base import errors
+from sockd.base.telemetry import Invocation
 from sockd.observe.series import BOUNDS_NS, FAMILIES, Histogram, Series
-from sockd.plain import errors
-from sockd.plain.telemetry import Invocation
 
 REASONS: dict[type[BaseException], str] = {
     errors.FunctionFailed: "error",

@@ -15,10 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sockd.functions.function import Function
-from sockd.functions.leased import Outcome
-from sockd.functions.serving import begin_serving
-from sockd.functions.version import Version
+from sockd.base.config import MB, Config
+from sockd.base.errors import FunctionFailed, SandboxFailed, SockdError
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.request_ids import new_request_id, request_id_text
+from sockd.base.telemetry import COLD, Ending, Invocation, LogRecord, SpanContext, TraceContext
+from sockd.base.trace_context import told_to_function
+from sockd.functions.serving.function import Function
+from sockd.functions.serving.leased import Outcome
+from sockd.functions.serving.serving import begin_serving
+from sockd.functions.serving.version import Version
+from sockd.isolation.sandbox.exchange import Reply
+from sockd.isolation.sandbox.live_output import LiveOutput
 from sockd.observe.failure_groups import FailureGroups, failure_key
 from sockd.observe.failure_log import appended, failure_log
 from sockd.observe.history import History
@@ -29,14 +37,6 @@ from sockd.observe.metrics import Metrics
 from sockd.observe.otlp.client import SpanExport
 from sockd.observe.recent import Recent
 from sockd.observe.traces import Traces, trace_of_refused
-from sockd.plain.config import MB, Config
-from sockd.plain.errors import FunctionFailed, SandboxFailed, SockdError
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.request_ids import new_request_id, request_id_text
-from sockd.plain.telemetry import COLD, Ending, Invocation, LogRecord, SpanContext, TraceContext
-from sockd.plain.trace_context import told_to_function
-from sockd.sandbox.exchange import Reply
-from sockd.sandbox.live_output import LiveOutput
 
 _log = logging.getLogger(__name__)
 LEFT_AFTER_NS = 10_000_000

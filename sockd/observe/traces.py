@@ -16,14 +16,14 @@ from typing import Literal
 
 import msgspec
 
-from sockd.functions.leased import Outcome
+from sockd.base.config import TraceConfig
+from sockd.base.errors import FunctionFailed, SockdError
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import Invocation, SpanContext, Times
+from sockd.base.untrusted import read_text
+from sockd.functions.serving.leased import Outcome
 from sockd.observe.cold_starts import Imported, imported_packages, why_cold
 from sockd.observe.fair_ring import FairRing
-from sockd.plain.config import TraceConfig
-from sockd.plain.errors import FunctionFailed, SockdError
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Invocation, SpanContext, Times
-from sockd.plain.untrusted import read_text
 from sockd_initscripts.client.daemon_run import Run
 
 MAX_REPORTS = 256

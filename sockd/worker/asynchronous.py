@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from sockd.base.errors import NoSuchFunction
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import Invocation
 from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
 from sockd.events.event_store import EventStore
 from sockd.events.events import Events
 from sockd.events.schedules import Schedules
-from sockd.http.wire.answers import error_body
-from sockd.kernel.wall_clock import WallTimer
+from sockd.http.server.answers import error_body
+from sockd.linux.wall_clock import WallTimer
 from sockd.observe.metrics import Metrics
-from sockd.plain.errors import NoSuchFunction
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Invocation
 from sockd.worker.worker import Worker
 
 

@@ -17,25 +17,25 @@ from typing import Any
 
 import msgspec
 
-from sockd.code.function_config import FunctionConfig
-from sockd.functions.debugging import ReportProgress
-from sockd.functions.disabling import changes_to_disable, changes_to_enable
+from sockd.base.errors import Draining, SockdError
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.request_ids import request_id_text
+from sockd.base.telemetry import Ending, FunctionInfo, Invocation, LogRecord
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.deploys.disabling import changes_to_disable, changes_to_enable
 from sockd.functions.environments import Environments
-from sockd.functions.leased import Outcome
-from sockd.functions.serving import serve_request
+from sockd.functions.serving.debugging import ReportProgress
+from sockd.functions.serving.leased import Outcome
+from sockd.functions.serving.serving import serve_request
 from sockd.http.aws.worker import Details, InvocationResult
 from sockd.http.run.worker_api import Progress, Tree
+from sockd.isolation.sandbox.lifecycle import State
 from sockd.observe.failure_groups import FailureGroup
 from sockd.observe.history import WORKER, Minute
 from sockd.observe.observations import Observations
 from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
 from sockd.observe.traces import TraceKind
-from sockd.plain.errors import Draining, SockdError
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.request_ids import request_id_text
-from sockd.plain.telemetry import Ending, FunctionInfo, Invocation, LogRecord
-from sockd.sandbox.lifecycle import State
 from sockd.worker.asynchronous import Asynchronous
 from sockd.worker.import_report import imports
 from sockd.worker.live import live

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from starlette.routing import Route
 
+from sockd.base.config import Config, HttpConfig
 from sockd.http.access.callers import Callers
 from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Keys
@@ -31,17 +32,16 @@ from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.page.sources import WorkerSources
 from sockd.http.sandbox_front import SandboxFront
+from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.buffers import BufferBudget, buffer_bytes
+from sockd.http.server.connection import Application
+from sockd.http.server.inherited import HTTP, KEYED, MANAGEMENT, RUN, Inherited
+from sockd.http.server.limits import ConnectionLimits
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import parse_listen, url_of
 from sockd.http.urls.door import UrlDoor
-from sockd.http.wire.asgi import AsgiApplication
-from sockd.http.wire.buffers import BufferBudget, buffer_bytes
-from sockd.http.wire.connection import Application
-from sockd.http.wire.inherited import HTTP, KEYED, MANAGEMENT, RUN, Inherited
-from sockd.http.wire.limits import ConnectionLimits
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import parse_listen, url_of
-from sockd.kernel.bpf.port_guard import PortGuard
-from sockd.networks.networks import Networks
-from sockd.plain.config import Config, HttpConfig
+from sockd.isolation.networks.networks import Networks
+from sockd.linux.bpf.port_guard import PortGuard
 from sockd.worker.daemon import Daemon
 from sockd.worker.state_dir import StateDir
 

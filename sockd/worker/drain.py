@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
-from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.server import IDLE_S, HttpServer
+from sockd.http.server.exchange import Exchange
+from sockd.http.server.server import IDLE_S, HttpServer
 
 FIRST_LINE_S = 1.0
 """How long a drain goes on before the log says what it waits for."""

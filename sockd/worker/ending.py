@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sockd.http.wire.inherited import HTTP, KEYED, MANAGEMENT, RUN, Named
-from sockd.http.wire.server import HttpServer
+from sockd.http.server.inherited import HTTP, KEYED, MANAGEMENT, RUN, Named
+from sockd.http.server.server import HttpServer
 from sockd.worker.drain import Drain
 from sockd.worker.handover import Successor
 from sockd.worker.notify import STOPPING, notify

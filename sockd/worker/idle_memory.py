@@ -5,11 +5,11 @@ Owns nothing.
 
 from __future__ import annotations
 
-from sockd.caches.handler_cache import HandlerCache
-from sockd.caches.templates.templates import Templates
-from sockd.caches.zygotes.zygote_tree import ZygoteTree
-from sockd.networks.networks import Networks
-from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.isolation.networks.networks import Networks
+from sockd.isolation.sandbox.memory_budget import MemoryBudget
+from sockd.starts.handler_cache import HandlerCache
+from sockd.starts.templates.templates import Templates
+from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
 
 class IdleMemory:

@@ -13,31 +13,31 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from sockd.agent_keeper import agent_link
-from sockd.agent_keeper.agent_directory import L1_FILE
-from sockd.agent_keeper.agent_link import AgentSettings
-from sockd.agent_keeper.image_agent import ImageAgent
-from sockd.chunk_agent.agent_wire import SourceSettings
-from sockd.chunk_caches.l2_client import node_address
-from sockd.chunks.catalog import Catalog
-from sockd.chunks.collector import Collector
-from sockd.chunks.directory_store import DirectoryStore
-from sockd.chunks.image_keys import ImageKeys
-from sockd.chunks.layout import check_part
-from sockd.chunks.root_watch import RootWatch
-from sockd.chunks.store import ChunkStore
-from sockd.chunks.store_settings import StoreSettings, open_store, s3_place
-from sockd.image_store.chunked_importer import ChunkedImporter, ChunkParts
-from sockd.image_store.image_garbage import ImageGarbage
-from sockd.image_store.import_runs import ImportRuns, ImportSettings
-from sockd.images.base import Base
-from sockd.images.ground import built, ground_on
-from sockd.kernel.cgroups.cgroup_pool import CgroupPool
-from sockd.oci.limits import Limits
-from sockd.plain import uids
-from sockd.plain.blocking import in_thread
-from sockd.plain.config import MB, ImagesConfig
-from sockd.plain.errors import BadConfig, SockdError
+from sockd.base import uids
+from sockd.base.blocking import in_thread
+from sockd.base.config import MB, ImagesConfig
+from sockd.base.errors import BadConfig, SockdError
+from sockd.images.agent.agent_wire import SourceSettings
+from sockd.images.agent_keeper import agent_link
+from sockd.images.agent_keeper.agent_directory import L1_FILE
+from sockd.images.agent_keeper.agent_link import AgentSettings
+from sockd.images.agent_keeper.image_agent import ImageAgent
+from sockd.images.caches.l2_client import node_address
+from sockd.images.chunks.catalog import Catalog
+from sockd.images.chunks.collector import Collector
+from sockd.images.chunks.directory_store import DirectoryStore
+from sockd.images.chunks.image_keys import ImageKeys
+from sockd.images.chunks.layout import check_part
+from sockd.images.chunks.root_watch import RootWatch
+from sockd.images.chunks.store import ChunkStore
+from sockd.images.chunks.store_settings import StoreSettings, open_store, s3_place
+from sockd.images.registry.limits import Limits
+from sockd.images.store.chunked_importer import ChunkedImporter, ChunkParts
+from sockd.images.store.image_garbage import ImageGarbage
+from sockd.images.store.import_runs import ImportRuns, ImportSettings
+from sockd.isolation.roots.base import Base
+from sockd.isolation.roots.ground import built, ground_on
+from sockd.linux.cgroups.cgroup_pool import CgroupPool
 
 OWN_STORE = "chunks"
 """In the state directory, whose entries are closed to others. The store is a directory in this one: the agent, which is

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sockd.caches.packages.distribution import Closure
-from sockd.caches.zygotes.soundness import ImportView
-from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.code.function_config import FunctionConfig
-from sockd.functions.restoring import Unready
-from sockd.functions.version import Version
-from sockd.registry.aliases import LATEST
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.deploys.restoring import Unready
+from sockd.functions.registry.aliases import LATEST
+from sockd.functions.serving.version import Version
+from sockd.starts.packages.distribution import Closure
+from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker
 

@@ -13,10 +13,10 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from sockd.http.wire.inherited import Inherited
-from sockd.http.wire.sockets import url_of
+from sockd.base.config import Config
+from sockd.http.server.inherited import Inherited
+from sockd.http.server.sockets import url_of
 from sockd.observe.observations import Observations
-from sockd.plain.config import Config
 from sockd.worker.daemon import Daemon
 from sockd.worker.doors import Doors, Guards, Servers, open_without_key
 from sockd.worker.drain import Drain

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from sockd.plain.errors import StorageFull
+from sockd.base.errors import StorageFull
 
 RESERVE_BYTES = 1 << 20
 """A function's rows are some KB; its queued events are deleted by the thousand."""

@@ -22,7 +22,7 @@ import os
 import shutil
 from pathlib import Path
 
-from sockd.plain.errors import BadConfig
+from sockd.base.errors import BadConfig
 
 RUN_SOCKET, SOCKET = "run.sock", "sockd.sock"
 HISTORY = "history.json"

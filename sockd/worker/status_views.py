@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from sockd import __version__
-from sockd.caches.templates.templates import Entry
-from sockd.caches.zygotes.refusals import Refusal
-from sockd.caches.zygotes.top_level import STANDARD_LIBRARY_WORDS
-from sockd.caches.zygotes.zygote_node import ZygoteNode
 from sockd.http.run.worker_api import TemplateRow, Tree, TreeNode
 from sockd.observe.metrics import Metrics
+from sockd.starts.templates.templates import Entry
+from sockd.starts.zygotes.refusals import Refusal
+from sockd.starts.zygotes.top_level import STANDARD_LIBRARY_WORDS
+from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.worker import Worker
 from sockd_initscripts.client.engine_software import missing
 

@@ -12,9 +12,9 @@ import select
 import socket
 from pathlib import Path
 
-from sockd.http.wire.inherited import Inherited
-from sockd.kernel.descriptor_passing import receive
-from sockd.plain.errors import BadConfig
+from sockd.base.errors import BadConfig
+from sockd.http.server.inherited import Inherited
+from sockd.linux.descriptor_passing import receive
 from sockd.worker.handover import MOST_BYTES, MOST_SOCKETS, REFUSED, RELEASED, SERVES, TAKE, connect, peer_pid
 
 _log = logging.getLogger(__name__)

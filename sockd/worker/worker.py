@@ -22,72 +22,72 @@ import msgspec
 
 import sockd_initscripts
 import sockd_storage_lib
-from sockd.caches.builder import Builder
-from sockd.caches.handler_cache import HandlerCache
-from sockd.caches.packages.install_cache import InstallCache
-from sockd.caches.starts import Starts
-from sockd.caches.templates.template_maker import TemplateMaker
-from sockd.caches.templates.templates import Templates
-from sockd.caches.templates.used_templates import UsedTemplates
-from sockd.caches.zygotes.import_learner import ImportLearner
-from sockd.caches.zygotes.program_zygotes import ProgramZygotes
-from sockd.caches.zygotes.soundness import ImportView
-from sockd.caches.zygotes.verifier import Verifier
-from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.caches.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
-from sockd.code.code_store import CodeStore
-from sockd.code.function_config import ENDPOINT
-from sockd.farm.farm import Farm, farm_path
-from sockd.farm.namespace_maker import NamespaceMaker
-from sockd.farm.uids import UidBlock
-from sockd.farm.walled_networks import Wall
-from sockd.functions.function import Caches
+from sockd.base.config import MB, Config, ZygoteConfig
+from sockd.base.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
+from sockd.base.uids import ENGINE_BELOW, PROXY_BELOW, RESOLVER_BELOW, ROOT_UIDS
+from sockd.functions.code.code_store import CodeStore
+from sockd.functions.code.function_config import ENDPOINT
+from sockd.functions.deploys.images import Images
 from sockd.functions.functions import Functions
-from sockd.functions.images import Images
-from sockd.functions.initscript_store import InitscriptStore
-from sockd.functions.initscripts import Initscripts
+from sockd.functions.in_images.image_compiler import ImageCompiler
+from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.provisioning import Provisioning
-from sockd.functions.start_gate import StartLimits
+from sockd.functions.registry.function_urls import FunctionUrls
+from sockd.functions.registry.registry import Registry
+from sockd.functions.registry.secrets import Vault, key_path
+from sockd.functions.serving.function import Caches
+from sockd.functions.serving.initscript_store import InitscriptStore
+from sockd.functions.serving.initscripts import Initscripts
+from sockd.functions.serving.start_gate import StartLimits
 from sockd.functions.versions import Versions
-from sockd.image_functions.image_compiler import ImageCompiler
-from sockd.image_functions.image_pythons import ImagePythons
-from sockd.image_store.chunked_importer import ChunkedImporter
-from sockd.image_store.image_garbage import ImageGarbage
-from sockd.image_store.image_store import ImageStore
-from sockd.images.assembly import open_assembly
-from sockd.images.base import Base, plan
-from sockd.images.ground import built, ground_on
-from sockd.images.host_pythons import SCHEME, HostPythons
-from sockd.images.image_mounting import ImageMounting
-from sockd.images.image_python import SCHEME as IMAGE_SCHEME
-from sockd.images.premade import Premade
-from sockd.images.program import Limits, Network
-from sockd.kernel import allocator, mounts, oom_score, syscalls
-from sockd.kernel.allocator import HeapTrim
-from sockd.kernel.bpf.port_guard import PortGuard
-from sockd.kernel.bpf.socket_counts import SocketCounts
-from sockd.kernel.cgroups.cgroup_pool import CgroupPool
-from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
-from sockd.kernel.network.resolv_conf import nameservers
-from sockd.kernel.ways import Ways
-from sockd.latency import favordynmods
-from sockd.latency.latency import Latency
-from sockd.networks import resolver
-from sockd.networks.namespace_thread import have_nft
-from sockd.networks.networks import Networks, Proxying, Resolving
-from sockd.plain.config import MB, Config, ZygoteConfig
-from sockd.plain.errors import BadConfig, NoCapacity, PackagesFailed, SandboxFailed
-from sockd.plain.uids import ENGINE_BELOW, PROXY_BELOW, RESOLVER_BELOW, ROOT_UIDS
-from sockd.registry.function_urls import FunctionUrls
-from sockd.registry.registry import Registry
-from sockd.registry.secrets import Vault, key_path
-from sockd.sandbox.foreign_farms import ForeignFarms
-from sockd.sandbox.live_output import LiveOutput
-from sockd.sandbox.memory_budget import MemoryBudget, host_memory_bytes
-from sockd.sandbox.parts import Parts
-from sockd.sandbox.sandbox_pipes import SandboxPipes
-from sockd.sandbox.socket_guards import function_accounts, guard_sockets
-from sockd.sandbox.task_limits import function_task_limit, limit_tasks
+from sockd.images.store.chunked_importer import ChunkedImporter
+from sockd.images.store.image_garbage import ImageGarbage
+from sockd.images.store.image_store import ImageStore
+from sockd.isolation.farm.farm import Farm, farm_path
+from sockd.isolation.farm.namespace_maker import NamespaceMaker
+from sockd.isolation.farm.uids import UidBlock
+from sockd.isolation.farm.walled_networks import Wall
+from sockd.isolation.networks import resolver
+from sockd.isolation.networks.namespace_thread import have_nft
+from sockd.isolation.networks.networks import Networks, Proxying, Resolving
+from sockd.isolation.roots.assembly import open_assembly
+from sockd.isolation.roots.base import Base, plan
+from sockd.isolation.roots.ground import built, ground_on
+from sockd.isolation.roots.host_pythons import SCHEME, HostPythons
+from sockd.isolation.roots.image_mounting import ImageMounting
+from sockd.isolation.roots.image_python import SCHEME as IMAGE_SCHEME
+from sockd.isolation.roots.premade import Premade
+from sockd.isolation.roots.program import Limits, Network
+from sockd.isolation.sandbox.foreign_farms import ForeignFarms
+from sockd.isolation.sandbox.live_output import LiveOutput
+from sockd.isolation.sandbox.memory_budget import MemoryBudget, host_memory_bytes
+from sockd.isolation.sandbox.parts import Parts
+from sockd.isolation.sandbox.sandbox_pipes import SandboxPipes
+from sockd.isolation.sandbox.socket_guards import function_accounts, guard_sockets
+from sockd.isolation.sandbox.task_limits import function_task_limit, limit_tasks
+from sockd.linux import allocator, mounts, oom_score, syscalls
+from sockd.linux.allocator import HeapTrim
+from sockd.linux.bpf.port_guard import PortGuard
+from sockd.linux.bpf.socket_counts import SocketCounts
+from sockd.linux.cgroups.cgroup_pool import CgroupPool
+from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
+from sockd.linux.latency import favordynmods
+from sockd.linux.latency.latency import Latency
+from sockd.linux.network.resolv_conf import nameservers
+from sockd.linux.ways import Ways
+from sockd.starts.builds.builder import Builder
+from sockd.starts.handler_cache import HandlerCache
+from sockd.starts.packages.install_cache import InstallCache
+from sockd.starts.sources import Starts
+from sockd.starts.templates.template_maker import TemplateMaker
+from sockd.starts.templates.templates import Templates
+from sockd.starts.templates.used_templates import UsedTemplates
+from sockd.starts.zygotes.import_learner import ImportLearner
+from sockd.starts.zygotes.program_zygotes import ProgramZygotes
+from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.verifier import Verifier
+from sockd.starts.zygotes.zygote_node import ZygoteNode
+from sockd.starts.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
 from sockd.worker.idle_memory import IdleMemory
 from sockd.worker.image_parts import ImageParts
 from sockd.worker.space_reserve import SpaceReserve

@@ -121,7 +121,7 @@ def as_nobody(state: Path) -> dict[str, Any]:
 
 COMMAND_AS_NOBODY = f"""
 import json, os, shutil, sys
-from sockd.cli.main import main
+from sockd.client.cli.main import main
 def run(user):
     sys.argv = ["sockd", "invoke", sys.argv[2], "-d", json.dumps(user), "--state-dir", sys.argv[1]]
     try:

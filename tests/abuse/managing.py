@@ -22,9 +22,9 @@ MANAGED = f'[management]\ngroup = "{GROUP.gr_name}"\nlisten = "127.0.0.1:0"\n'
 AS_A_USER = (
     """
 import json, os, sys
-from sockd.cli.main import main
-import sockd.cli.functions.functions, sockd.cli.calls.invoke, sockd.cli.functions.deploy
-import sockd.code.packing, sockd.remote.workers, encodings.idna
+from sockd.client.cli.main import main
+import sockd.client.cli.functions.functions, sockd.client.cli.calls.invoke, sockd.client.cli.functions.deploy
+import sockd.functions.code.packing, sockd.client.python.workers, encodings.idna
 gid, groups, *arguments = json.loads(sys.argv[1])
 directory = os.open(arguments.pop(), os.O_PATH | os.O_DIRECTORY)
 source = os.open(arguments.pop(), os.O_PATH | os.O_DIRECTORY)

@@ -151,7 +151,7 @@ def looks(forms):
     half = [form[:len(form) // 2] for form in forms]
     return {place: any(form in text for form in half) for place, text in places.items()}
 if __name__ == "__main__":
-    from sockd.remote.values import key_of
+    from sockd.client.python.values import key_of
     key = key_of("looks")
     print(looks.remote((key, key.hex().encode(), repr(key).encode()))
           , key.hex())
@@ -201,7 +201,7 @@ print(len(got), flush=True)
 
 ALONE_ON_5000 = """
 import fcntl, os, socket, struct, subprocess, sys
-from sockd.kernel import syscalls
+from sockd.linux import syscalls
 syscalls.unshare(0x40000000)  # CLONE_NEWNET: port 5000 is ours here
 with socket.socket() as sock:
     fcntl.ioctl(sock, 0x8914, struct.pack("16sh", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP

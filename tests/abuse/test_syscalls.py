@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sockd.kernel.syscall_table import NUMBERS
+from sockd.linux.syscall_table import NUMBERS
 from tests.abuse.attack import PRELUDE, WORTH_A_ZYGOTE, attack, in_zygote
 from tests.abuse.prelude import in_child, outcome, refusal, syscall
 from tests.support.cases import Happened, case

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.abuse.clients import environment
-from tests.cli.pty_process import Terminal
+from tests.client.cli.pty_process import Terminal
 from tests.daemon.running import DeployFailed
 from tests.support.cases import Happened, case
 from tests.support.package_index import wheel

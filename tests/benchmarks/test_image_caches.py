@@ -7,9 +7,9 @@ import socket
 
 from benchmarks.harness.results import Result
 from benchmarks.image_caches import BUFFER_BYTES, FLEETS, measure_simulated, reader_of_stripes, stripe
-from sockd.chunk_caches import node_connection
-from sockd.cli.worker.cache_node import cache_node
-from sockd.plain.config import ImagesConfig
+from sockd.base.config import ImagesConfig
+from sockd.client.cli.worker.cache_node import cache_node
+from sockd.images.caches import node_connection
 from tests.support.cache_nodes import addresses, cache_nodes
 
 

@@ -15,8 +15,8 @@ import boto3
 import pytest
 
 from benchmarks.peers.shaping_proxy import shaping_proxy
-from sockd.s3.client import Client
-from sockd.s3.process import S3Process
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import S3Process
 
 
 @pytest.fixture(scope="module")

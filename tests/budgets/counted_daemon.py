@@ -80,7 +80,7 @@ def main() -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))
     counts = memoryview(shared).cast("Q")
     sys.argv[1:] = arguments
-    from sockd.cli.main import main as sockd
+    from sockd.client.cli.main import main as sockd
 
     if what == BORDERS:
         count_borders(counts, Path(f"{path}.{BORDERS}"))

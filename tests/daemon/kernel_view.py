@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from sockd.kernel.cgroups.tree import Hierarchies
+from sockd.linux.cgroups.tree import Hierarchies
 
 
 def wait_readable(fd: int, deadline_s: float) -> bool:

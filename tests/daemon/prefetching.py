@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import sockd
-from sockd.s3.process import S3Process
+from benchmarks.s3.process import S3Process
 from tests.daemon.gate import Gate
 from tests.daemon.running import Answer, RunningDaemon
 from tests.initscripts.guests import module
@@ -22,18 +22,18 @@ READY = "the initscript engine is ready"
 SOCKD = Path(sockd.__file__).parent
 CLIENT = (
     "s3/__init__",
-    "s3/client",
-    "s3/xml",
+    "benchmarks/s3/client",
+    "benchmarks/s3/xml",
     "sigv4/__init__",
-    "sigv4/canonical",
-    "sigv4/credentials",
-    "sigv4/signer",
+    "base/sigv4/canonical",
+    "base/sigv4/credentials",
+    "base/sigv4/signer",
 )
 STAND_INS = {
     "boto3.py": """
 import io, os
-from sockd.s3.client import Client
-from sockd.sigv4.credentials import Credentials
+from benchmarks.s3.client import Client
+from sockd.base.sigv4.credentials import Credentials
 
 def connected():
     keys = Credentials(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
+from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
 from tests.daemon.kernel_view import cgroup_pids, wait_readable
 from tests.support import sockd_template
 from tests.support.older_kernel import with_kernel

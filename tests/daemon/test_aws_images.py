@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from sockd.oci import documents
+from sockd.images.registry import documents
 from tests.daemon.aws_client import KEYS, ROLE
 from tests.daemon.running import RunningDaemon, zipped
 from tests.daemon.test_images import CONFIG, app

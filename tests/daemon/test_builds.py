@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sockd.kernel.network.own_addresses import own_addresses
+from sockd.linux.network.own_addresses import own_addresses
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.versions.numbered import until
 from tests.support import sockd_template

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel.seccomp.compiler import RET_ALLOW, RET_ERRNO
+from sockd.linux.seccomp.compiler import RET_ALLOW, RET_ERRNO
 from tests.daemon.running import COMMAND, REPO, RunningDaemon
 
 pytestmark = pytest.mark.root
@@ -47,5 +47,5 @@ def test_threads_of_a_forked_sandbox_have_their_ids(tmp_path: Path) -> None:
 
 
 def test_the_doctor_finds_that_a_zygote_can_fork() -> None:
-    probe = (sys.executable, "-m", "sockd.cli.doctor.probes", "thread_id_address")
+    probe = (sys.executable, "-m", "sockd.client.cli.doctor.probes", "thread_id_address")
     subprocess.run([sys.executable, "-c", WITHOUT, *probe], cwd=REPO, check=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.s3.client import Client
-from sockd.s3.process import S3Process
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import S3Process
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, small, upload
 from tests.support.image_layouts import Files, python_files, write_layout

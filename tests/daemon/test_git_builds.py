@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.caches.packages.distribution import Closure, Source
+from sockd.starts.packages.distribution import Closure, Source
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.package_index import sdist
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.latency.hrtick import LASTS_S
+from sockd.linux.latency.hrtick import LASTS_S
 from tests.daemon.running import RunningDaemon
 from tests.support.kernel_threads import slept_by, threads_of
 

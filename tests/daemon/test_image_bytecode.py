@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sockd.oci.bytecode import HEADER
+from sockd.images.registry.bytecode import HEADER
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.support.image_layouts import MTIME_S, PYTHON, Files, python_files, write_layout

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.s3.client import Client
-from sockd.s3.process import S3Process
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import S3Process
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.cases import case
@@ -75,7 +75,7 @@ def agents_of(daemon: RunningDaemon) -> set[int]:
     for pid in daemon.pids():
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"sockd.chunk_agent" in command:
+            if b"sockd.images.agent" in command:
                 found.add(pid)
     return found
 

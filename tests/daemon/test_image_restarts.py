@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.oci import documents
+from sockd.images.registry import documents
 from tests.daemon.running import COMMAND, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support import oci_images

@@ -10,8 +10,8 @@ from typing import Literal
 
 import pytest
 
-from sockd.code.function_config import FunctionConfig
-from sockd.image_functions import image_programs
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.in_images import image_programs
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.support.image_layouts import PYTHON, Files, python_files, write_layout

@@ -13,7 +13,7 @@ import pytest
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_images import deploy, upload
 from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW
-from tests.images.test_python_probe import DEBIANS
+from tests.isolation.roots.test_python_probe import DEBIANS
 from tests.support.house import namespaces_of, status_of
 from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sockd.kernel import syscalls
-from sockd.kernel.syscalls import MountFlag
+from sockd.linux import syscalls
+from sockd.linux.syscalls import MountFlag
 from tests.daemon.running import COMMAND, DeployFailed, RunningDaemon
 from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from sockd.kernel import syscalls
+from sockd.linux import syscalls
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sockd.s3.client import Client
-from sockd.s3.process import S3Process
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import S3Process
 from tests.daemon.gate import Gate
 from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, patient, reading, spans, trace
 from tests.daemon.running import DeployFailed, RunningDaemon

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.s3.process import S3Process
+from benchmarks.s3.process import S3Process
 from tests.daemon.prefetching import READY, digest, engine_pid, fetching, patient, reading, trace
 from tests.daemon.running import DeployFailed, RunningDaemon
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sockd.images.python_variables import VARIABLES, Handling
+from sockd.isolation.roots.python_variables import VARIABLES, Handling
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_python_versions import OTHERS
 from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW

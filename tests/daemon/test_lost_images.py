@@ -43,7 +43,7 @@ def handler(event, context):
 LARGE = 8 << 20
 END = LARGE - 1
 LONGEST_S = 30
-"""For which no agent is started (`sockd.agent_keeper.image_agent.GIVEN_UP_S`)."""
+"""For which no agent is started (`sockd.images.agent_keeper.image_agent.GIVEN_UP_S`)."""
 WAIT_S = 150.0
 REFUSED_S = 0.1
 """After which a client asks again that was refused."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sockd.kernel.ways import Ways
+from sockd.linux.ways import Ways
 from tests.daemon.running import RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
 from tests.support.threads import at_once

@@ -27,8 +27,8 @@ from tests.support.threads import at_once, in_background
 FDS_OF_CGROUP = 12
 """On a hybrid host; 7 with v2 alone."""
 FDS_MADE_AHEAD = 24
-"""Descriptors of the roots and connections that wait for the next sandboxes (sockd/images/premade.py): right after a start
-there are none."""
+"""Descriptors of the roots and connections that wait for the next sandboxes (sockd/isolation/roots/premade.py): right after a
+start there are none."""
 CGROUP = "open('/proc/self/cgroup').read().split('0::')[1].strip()"
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 
@@ -227,7 +227,7 @@ def daemon_memory_directory(daemon: RunningDaemon, pid: int) -> Path:
 
 
 def memory_file() -> str:
-    from sockd.kernel.cgroups.tree import Hierarchies
+    from sockd.linux.cgroups.tree import Hierarchies
 
     memory = Hierarchies.detect().memory
     assert memory is not None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sockd.networks import dns
+from sockd.isolation.networks import dns
 from tests.daemon.running import RunningDaemon
 from tests.support.nameserver import Nameserver
 from tests.support.network_lab import PUBLIC, Lab, lab

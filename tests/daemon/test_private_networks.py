@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sockd.kernel.network import network_namespaces
+from sockd.linux.network import network_namespaces
 from tests.daemon.prefetching import READY
 from tests.daemon.running import RunningDaemon
 from tests.daemon.snapshots import deploy, origin

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sockd.kernel.ways import Ways
+from sockd.linux.ways import Ways
 from tests.daemon.running import RunningDaemon
 from tests.support.older_kernel import KERNEL
 

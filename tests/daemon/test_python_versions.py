@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sockd.images.interpreter import OWN_PYTHON
+from sockd.isolation.roots.interpreter import OWN_PYTHON
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.support.foreign import installed
@@ -55,7 +55,7 @@ def is_init(pid: int) -> bool:
         numbers = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
     except FileNotFoundError:
         return False
-    return b"sockd.farm.farm_init" in words and len(numbers) > 1 and numbers[-1] == "1"
+    return b"sockd.isolation.farm.farm_init" in words and len(numbers) > 1 and numbers[-1] == "1"
 
 
 def node_of(daemon: RunningDaemon, version: str, *packages: str) -> Mapping[str, Any] | None:

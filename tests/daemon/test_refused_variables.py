@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sockd.images.interpreter import OWN_PYTHON
-from sockd.images.interpreter_settings import TOO_LATE
+from sockd.isolation.roots.interpreter import OWN_PYTHON
+from sockd.isolation.roots.interpreter_settings import TOO_LATE
 from tests.daemon.aws_client import KEYS, create
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_environments import sockd

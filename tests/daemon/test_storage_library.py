@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sockd.s3.process import S3Process
+from benchmarks.s3.process import S3Process
 from tests.daemon.prefetching import fetching, patient, reading
 from tests.daemon.running import RunningDaemon
 

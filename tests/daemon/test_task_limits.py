@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sockd.kernel.task_shares import LEAST
+from sockd.linux.task_shares import LEAST
 from tests.daemon.gate import Gate
 from tests.daemon.running import RunningDaemon
 from tests.support.cases import case
@@ -35,7 +35,7 @@ def config() -> str:
 
 
 def tree_limit(daemon: RunningDaemon) -> str:
-    from sockd.kernel.cgroups.tree import Hierarchies
+    from sockd.linux.cgroups.tree import Hierarchies
 
     pids = Hierarchies.detect().pids
     assert pids is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sockd.images.owner_maps import MOST_MAPS
+from sockd.isolation.roots.owner_maps import MOST_MAPS
 from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_images import deploy, upload

@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.remote.starting import is_locked
+from sockd.client.python.starting import is_locked
 
 DEADLINE_S = 60
 _FENCE = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sockd.cli.main import cli
+from sockd.client.cli.main import cli
 
 REPO = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.M | re.S)

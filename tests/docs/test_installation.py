@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from sockd.plain.config import Config
+from sockd.base.config import Config
 from tests.docs.test_markdown import tracked
 from tests.test_installed import built, outside, wheel
 

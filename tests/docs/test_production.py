@@ -21,10 +21,10 @@ import yaml
 from botocore.config import Config
 
 from benchmarks import upgrade
-from sockd.http.wire.sockets import addresses_of, parse_listen
-from sockd.kernel.network.loopback import show
+from sockd.base.config import Config as WorkerConfig
+from sockd.http.server.sockets import addresses_of, parse_listen
+from sockd.linux.network.loopback import show
 from sockd.observe.metrics import REASONS
-from sockd.plain.config import Config as WorkerConfig
 from sockd.worker.ending import RESTART
 from tests.abuse.clients import free_port
 from tests.abuse.managing import bearer, cli, key, managed_at
@@ -302,7 +302,7 @@ def test_promtool_is_content() -> None:
 
 
 def test_alerts_lead_to_commands_that_there_are() -> None:
-    from sockd.cli.main import COMMANDS
+    from sockd.client.cli.main import COMMANDS
 
     rules = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"][0]["rules"]
     assert len(rules) == 12, "the page says twelve"

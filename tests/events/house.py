@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from sockd.base import errors
+from sockd.base.config import EventsConfig
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import Invocation
 from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
 from sockd.events.event_store import EventStore
 from sockd.events.events import Events
-from sockd.http.wire.answers import error_body
-from sockd.plain import errors
-from sockd.plain.config import EventsConfig
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Invocation
+from sockd.http.server.answers import error_body
 from tests.support.fake_clock import FakeClock, until
 
 

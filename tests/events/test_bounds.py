@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.plain import errors
+from sockd.base import errors
 from tests.events.house import House, all_over, fails, raised
 from tests.support.fake_clock import until
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sockd.base import errors
+from sockd.base.config import EventsConfig
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.plain import errors
-from sockd.plain.config import EventsConfig
 from tests.events.house import House, all_over, fails, raised, settled
 from tests.support.fake_clock import until
 

@@ -8,8 +8,8 @@ import stat
 import msgspec
 import pytest
 
+from sockd.base import errors
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.plain import errors
 from tests.events.house import House, all_over, fails, raised, settled
 
 pytestmark = pytest.mark.anyio

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from sockd.base.errors import StorageFull
+from sockd.base.sqlite.store_thread import StoreThread
 from sockd.events import event_schema
 from sockd.events.event import Event
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.event_store import SPARE_PAGES, BadEventStore, EventStore
 from sockd.events.schedule_table import Schedule
-from sockd.plain.errors import StorageFull
-from sockd.sqlite.store_thread import StoreThread
 from tests.support.old_events import old_events
 
 NOW = 1_700_000_000.0
@@ -146,7 +146,7 @@ import asyncio, os, signal, sys, uuid
 from pathlib import Path
 from sockd.events.event import Event
 from sockd.events.event_store import EventStore
-from sockd.sqlite.store_thread import StoreThread
+from sockd.base.sqlite.store_thread import StoreThread
 
 async def main():
     thread = StoreThread(EventStore.open(Path(sys.argv[1])), "events")

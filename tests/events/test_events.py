@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from sockd.base import errors
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.event_store import EventStore
-from sockd.plain import errors
 from tests.events.house import House, all_over, busy, fails, raised, settled
 from tests.support.fake_clock import until
 

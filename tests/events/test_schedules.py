@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from sockd.base import errors
 from sockd.events.event_store import EventStore
 from sockd.events.events import Events
 from sockd.events.schedule_expressions import BadSchedule, parse
 from sockd.events.schedules import NoSuchSchedule, ScheduleExists, Schedules
-from sockd.plain import errors
 from tests.events.house import House, settled
 from tests.support.fake_clock import until
 

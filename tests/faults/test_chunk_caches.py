@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.chunk_caches.node_http import stripe_path
-from sockd.chunk_caches.stripes import split
+from sockd.images.caches.node_http import stripe_path
+from sockd.images.caches.stripes import split
 from tests.support.cache_nodes import CacheNode, addresses, cache_nodes
 from tests.support.cases import Happened, case
 from tests.support.chunk_probe import ChunkProbe, chunk_probe, command

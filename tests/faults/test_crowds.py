@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel import oom_score
-from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
+from sockd.linux import oom_score
+from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
 from tests.daemon.kernel_view import rss_kb
 from tests.faults import flood
 from tests.faults.test_front_door import need_open_files

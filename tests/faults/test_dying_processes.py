@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sockd.s3.process import S3Process
+from benchmarks.s3.process import S3Process
 from tests.daemon.gate import Gate
 from tests.daemon.prefetching import READY, digest, fetching, reading
 from tests.daemon.running import RunningDaemon

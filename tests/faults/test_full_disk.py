@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel import syscalls
-from sockd.kernel.syscalls import MountFlag
+from sockd.linux import syscalls
+from sockd.linux.syscalls import MountFlag
 from sockd.worker.space_reserve import RESERVE_BYTES
 from tests.daemon.running import REPO, DeployFailed
 from tests.support import sockd_template

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from sockd.chunks.layout import Image, Reference
-from sockd.chunks.root_table import RootEvent, changed_table
-from sockd.chunks.root_watch import RootWatch
-from sockd.chunks.s3_store import S3Store
-from sockd.chunks.upload import THREADS
-from sockd.kernel import syscalls
-from sockd.kernel.syscalls import MountFlag
-from sockd.s3.client import Client
-from sockd.s3.process import S3Process
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import S3Process
+from sockd.images.chunks.layout import Image, Reference
+from sockd.images.chunks.root_table import RootEvent, changed_table
+from sockd.images.chunks.root_watch import RootWatch
+from sockd.images.chunks.s3_store import S3Store
+from sockd.images.chunks.upload import THREADS
+from sockd.linux import syscalls
+from sockd.linux.syscalls import MountFlag
 from tests.daemon import test_image_zygotes as zygotes
 from tests.daemon.running import Answer, DeployFailed, RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload

@@ -115,8 +115,8 @@ def test_a_variable_that_a_package_does_not_read_ends_no_sharing(house: PrivateW
 SMALL_BLOCKS = (
     sys.executable,
     "-c",
-    "import sys; from sockd.plain import uids as worker_uids; worker_uids.ROOT_UIDS = 704; "
-    "from sockd.farm import uids; uids.LEAST = 2; from sockd.cli.main import main; sys.argv[0] = 'sockd'; main()",
+    "import sys; from sockd.base import uids as worker_uids; worker_uids.ROOT_UIDS = 704; "
+    "from sockd.isolation.farm import uids; uids.LEAST = 2; from sockd.client.cli.main import main; sys.argv[0] = 'sockd'; main()",
     *COMMAND[3:],
 )
 """A worker whose Zygotes have uids for 3 sandboxes each, and none for children."""

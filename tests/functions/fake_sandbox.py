@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sockd.images.program import Program
-from sockd.sandbox.exchange import Call, Reply
-from sockd.sandbox.lifecycle import State
+from sockd.isolation.roots.program import Program
+from sockd.isolation.sandbox.exchange import Call, Reply
+from sockd.isolation.sandbox.lifecycle import State
 
 
 class FakeSandbox:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sockd.functions.admission import Admission
-from sockd.plain.errors import Draining, SockdError, TooManyRequests
+from sockd.base.errors import Draining, SockdError, TooManyRequests
+from sockd.functions.serving.admission import Admission
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

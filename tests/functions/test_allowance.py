@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from sockd.code.function_config import FunctionConfig
-from sockd.functions.allowance import Allowance
-from sockd.functions.start_gate import StartLimits, StartPlace
-from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.serving.allowance import Allowance
+from sockd.functions.serving.start_gate import StartLimits, StartPlace
+from sockd.isolation.sandbox.memory_budget import MemoryBudget
 
 pytestmark = pytest.mark.anyio
 MB = 1 << 20

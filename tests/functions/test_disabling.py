@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sockd.code.function_config import AwsAttributes, FunctionConfig
-from sockd.functions.disabling import changes_to_disable, changes_to_enable
+from sockd.functions.code.function_config import AwsAttributes, FunctionConfig
+from sockd.functions.deploys.disabling import changes_to_disable, changes_to_enable
 
 
 def test_what_is_disabled_has_its_former_concurrency_when_it_is_enabled() -> None:

@@ -10,27 +10,27 @@ from typing import Any, cast
 
 import pytest
 
-from sockd.caches.handler_cache import HandlerCache
-from sockd.caches.packages.distribution import Closure
-from sockd.caches.starts import Starts
-from sockd.caches.zygotes.soundness import NO_PACKAGES, ImportView
-from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.code.function_config import FunctionConfig
-from sockd.functions.allowance import Allowance
-from sockd.functions.function import WORTH_RECORDING_NS, Caches, Function
-from sockd.functions.leased import Leased, Outcome
-from sockd.functions.serving import Serving
-from sockd.functions.version import Version
-from sockd.functions.version_program import limits_of
-from sockd.images.program import Lineage, Program
-from sockd.latency.latency import Latency
-from sockd.plain.config import SandboxConfig
-from sockd.plain.errors import NoCapacity
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.registry.function_record import FunctionRecord
-from sockd.sandbox.exchange import Reply
-from sockd.sandbox.lifecycle import State
-from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.base.config import SandboxConfig
+from sockd.base.errors import NoCapacity
+from sockd.base.invoke_request import InvokeRequest
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.serving.allowance import Allowance
+from sockd.functions.serving.function import WORTH_RECORDING_NS, Caches, Function
+from sockd.functions.serving.leased import Leased, Outcome
+from sockd.functions.serving.serving import Serving
+from sockd.functions.serving.version import Version
+from sockd.functions.serving.version_program import limits_of
+from sockd.isolation.roots.program import Lineage, Program
+from sockd.isolation.sandbox.exchange import Reply
+from sockd.isolation.sandbox.lifecycle import State
+from sockd.isolation.sandbox.memory_budget import MemoryBudget
+from sockd.linux.latency.latency import Latency
+from sockd.starts.handler_cache import HandlerCache
+from sockd.starts.packages.distribution import Closure
+from sockd.starts.sources import Starts
+from sockd.starts.zygotes.soundness import NO_PACKAGES, ImportView
+from sockd.starts.zygotes.zygote_node import ZygoteNode
 from tests.functions.fake_sandbox import FakeSandbox
 
 pytestmark = pytest.mark.anyio

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sockd.functions.function_egress import FunctionEgress
-from sockd.networks import egress
-from sockd.networks.networks import Networks
-from sockd.plain.config import NetworkConfig
-from sockd.plain.errors import BadFunctionConfig, NetworkUnavailable, StorageFull
-from sockd.registry.registry import Registry
-from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.base.config import NetworkConfig
+from sockd.base.errors import BadFunctionConfig, NetworkUnavailable, StorageFull
+from sockd.functions.registry.registry import Registry
+from sockd.functions.serving.function_egress import FunctionEgress
+from sockd.isolation.networks import egress
+from sockd.isolation.networks.networks import Networks
+from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from tests.functions.test_functions import HELLO, opened
 from tests.support.network_lab import Lab, lab
 from tests.support.package_index import PackageIndex

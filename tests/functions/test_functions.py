@@ -17,16 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sockd.caches.packages.distribution import Closure
-from sockd.caches.packages.install_cache import InstallCache
-from sockd.code.code_store import CodeStore
-from sockd.functions import restoring
-from sockd.functions.environments import Environments
-from sockd.functions.function import Caches
-from sockd.functions.functions import Functions
-from sockd.networks.networks import Networks
-from sockd.plain.config import CodeConfig, Config, PackageConfig
-from sockd.plain.errors import (
+from sockd.base.config import CodeConfig, Config, PackageConfig
+from sockd.base.errors import (
     BadFunctionConfig,
     BadRequest,
     BeingRestored,
@@ -37,9 +29,17 @@ from sockd.plain.errors import (
     ResolveFailed,
     SecretsLocked,
 )
-from sockd.plain.notes import Note
-from sockd.registry.registry import Registry
-from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.base.notes import Note
+from sockd.functions.code.code_store import CodeStore
+from sockd.functions.deploys import restoring
+from sockd.functions.environments import Environments
+from sockd.functions.functions import Functions
+from sockd.functions.registry.registry import Registry
+from sockd.functions.serving.function import Caches
+from sockd.isolation.networks.networks import Networks
+from sockd.isolation.sandbox.memory_budget import MemoryBudget
+from sockd.starts.packages.distribution import Closure
+from sockd.starts.packages.install_cache import InstallCache
 from sockd_zygote import protocol
 from tests.support.package_index import PackageIndex, wheel
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sockd.chunks.chunk import CHUNK_BYTES
-from sockd.code.function_config import FunctionConfig
-from sockd.functions.images import Images
-from sockd.image_store.image_record import ImageRecord
-from sockd.image_store.image_store import ImageStore
-from sockd.oci.image import ImageConfig
-from sockd.plain.errors import StoreUnavailable, UnknownImage
+from sockd.base.errors import StoreUnavailable, UnknownImage
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.deploys.images import Images
+from sockd.images.chunks.chunk import CHUNK_BYTES
+from sockd.images.registry.image import ImageConfig
+from sockd.images.store.image_record import ImageRecord
+from sockd.images.store.image_store import ImageStore
 
 pytestmark = pytest.mark.anyio
 

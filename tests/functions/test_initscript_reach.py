@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sockd.code.function_config import FunctionConfig
-from sockd.functions.initscripts import Initscript
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.serving.initscripts import Initscript
 from sockd_initscripts.rpc import EndpointPolicy
 
 

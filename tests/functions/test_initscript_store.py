@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sockd.confined.confined_process import ConfinedProcess, Ground
-from sockd.functions import initscript_store
-from sockd.functions.initscript_store import InitscriptStore, compiler_key
-from sockd.plain.config import InitscriptsConfig
-from sockd.plain.errors import BadInitscript
+from sockd.base.config import InitscriptsConfig
+from sockd.base.errors import BadInitscript
+from sockd.functions.serving import initscript_store
+from sockd.functions.serving.initscript_store import InitscriptStore, compiler_key
+from sockd.linux.confined.confined_process import ConfinedProcess, Ground
 from tests.initscripts.guests import module
 from tests.support.ground import ground_at
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sockd.functions import provisioned
-from sockd.functions.provisioned import Pool, provisioned_init
-from sockd.plain.errors import InitFailed, SockdError
-from sockd.sandbox.lifecycle import State
-from sockd.sandbox.memory_budget import Reservation
+from sockd.base.errors import InitFailed, SockdError
+from sockd.functions.serving import provisioned
+from sockd.functions.serving.provisioned import Pool, provisioned_init
+from sockd.isolation.sandbox.lifecycle import State
+from sockd.isolation.sandbox.memory_budget import Reservation
 from sockd_zygote import protocol
 
 pytestmark = pytest.mark.anyio

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sockd.caches.packages.install_cache import InstallCache
+from sockd.base.config import CodeConfig
+from sockd.base.errors import BadRequest, NoSuchFunction, NoSuchVersion
 from sockd.functions.provisioning import Provisioning
+from sockd.functions.registry.aliases import Alias
 from sockd.functions.versions import VersionInUse, Versions
-from sockd.plain.config import CodeConfig
-from sockd.plain.errors import BadRequest, NoSuchFunction, NoSuchVersion
-from sockd.registry.aliases import Alias
+from sockd.starts.packages.install_cache import InstallCache
 from tests.functions.test_functions import HELLO, MB, House, opened, with_packages
 from tests.support.package_index import PackageIndex, wheel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sockd.functions.refused_writes import MOST_TOLD, Refused, advice, find
+from sockd.functions.serving.refused_writes import MOST_TOLD, Refused, advice, find
 
 SAID = [
     (

@@ -10,13 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from sockd.caches.starts import Started, Starting
-from sockd.functions.admission import Admission
-from sockd.functions.leased import Leased, Outcome
-from sockd.functions.serving import Serving
-from sockd.functions.start_gate import StartGate, StartLimits, StartPlace
-from sockd.latency.latency import Latency
-from sockd.plain.errors import (
+from sockd.base.errors import (
     ClientGone,
     ImageUnavailable,
     NoCapacity,
@@ -27,9 +21,15 @@ from sockd.plain.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.sandbox.exchange import Reply
-from sockd.sandbox.lifecycle import State
+from sockd.base.invoke_request import InvokeRequest
+from sockd.functions.serving.admission import Admission
+from sockd.functions.serving.leased import Leased, Outcome
+from sockd.functions.serving.serving import Serving
+from sockd.functions.serving.start_gate import StartGate, StartLimits, StartPlace
+from sockd.isolation.sandbox.exchange import Reply
+from sockd.isolation.sandbox.lifecycle import State
+from sockd.linux.latency.latency import Latency
+from sockd.starts.sources import Started, Starting
 from tests.functions.fake_sandbox import FakeSandbox
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from sockd.functions.start_gate import StartGate, StartLimits, StartPlace
-from sockd.plain.errors import SockdError, StartsBusy
+from sockd.base.errors import SockdError, StartsBusy
+from sockd.functions.serving.start_gate import StartGate, StartLimits, StartPlace
 from tests.support.fake_clock import FakeClock, FakeTimer
 
 CPUS = 4.0

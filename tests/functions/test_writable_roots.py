@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sockd.code.function_config import FunctionConfig
-from sockd.functions import deployments
-from sockd.images import image_mounting
-from sockd.plain.errors import ImagesUnavailable
+from sockd.base.errors import ImagesUnavailable
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.deploys import deployments
+from sockd.isolation.roots import image_mounting
 
 
 @pytest.mark.anyio

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.kernel.event_loop import EventLoop
+from sockd.linux.event_loop import EventLoop
 from sockd_initscripts.engine.engine import Engine
 from sockd_initscripts.engine.run import RunRequest
 from sockd_initscripts.limits import Budget, EngineLimits

@@ -1,6 +1,6 @@
 """Archives whose every field is somebody's choice: what is taken lies inside the tree, and is what was declared.
 
-Archives that are damaged at random are in tests/code/test_archive.py; these are put together field by field, with the
+Archives that are damaged at random are in tests/functions/code/test_archive.py; these are put together field by field, with the
 offsets and lengths right unless they are meant not to be, so that the checks behind the first ones are reached, too.
 """
 
@@ -17,11 +17,11 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.code.archive import extract
-from sockd.plain import zip_directory
-from sockd.plain.config import CodeConfig
-from sockd.plain.errors import BadArchive
-from sockd.plain.zip_directory import CENTRAL, DEFLATED, END, END64, LOCAL, LOCATOR64, STORED
+from sockd.base import zip_directory
+from sockd.base.config import CodeConfig
+from sockd.base.errors import BadArchive
+from sockd.base.zip_directory import CENTRAL, DEFLATED, END, END64, LOCAL, LOCATOR64, STORED
+from sockd.functions.code.archive import extract
 from tests.fuzz.fuzzing import fuzz
 
 CONFIG = msgspec.structs.replace(CodeConfig(), max_zip_bytes=1 << 20, max_code_bytes=20_000, max_files=12)

@@ -1,6 +1,6 @@
 """What sandboxes and Zygotes say of themselves, beside user code: the daemon believes its shape and nothing else.
 
-The bytes of both wires are tested in tests/zygote/test_protocol.py, their ends in tests/farm/test_control.py.
+The bytes of both wires are tested in tests/zygote/test_protocol.py, their ends in tests/isolation/farm/test_control.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.farm.control import ZygoteGone
-from sockd.farm.imported import read_report
-from sockd.http.wire.answers import failure
-from sockd.plain.errors import FunctionFailed, InitFailed, SockdError
-from sockd.sandbox.claims import LONGEST_TYPE, read_failure, read_imports
+from sockd.base.errors import FunctionFailed, InitFailed, SockdError
+from sockd.http.server.answers import failure
+from sockd.isolation.farm.control import ZygoteGone
+from sockd.isolation.farm.imported import read_report
+from sockd.isolation.sandbox.claims import LONGEST_TYPE, read_failure, read_imports
 from sockd_zygote.protocol import MODULES_MAX, ProtocolError
 from tests.fuzz.fuzzing import encoded, fuzz, integers, objects, texts, values
 

@@ -20,12 +20,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.farm.control import ControlWire, ZygoteGone
-from sockd.farm.imported import read_report
-from sockd.sandbox.channel import Channel
-from sockd.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES
-from sockd.sandbox.sandbox import Sandbox
-from sockd.sandbox.stream import HELD_BYTES, Joined
+from sockd.isolation.farm.control import ControlWire, ZygoteGone
+from sockd.isolation.farm.imported import read_report
+from sockd.isolation.sandbox.channel import Channel
+from sockd.isolation.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES
+from sockd.isolation.sandbox.sandbox import Sandbox
+from sockd.isolation.sandbox.stream import HELD_BYTES, Joined
 from sockd_initscripts.client.engine_wire import SO_SNDBUFFORCE, EngineWire
 from sockd_initscripts.report import AppRead, RpcRecord, RunReport
 from sockd_initscripts.wire import Done, encode_done

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sockd.base.config import HttpConfig
 from sockd.http.front import Front
-from sockd.http.wire import connection as connections
-from sockd.http.wire.buffers import COPIES, PLACE_BYTES, BufferBudget
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.kernel.event_loop import EventLoop
-from sockd.plain.config import HttpConfig
+from sockd.http.server import connection as connections
+from sockd.http.server.buffers import COPIES, PLACE_BYTES, BufferBudget
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
+from sockd.linux.event_loop import EventLoop
 from tests.fuzz.fuzzing import fuzz
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import post

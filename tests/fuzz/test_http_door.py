@@ -14,11 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sockd.base.config import HttpConfig
 from sockd.http.front import Front
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.kernel.event_loop import EventLoop
-from sockd.plain.config import HttpConfig
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
+from sockd.linux.event_loop import EventLoop
 from tests.fuzz.fuzzing import encoded, fuzz, values
 from tests.http.fake_worker import FakeWorker
 

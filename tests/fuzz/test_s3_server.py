@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.s3.process import S3Process
+from benchmarks.s3.process import S3Process
+from tests.benchmarks.s3.raw import Raw
 from tests.fuzz.fuzzing import fuzz
 from tests.fuzz.test_http_door import change, changed
-from tests.s3.raw import Raw
 
 
 @pytest.fixture

@@ -18,12 +18,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sockd.caches.packages import requirements
-from sockd.code import dependencies, ol_yaml
-from sockd.code.code_store import SETTINGS_BYTES
-from sockd.code.entrypoint import parse_handler
-from sockd.code.function_config import AwsAttributes, FunctionConfig
+from sockd.base import toml
+from sockd.base.blocking import in_thread
+from sockd.base.config import Config, FunctionDefaults
+from sockd.base.errors import BadConfig, SockdError
 from sockd.events.schedule_expressions import parse as parse_expression
+from sockd.functions.code import dependencies, ol_yaml
+from sockd.functions.code.code_store import SETTINGS_BYTES
+from sockd.functions.code.entrypoint import parse_handler
+from sockd.functions.code.function_config import AwsAttributes, FunctionConfig
+from sockd.functions.registry.function_url import Cors
 from sockd.http.aws import shapes
 from sockd.http.management import events as management_events
 from sockd.http.management import schedules as management_schedules
@@ -31,11 +35,7 @@ from sockd.http.management import urls as management_urls
 from sockd.http.management import versions as management_versions
 from sockd.http.management.env import Change
 from sockd.http.management.uploads import parse_json
-from sockd.plain import toml
-from sockd.plain.blocking import in_thread
-from sockd.plain.config import Config, FunctionDefaults
-from sockd.plain.errors import BadConfig, SockdError
-from sockd.registry.function_url import Cors
+from sockd.starts.packages import requirements
 from tests.fuzz.fuzzing import encoded, fuzz, texts, values
 
 DEFAULTS = FunctionDefaults()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sockd.base import errors
+from sockd.base.telemetry import TraceContext
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.plain import errors
-from sockd.plain.telemetry import TraceContext
 
 
 class FakeEvents:

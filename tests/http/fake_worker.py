@@ -1,6 +1,6 @@
 """A worker without sandboxes: what the HTTP doors and the CLI talk to in their own tests.
 
-Verified: `worker: WorkerApi = FakeWorker()` is type-checked below, and every error it raises is one of sockd.plain.errors.
+Verified: `worker: WorkerApi = FakeWorker()` is type-checked below, and every error it raises is one of sockd.base.errors.
 A function's name says what it does: `echo`, `raises`, `slow`, `oom`, and so on.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
+from sockd.base import errors
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.notes import Note
+from sockd.base.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times
 from sockd.http.run.worker_api import Progress, Tree, TreeNode, WorkerApi
 from sockd.observe.traces import TraceKind
-from sockd.plain import errors
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.notes import Note
-from sockd.plain.telemetry import ASKED_FOR, Ending, FunctionInfo, Invocation, LogRecord, Times
 from tests.http.fake_events import FakeEvents
 
 TIMES = Times(queue=1000, setup=200_000, init=3_000_000, exec=40_000)

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from sockd.base.config import HttpConfig
 from sockd.http.front import Front
-from sockd.http.wire.limits import ConnectionLimits
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.plain.config import HttpConfig
+from sockd.http.server.limits import ConnectionLimits
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import get, post, raw
 

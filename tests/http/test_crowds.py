@@ -10,17 +10,17 @@ from typing import cast
 
 import pytest
 
+from sockd.base.config import HttpConfig
 from sockd.http.front import Front, FrontExchange
-from sockd.http.wire import connection as connections
-from sockd.http.wire.body import Body
-from sockd.http.wire.buffers import COPIES, BufferBudget
-from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.limits import ConnectionLimits
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.http.wire.sources import source_of
-from sockd.http.wire.transport import Transport
-from sockd.plain.config import HttpConfig
+from sockd.http.server import connection as connections
+from sockd.http.server.body import Body
+from sockd.http.server.buffers import COPIES, BufferBudget
+from sockd.http.server.exchange import Exchange
+from sockd.http.server.limits import ConnectionLimits
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
+from sockd.http.server.sources import source_of
+from sockd.http.server.transport import Transport
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from sockd.base.config import HttpConfig
 from sockd.http.access.host_check import may_come_from
 from sockd.http.front import Front, FrontExchange
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.plain.config import HttpConfig
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
 from sockd.worker.doors import open_without_key
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw

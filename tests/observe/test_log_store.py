@@ -12,9 +12,9 @@ from zlib import crc32
 
 import pytest
 
+from sockd.base.telemetry import LogRecord
 from sockd.observe import log_segments, log_store
 from sockd.observe.log_store import LogStore
-from sockd.plain.telemetry import LogRecord
 from tests.support.cases import case
 
 MB = 1 << 20

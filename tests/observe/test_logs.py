@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from sockd.base.telemetry import LogRecord
 from sockd.observe.logs import RECORD_BYTES, LogBook
-from sockd.plain.telemetry import LogRecord
 
 
 def record(number: int, text: bytes = b"") -> LogRecord:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sockd.base import errors
+from sockd.base.telemetry import Invocation, Times
 from sockd.observe.metrics import FUNCTIONS_AT_ONCE, REASONS, Metrics, reason_of
 from sockd.observe.series import BOUNDS_NS, Histogram
-from sockd.plain import errors
-from sockd.plain.telemetry import Invocation, Times
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from sockd.base.config import TraceConfig
+from sockd.base.errors import FunctionFailed
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import Invocation, Times
 from sockd.observe import traces as traces_module
 from sockd.observe.trace_spans import critical_path, describe, intersection, length, phases_of, summary, union
 from sockd.observe.traces import NoSuchTrace, Trace, Traces, trace_of
-from sockd.plain.config import TraceConfig
-from sockd.plain.errors import FunctionFailed
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Invocation, Times
 from sockd_initscripts.client.daemon_run import Ending
 from sockd_initscripts.report import AppRead, MessageRecord, RpcRecord, RunReport
 

@@ -32,7 +32,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table of proofs.toml.
 
     Attributes:
-        evidence: in the forms `tests/kernel/test_cgroups.py` (all tests of the file), `tests/kernel/test_cgroups.py::test_name`,
+        evidence: in the forms `tests/linux/test_cgroups.py` (all tests of the file), `tests/linux/test_cgroups.py::test_name`,
             `case A1`, `bench cold_start "name of an aim" <= 2`, `bench cold_start row "a word", "another"`, and
             `performance "row" column 1 >= 3` or `performance "row" / "row" column 1 <= 2` for docs/performance.md.
         note: qualifies the evidence.

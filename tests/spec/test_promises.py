@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sockd.networks import egress
-from sockd.plain.config import MB, FunctionDefaults, HttpConfig
+from sockd.base.config import MB, FunctionDefaults, HttpConfig
+from sockd.isolation.networks import egress
 from sockd_initscripts.limits import Budget
 from tests.daemon.kernel_view import cpu_s, open_fds
 from tests.daemon.running import RunningDaemon

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sockd.s3.client import Client
-from sockd.s3.process import S3Process
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import S3Process
 from sockd_storage_lib.sockd_initscript.app_link import Link
 from tests.storage_lib.engine_end import EngineEnd
 

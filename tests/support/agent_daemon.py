@@ -18,14 +18,14 @@ import sys
 import threading
 from pathlib import Path
 
-from sockd.agent_keeper import agent_link
-from sockd.agent_keeper.agent_link import AgentSettings
-from sockd.agent_keeper.image_agent import ImageAgent
-from sockd.chunk_agent.agent_wire import SourceSettings
-from sockd.chunks.chunk import CHUNK_BYTES
-from sockd.chunks.directory_store import DirectoryStore
-from sockd.chunks.store_settings import StoreSettings
-from sockd.kernel import mounts
+from sockd.images.agent.agent_wire import SourceSettings
+from sockd.images.agent_keeper import agent_link
+from sockd.images.agent_keeper.agent_link import AgentSettings
+from sockd.images.agent_keeper.image_agent import ImageAgent
+from sockd.images.chunks.chunk import CHUNK_BYTES
+from sockd.images.chunks.directory_store import DirectoryStore
+from sockd.images.chunks.store_settings import StoreSettings
+from sockd.linux import mounts
 from tests.support.chunked_images import random_image, read_at, stored
 from tests.support.ground import ground_at
 

@@ -15,7 +15,7 @@ KILL_PROCESS = 0x80000000
 
 def strictest(programs: Iterable[bytes], number: int, *arguments: int, architecture: int = X86_64) -> int:
     """What comes of a process's filters, in the order of their installation: the action with the lowest value, and if
-    there are several of these, the newest's (kernel/seccomp.c)."""
+    there are several of these, the newest's (linux/seccomp.c)."""
     values = [run(program, number, *arguments, architecture=architecture) for program in programs]
     return min(reversed(values), key=lambda value: value & 0xFFFF0000 if value != KILL_PROCESS else 0)
 

@@ -23,30 +23,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sockd.caches.packages import built_names
-from sockd.caches.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
-from sockd.caches.zygotes.zygote_node import ZygoteNode
-from sockd.chunk_caches import fetcher, l2_client, lru_k, node_store, slab
-from sockd.confined.confined_process import ConfinedProcess, Ground
-from sockd.farm import uids, zygote
+from sockd.functions.registry import sqlite_store
 from sockd.http import front, sandbox_front
 from sockd.http.access import basic_keys, keys
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
 from sockd.http.run import replays
-from sockd.http.wire import body
-from sockd.images import base, writable_root
-from sockd.kernel import allocator, mounts, pidfds, procfs, readiness, syscalls, task_shares
-from sockd.kernel.bpf import assembler, packet_guard
-from sockd.kernel.cgroups import leaf, tree
-from sockd.kernel.seccomp import seccomp
-from sockd.kernel.seccomp.compiler import compile_filter
-from sockd.kernel.syscall_table import NUMBERS
-from sockd.networks import resolver
+from sockd.http.server import body
+from sockd.images.caches import fetcher, l2_client, lru_k, node_store, slab
+from sockd.images.registry import destinations, image
+from sockd.isolation.farm import uids, zygote
+from sockd.isolation.networks import resolver
+from sockd.isolation.roots import base, writable_root
+from sockd.isolation.sandbox import channel, deadline, process
+from sockd.linux import allocator, mounts, pidfds, procfs, readiness, syscalls, task_shares
+from sockd.linux.bpf import assembler, packet_guard
+from sockd.linux.cgroups import leaf, tree
+from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.seccomp import seccomp
+from sockd.linux.seccomp.compiler import compile_filter
+from sockd.linux.syscall_table import NUMBERS
 from sockd.observe import log_segments
-from sockd.oci import destinations, image
-from sockd.registry import sqlite_store
-from sockd.sandbox import channel, deadline, process
+from sockd.starts.packages import built_names
+from sockd.starts.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
+from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote import protocol
 
 BREAKS: dict[str, Callable[[], None]] = {}
@@ -597,7 +597,7 @@ def endless_node() -> None:
 
 def main() -> None:
     """`sockd` itself, after the break."""
-    from sockd.cli.main import main as sockd_main
+    from sockd.client.cli.main import main as sockd_main
 
     BREAKS[sys.argv.pop(1)]()
     sockd_main()

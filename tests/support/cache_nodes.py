@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from sockd.chunk_caches import node, stripes
-from sockd.chunk_caches.node_store import Framed, NodeStore
-from sockd.chunks.chunk import CHUNK_BYTES
+from sockd.images.caches import node, stripes
+from sockd.images.caches.node_store import Framed, NodeStore
+from sockd.images.chunks.chunk import CHUNK_BYTES
 
 REPO = Path(__file__).parent.parent.parent
 
@@ -22,7 +22,7 @@ class CacheNode:
 
     def __init__(self, *options: str, lies: bool = False, command: Sequence[str] = ()) -> None:
         """Args: command: what to run instead of a node."""
-        module = "tests.support.cache_nodes" if lies else "sockd.chunk_caches.node"
+        module = "tests.support.cache_nodes" if lies else "sockd.images.caches.node"
         self._command = [*(command or (sys.executable, "-m", module)), *options]
         self.address = "127.0.0.1:0"
         self._process: subprocess.Popen[str] | None = None

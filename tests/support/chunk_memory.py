@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Iterator
 
-from sockd.chunks.chunk import is_named
-from sockd.chunks.store import StoredObject, check_key, check_name, check_prefix, check_root
-from sockd.plain.errors import ChunkMissing, Tampered
+from sockd.base.errors import ChunkMissing, Tampered
+from sockd.images.chunks.chunk import is_named
+from sockd.images.chunks.store import StoredObject, check_key, check_name, check_prefix, check_root
 
 
 class MemoryStore:

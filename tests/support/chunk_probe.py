@@ -1,4 +1,4 @@
-"""`sockd.chunk_caches.probe` as a process of a test, with one protection taken away or whole.
+"""`benchmarks.instruments.chunk_probe` as a process of a test, with one protection taken away or whole.
 
 python -m tests.support.chunk_probe NAME probe|node ...     the program without the protection NAME; "": with all
 """
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sockd.chunk_caches import node, probe
+from benchmarks.instruments import chunk_probe as probe
+from sockd.images.caches import node
 from tests.support.broken import BREAKS
 from tests.support.cache_nodes import REPO
 

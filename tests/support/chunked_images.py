@@ -7,10 +7,10 @@ import os
 import random
 from pathlib import Path
 
-from sockd.chunks.chunk import CHUNK_BYTES, Chunk
-from sockd.chunks.manifest import Manifest
-from sockd.chunks.store import ChunkStore
-from sockd.chunks.upload import upload
+from sockd.images.chunks.chunk import CHUNK_BYTES, Chunk
+from sockd.images.chunks.manifest import Manifest
+from sockd.images.chunks.store import ChunkStore
+from sockd.images.chunks.upload import upload
 
 ROOT = "r1"
 SALT = b"salt"

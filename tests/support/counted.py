@@ -55,7 +55,7 @@ def count(file: Path) -> None:
 
 def main() -> None:
     """Run the command, and count when asked."""
-    from sockd.cli.main import main as sockd_main
+    from sockd.client.cli.main import main as sockd_main
 
     file = Path(os.environ["SOCKD_COUNTED_FILE"])
     signal.signal(signal.SIGUSR1, lambda *_: count(file))

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from sockd.kernel import mounts, syscalls
-from sockd.kernel.syscalls import MountFlag
+from sockd.linux import mounts, syscalls
+from sockd.linux.syscalls import MountFlag
 from tests.support.sockd_template import REPOSITORY
 
 RUNC = shutil.which("runc")

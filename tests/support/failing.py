@@ -20,11 +20,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sockd.caches.zygotes.zygote_maker import ZygoteMaker
-from sockd.functions.function import Function
-from sockd.images import premade
-from sockd.kernel import pidfds, syscalls
-from sockd.kernel.cgroups.tree import Cgroup
+from sockd.functions.serving.function import Function
+from sockd.isolation.roots import premade
+from sockd.linux import pidfds, syscalls
+from sockd.linux.cgroups.tree import Cgroup
+from sockd.starts.zygotes.zygote_maker import ZygoteMaker
 from tests.support.broken import BREAKS, copied_zygote
 from tests.support.native_build import build_native
 
@@ -152,7 +152,7 @@ def jump(failpoint: Failpoint) -> None:
 
 def main() -> None:
     """`sockd` itself, with failpoints."""
-    from sockd.cli.main import main as sockd_main
+    from sockd.client.cli.main import main as sockd_main
 
     port, _, protection = sys.argv.pop(1).partition(",")
     if protection:

@@ -1,7 +1,7 @@
 """The n-th-call sweep: let the first, the second, ... call of a function fail, until the work needs no more calls.
 
 SQLite's out-of-memory and I/O-error loops do the same. It needs no hook in the product because every system call of the
-product is a function of a module in sockd/kernel, and its callers name that module.
+product is a function of a module in sockd/linux, and its callers name that module.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class FakeClock:
             alarm.callback(True)
 
     def alarm(self, callback: Callable[[bool], None]) -> FakeAlarm:
-        """As `sockd.kernel.wall_clock.WallTimer`."""
+        """As `sockd.linux.wall_clock.WallTimer`."""
         alarm = FakeAlarm(self, callback)
         self._alarms.append(alarm)
         return alarm

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from sockd.farm.uids import UidBlock
-from sockd.farm.walled_networks import Wall
-from sockd.farm.zygote import Zygote
-from sockd.images.base import Base
-from sockd.images.host_pythons import HostPythons, NoPython, ask
-from sockd.images.interpreter import OWN_PYTHON, Interpreter
-from sockd.sandbox.foreign_farms import ForeignFarms, NoInterpreter
+from sockd.isolation.farm.uids import UidBlock
+from sockd.isolation.farm.walled_networks import Wall
+from sockd.isolation.farm.zygote import Zygote
+from sockd.isolation.roots.base import Base
+from sockd.isolation.roots.host_pythons import HostPythons, NoPython, ask
+from sockd.isolation.roots.interpreter import OWN_PYTHON, Interpreter
+from sockd.isolation.sandbox.foreign_farms import ForeignFarms, NoInterpreter
 from tests.support.house import BASE_UID, MB, ROOT_UIDS, House
 
 SAME = "test:same"

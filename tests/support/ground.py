@@ -7,11 +7,11 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from sockd.confined.confined_process import Ground
-from sockd.confined.software import Places
-from sockd.images.ground import built, ground_on
-from sockd.kernel.cgroups.cgroup_pool import CgroupPool
-from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
+from sockd.isolation.roots.ground import built, ground_on
+from sockd.linux.cgroups.cgroup_pool import CgroupPool
+from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
+from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.software import Places
 from sockd_initscripts.client import engine_software
 
 

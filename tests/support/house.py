@@ -19,28 +19,28 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sockd.farm.farm import Farm
-from sockd.farm.imported import Imported, ImportRequest
-from sockd.farm.namespace_maker import NamespaceMaker
-from sockd.farm.uids import UidBlock
-from sockd.farm.walled_networks import Wall
-from sockd.farm.zygote import Zygote
-from sockd.images import base
-from sockd.images.assembly import open_assembly
-from sockd.images.program import Limits, Program
-from sockd.kernel import pidfds
-from sockd.kernel.cgroups.cgroup_pool import CgroupPool
-from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
-from sockd.kernel.event_loop import EventLoop
-from sockd.kernel.ways import Ways
-from sockd.latency import favordynmods
-from sockd.networks.networks import Networks
-from sockd.plain.config import NetworkConfig
-from sockd.sandbox.exchange import Reply
-from sockd.sandbox.lifecycle import State
-from sockd.sandbox.memory_budget import MemoryBudget, Reservation
-from sockd.sandbox.parts import Parts
-from sockd.sandbox.sandbox import Sandbox
+from sockd.base.config import NetworkConfig
+from sockd.isolation.farm.farm import Farm
+from sockd.isolation.farm.imported import Imported, ImportRequest
+from sockd.isolation.farm.namespace_maker import NamespaceMaker
+from sockd.isolation.farm.uids import UidBlock
+from sockd.isolation.farm.walled_networks import Wall
+from sockd.isolation.farm.zygote import Zygote
+from sockd.isolation.networks.networks import Networks
+from sockd.isolation.roots import base
+from sockd.isolation.roots.assembly import open_assembly
+from sockd.isolation.roots.program import Limits, Program
+from sockd.isolation.sandbox.exchange import Reply
+from sockd.isolation.sandbox.lifecycle import State
+from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.isolation.sandbox.parts import Parts
+from sockd.isolation.sandbox.sandbox import Sandbox
+from sockd.linux import pidfds
+from sockd.linux.cgroups.cgroup_pool import CgroupPool
+from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
+from sockd.linux.event_loop import EventLoop
+from sockd.linux.latency import favordynmods
+from sockd.linux.ways import Ways
 from sockd_zygote import protocol
 from tests.support import older_kernel
 

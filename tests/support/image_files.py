@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sockd.erofs.layout import Layout
-from sockd.erofs.mounting import mount_image
-from sockd.erofs.reader import ErofsReader
-from sockd.plain.file_tree import FileTree, Inode, LayerData
+from sockd.base.file_tree import FileTree, Inode, LayerData
+from sockd.linux.erofs.layout import Layout
+from sockd.linux.erofs.mounting import mount_image
+from tests.support.erofs_reader import ErofsReader
 
 
 class Layers:

@@ -17,10 +17,10 @@ import stat
 import sys
 from collections.abc import Callable, Sequence
 
-from sockd.kernel import mounts, syscalls
-from sockd.kernel.network.netlink import NETFILTER
-from sockd.kernel.seccomp.compiler import RET_ALLOW, SOCK_FILTER, Switch, compile_filter, refused
-from sockd.kernel.syscall_table import NUMBERS
+from sockd.linux import mounts, syscalls
+from sockd.linux.network.netlink import NETFILTER
+from sockd.linux.seccomp.compiler import RET_ALLOW, SOCK_FILTER, Switch, compile_filter, refused
+from sockd.linux.syscall_table import NUMBERS
 
 SEPARATOR = "--"
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from sockd.kernel.cgroups.tree import CgroupTree, Hierarchies
+from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
 from tests.support.ledger import GROUP_BASE, is_cgroup
 
 WAIT_S = 10.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sockd.registry.aggregate import FunctionAggregate
-from sockd.registry.function_store import Conflict, FunctionStore
+from sockd.functions.registry.aggregate import FunctionAggregate
+from sockd.functions.registry.function_store import Conflict, FunctionStore
 
 
 class MemoryStore:

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 from types import TracebackType
 from typing import Self
 
-from sockd.networks import dns
+from sockd.isolation.networks import dns
 
 TTL_S = 30
 PORT = 53

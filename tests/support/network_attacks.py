@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from sockd.kernel.network import network_namespaces, nfnetlink, rtnetlink
-from sockd.kernel.network.netlink import NETFILTER, ROUTE, NetlinkSocket
-from sockd.networks import egress, ruleset
-from sockd.networks.endpoint import Endpoint
-from sockd.networks.networks import Networks
-from sockd.networks.policy import Policy
-from sockd.networks.ruleset import GATEWAY
-from sockd.plain.config import NetworkConfig
-from sockd.sandbox.memory_budget import MemoryBudget
+from sockd.base.config import NetworkConfig
+from sockd.isolation.networks import egress, ruleset
+from sockd.isolation.networks.endpoint import Endpoint
+from sockd.isolation.networks.networks import Networks
+from sockd.isolation.networks.policy import Policy
+from sockd.isolation.networks.ruleset import GATEWAY
+from sockd.isolation.sandbox.memory_budget import MemoryBudget
+from sockd.linux.network import network_namespaces, nfnetlink, rtnetlink
+from sockd.linux.network.netlink import NETFILTER, ROUTE, NetlinkSocket
 from tests.support.network_lab import (
     HOST,
     OTHER_PORT,

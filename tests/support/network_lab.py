@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sockd.kernel.network import network_namespaces, rtnetlink
-from sockd.kernel.network.netlink import ROUTE, NetlinkSocket
+from sockd.linux.network import network_namespaces, rtnetlink
+from sockd.linux.network.netlink import ROUTE, NetlinkSocket
 
 PUBLIC = "9.9.9.9"
 OTHER_PUBLIC = "8.8.4.4"
@@ -133,10 +133,10 @@ def _link(host: int, internet: int) -> None:
 
 
 def read(namespace: int) -> dict[str, list[list[Any]]]:
-    """What a namespace holds, by `sockd.cli.doctor.network_reader`."""
+    """What a namespace holds, by `sockd.client.cli.doctor.network_reader`."""
     with network_namespaces.entered(namespace):
         done = subprocess.run(
-            [sys.executable, "-m", "sockd.cli.doctor.network_reader"],
+            [sys.executable, "-m", "sockd.client.cli.doctor.network_reader"],
             capture_output=True,
             check=True,
             cwd=Path(__file__).parents[2],

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from sockd.oci import documents
+from sockd.images.registry import documents
 
 EPOCH = 1_700_000_000
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from sockd.kernel.ways import Ways
+from sockd.linux.ways import Ways
 from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import COMMAND, DEADLINE_S, REPO, RunningDaemon
 from tests.support import sockd_template

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 IMPORTED_AS = {folder: f"sockd_{folder}" for folder in ("initscripts", "storage_lib", "zygote")}
 """Folders of the repository that are installed, and imported, by another name."""
-HOLD_ROOMS = ("sockd", "sockd.caches", "sockd.http", "sockd_zygote")
+HOLD_ROOMS = ("sockd", "sockd.starts", "sockd.http", "sockd_zygote")
 """Packages of several rooms: their `__init__.py` is in one of them, and the name alone in none."""
 
 
@@ -27,7 +27,7 @@ class Room:
 
 @functools.cache
 def rooms() -> list[Room]:
-    """The rows of the table: `| L4 | `sockd/sandbox` | ... |`."""
+    """The rows of the table: `| L4 | `sockd/isolation/sandbox` | ... |`."""
     rows = re.findall(r"^\| L(\d+) \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     return [
         Room(int(level), tuple(name_of(path) for path in re.findall(r"`(.*?)`", modules))) for level, modules in rows

@@ -40,7 +40,7 @@ GROUPS = {
 }
 WIDTH = 118
 NO_SUCH_CASE = 3
-"""The exit status for a wrong name, as of all commands (`sockd.console.output.NOT_FOUND`)."""
+"""The exit status for a wrong name, as of all commands (`sockd.client.console.output.NOT_FOUND`)."""
 
 
 @dataclass

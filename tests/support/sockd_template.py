@@ -28,7 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sockd.kernel.syscall_table import NUMBERS
+from sockd.linux.syscall_table import NUMBERS
 from tests.support import ledger
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -137,7 +137,7 @@ def _serve(link: socket.socket) -> None:
     """Fork for each request. Returns in the processes that are forked, and never in the template."""
     gc.disable()
     import sockd.worker.run  # noqa: F401
-    from sockd.cli.main import COMMANDS
+    from sockd.client.cli.main import COMMANDS
 
     for module in {module for module, _ in COMMANDS.values()}:
         import_module(module)
@@ -214,6 +214,6 @@ def _become(request: Mapping[str, Any], stdio: Sequence[int]) -> None:
 
 if __name__ == "__main__":
     _serve(socket.socket(fileno=int(sys.argv[1])))
-    from sockd.cli.main import main
+    from sockd.client.cli.main import main
 
     main()

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from sockd.sigv4.canonical import SignedRequest
-from sockd.sigv4.credentials import Credentials
-from sockd.sigv4.verifier import SignatureRefused, Verifier
+from sockd.base.sigv4.canonical import SignedRequest
+from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.verifier import SignatureRefused, Verifier
 from tests.support.closing_server import ClosingServer
 
 Json = dict[str, Any]

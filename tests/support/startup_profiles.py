@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from io import FileIO
 
-from sockd.chunks.manifest import Manifest
-from sockd.kernel.memory_file import memory_file
-from sockd.startup_profiles.profile import OpenProfile, Profile, seal_profile
+from sockd.images.chunks.manifest import Manifest
+from sockd.images.profiles.profile import OpenProfile, Profile, seal_profile
+from sockd.linux.memory_file import memory_file
 
 KEY = bytes(range(32))
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from sockd.chunks.store import ChunkStore, StoredObject
+from sockd.images.chunks.store import ChunkStore, StoredObject
 
 PAGE = 2
 STUCK_S = 20.0

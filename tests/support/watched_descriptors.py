@@ -1,7 +1,7 @@
 """The guard of the tests' event loops: to close a descriptor that a loop watches fails at once, with both stacks.
 
 libuv aborts the process for such a descriptor only if it meets it before the number is used again, and after that it silently
-watches the wrong one (`sockd/kernel/readiness.py`). `install` replaces the methods of uvloop's and asyncio's loops that
+watches the wrong one (`sockd/linux/readiness.py`). `install` replaces the methods of uvloop's and asyncio's loops that
 watch descriptors, and the ways to close one. Daemons that tests start get it through `tests/support/site`; engines do not, as
 their environment and their root are the product's.
 

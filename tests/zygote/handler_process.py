@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sockd.sandbox.frame_decoder import FrameDecoder
+from sockd.isolation.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import fork_server, protocol
 from sockd_zygote.protocol import CODE, INIT, INVOCATION, INVOKE, MODULES, RESULT, TIMES
 

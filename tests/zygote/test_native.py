@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sockd.sandbox.frame_decoder import FrameDecoder
+from sockd.isolation.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import _native, fork_server, protocol
 
 REPOSITORY = Path(__file__).parents[2]

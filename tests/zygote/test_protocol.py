@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.sandbox.frame_decoder import FrameDecoder
+from sockd.isolation.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import protocol
 from sockd_zygote.protocol import FRAME_NAMES, HEADER, ProtocolError
 

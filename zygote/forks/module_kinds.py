@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STORE = "/packages/"
-"""Where the distributions are: sockd.caches.packages.distribution.SANDBOX_STORE."""
+"""Where the distributions are: sockd.starts.packages.distribution.SANDBOX_STORE."""
 STANDARD, OWN, RUNTIME = "", "(code)", "(runtime)"
 """What stands for the standard library, for the function's code and for sockd's runtime instead of a distribution's key."""
 PREFIXES = tuple({f"{prefix}/lib/python" for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)})

@@ -1,4 +1,4 @@
-"""What a Zygote's imports see: what the daemon compares with what a function would show them (`sockd.caches.zygotes.soundness`).
+"""What a Zygote's imports see: what the daemon compares with what a function would show them (`sockd.starts.zygotes.soundness`).
 
 While an Observer is entered, it notes each name that the import system looks up and whether anything provides it, questions to
 `importlib.metadata` (the standard library's and its backport ask every finder), directories of packages that are listed, files
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STORE = "/packages/"
-"""Where the distributions are: sockd.caches.packages.distribution.SANDBOX_STORE."""
+"""Where the distributions are: sockd.starts.packages.distribution.SANDBOX_STORE."""
 EVERY_FILE = "."
 """In the place of a file's name: the function's directory was listed."""
 FOLLOWED_ANYWAY = frozenset(
@@ -71,7 +71,7 @@ class Observer:
         sys.meta_path[:] = [each for each in sys.meta_path if not any(each is one for one in ours)]
 
     def report(self) -> dict:
-        """What was seen, as `sockd.farm.imported` reads it."""
+        """What was seen, as `sockd.isolation.farm.imported` reads it."""
         namespaces: set[str] = set()
         found: set[str] = set()
         missed: set[str] = set()

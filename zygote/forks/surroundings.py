@@ -1,6 +1,6 @@
 """Where a Zygote's imports run: in a root like those of the sandboxes that it will fork, with a /tmp of its own.
 
-The root is a detached tree, as a sandbox's is (`sockd.images.assembly`): the base, an empty /tmp, no code. What imports
+The root is a detached tree, as a sandbox's is (`sockd.isolation.roots.assembly`): the base, an empty /tmp, no code. What imports
 capture there (HOME, the working directory, the directory for temporary files) is right in each sandbox, and /dev/shm works. A
 process that was chrooted may make no user namespace (user_namespaces(7)), so the Zygote leaves the tree before it forks. That
 takes CAP_SYS_CHROOT in its own user namespace and no mount call; the packages could do it, too, and would find what they
@@ -15,7 +15,7 @@ import resource
 from sockd_zygote import _native
 
 CODE = "/var/task"
-"""sockd.images.base.CODE: the working directory of every function."""
+"""sockd.isolation.roots.base.CODE: the working directory of every function."""
 
 
 class Surroundings:

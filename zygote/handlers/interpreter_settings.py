@@ -1,7 +1,7 @@
 """Variables of the interpreter that a forked one can still obey: the function's own, applied when it becomes the function.
 
-Each function does what CPython does with the variable when its process starts. sockd/images/python_variables.py lists all
-variables; the daemon sends only values that are valid and that change something.
+Each function does what CPython does with the variable when its process starts. sockd/isolation/roots/python_variables.py lists
+all variables; the daemon sends only values that are valid and that change something.
 """
 
 from __future__ import annotations

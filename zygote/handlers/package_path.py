@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STORE = "/packages/"
-"""Where the distributions are: sockd.caches.packages.distribution.SANDBOX_STORE."""
+"""Where the distributions are: sockd.starts.packages.distribution.SANDBOX_STORE."""
 
 _run: set[str] = set()
 """Directories whose .pth files have been run."""

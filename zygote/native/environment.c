@@ -65,7 +65,7 @@ static size_t count_entries(void)
 }
 
 #define REQUEST_VARIABLES 3
-#define REQUEST_VARIABLE_BYTES 640 /* the longest is TRACESTATE, of 512 characters (sockd/plain/trace_context.py) */
+#define REQUEST_VARIABLE_BYTES 640 /* the longest is TRACESTATE, of 512 characters (sockd/base/trace_context.py) */
 
 /* Two for each, in turn: what is in the environment is not written to, as a thread may be passing it to execve(2). */
 static char request_variables[REQUEST_VARIABLES][2][REQUEST_VARIABLE_BYTES];

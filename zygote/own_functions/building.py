@@ -1,4 +1,4 @@
-"""Builds from source, inside a sandbox: the handler of `sockd.caches.builder`.
+"""Builds from source, inside a sandbox: the handler of `sockd.starts.builds.builder`.
 
 uv runs build backends, which are foreign code, with the rights of this process: its answers are untrusted. All files are below
 /tmp, which is deleted with the sandbox.

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from sockd.base.config import ErrorDetail, HttpConfig, RunRule
+from sockd.base.errors import RunClosed, SockdError
 from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Keys, Right
 from sockd.http.access.managers import Managers
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.head import Head
-from sockd.http.wire.sockets import parse_listen
-from sockd.plain.config import ErrorDetail, HttpConfig, RunRule
-from sockd.plain.errors import RunClosed, SockdError
+from sockd.http.server.connection import Connection
+from sockd.http.server.head import Head
+from sockd.http.server.sockets import parse_listen
 
 AUTHORIZATION = b"authorization"
 _STRICTNESS: dict[RunRule, int] = {"open": 0, "keys": 1, "off": 2}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 
-from sockd.http.wire.sockets import parse_listen
-from sockd.plain.config import HttpConfig
-from sockd.plain.errors import SockdError
+from sockd.base.config import HttpConfig
+from sockd.base.errors import SockdError
+from sockd.http.server.sockets import parse_listen
 
 SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 """Methods that are to change nothing (RFC 9110, 9.2.1)."""

@@ -21,7 +21,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from sockd.plain.errors import BadConfig, BadRequest, KeyNeeded, KeyNotEnough, NoSuchKey
+from sockd.base.errors import BadConfig, BadRequest, KeyNeeded, KeyNotEnough, NoSuchKey
 
 Right = Literal["read", "invoke", "deploy"]
 RIGHTS: tuple[Right, ...] = get_args(Right)

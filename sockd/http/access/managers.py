@@ -12,12 +12,12 @@ import pwd
 import socket
 import struct
 
-from sockd.http.wire.connection import Application, Connection
-from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.head import Head
-from sockd.http.wire.refused import Refused
-from sockd.plain.config import ManagementConfig
-from sockd.plain.errors import BadConfig, NotAManager
+from sockd.base.config import ManagementConfig
+from sockd.base.errors import BadConfig, NotAManager
+from sockd.http.server.connection import Application, Connection
+from sockd.http.server.exchange import Exchange
+from sockd.http.server.head import Head
+from sockd.http.server.refused import Refused
 
 _SO_PEERGROUPS = 59
 """The supplementary groups that the peer had when it connected (Linux 4.13); `socket` does not name it."""

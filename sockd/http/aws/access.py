@@ -14,15 +14,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from sockd.base.config import HttpConfig, LambdaApiConfig
+from sockd.base.errors import BadConfig
+from sockd.base.sigv4.canonical import SignedRequest
+from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.verifier import SignatureRefused, Verifier
 from sockd.http.access.host_check import is_loopback
 from sockd.http.aws.errors import AccessDenied, InvalidSignature, MissingSignature, UnknownKey
 from sockd.http.aws.routes import PERMISSIONS, Operation, Permission
-from sockd.http.wire.sockets import parse_listen
-from sockd.plain.config import HttpConfig, LambdaApiConfig
-from sockd.plain.errors import BadConfig
-from sockd.sigv4.canonical import SignedRequest
-from sockd.sigv4.credentials import Credentials
-from sockd.sigv4.verifier import SignatureRefused, Verifier
+from sockd.http.server.sockets import parse_listen
 
 MIN_SECRET_CHARS = 16
 _NEEDS_KEY = (

@@ -10,6 +10,9 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
+from sockd.base.errors import NoSuchVersion
+from sockd.base.function_arns import arn
+from sockd.functions.registry.aliases import LATEST, NAME, Alias, number_of
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import (
     InvalidParameterValue,
@@ -23,9 +26,6 @@ from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.versions import check_description
 from sockd.http.aws.worker import LambdaWorker
-from sockd.plain.errors import NoSuchVersion
-from sockd.plain.function_arns import arn
-from sockd.registry.aliases import LATEST, NAME, Alias, number_of
 
 WEIGHTS = "routingConfig.additionalVersionWeights"
 

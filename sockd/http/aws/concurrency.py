@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
+from sockd.base.config import CodeConfig
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue
 from sockd.http.aws.names import whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.plain.config import CodeConfig
 
 
 class ConcurrencyOperations:

@@ -5,11 +5,11 @@ Owns nothing. Each answers as AWS does for a function that does not use the feat
 
 from __future__ import annotations
 
+from sockd.base.function_arns import arn
 from sockd.http.aws.names import function_named, whole_function
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.plain.function_arns import arn
 
 
 class ConstantOperations:

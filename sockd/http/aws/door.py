@@ -14,6 +14,12 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from sockd.base.config import Config
+from sockd.base.errors import BadRequest, RequestTooLarge, SockdError
+from sockd.base.function_arns import arn
+from sockd.base.request_ids import new_request_id, request_id_text
+from sockd.base.sigv4.canonical import SignedRequest
+from sockd.functions.registry.aliases import LATEST
 from sockd.http.access.callers import Callers
 from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, may_come_from
 from sockd.http.aws.access import Access
@@ -37,18 +43,12 @@ from sockd.http.aws.urls import UrlOperations
 from sockd.http.aws.versions import VersionOperations
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.run.replays import Replays
-from sockd.http.wire.answers import Answer
-from sockd.http.wire.body import Body
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import Exchange, why_cancelled
-from sockd.http.wire.head import Head
-from sockd.http.wire.states import DROP_BODY, UNBEGUN
-from sockd.plain.config import Config
-from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
-from sockd.plain.function_arns import arn
-from sockd.plain.request_ids import new_request_id, request_id_text
-from sockd.registry.aliases import LATEST
-from sockd.sigv4.canonical import SignedRequest
+from sockd.http.server.answers import Answer
+from sockd.http.server.body import Body
+from sockd.http.server.connection import Connection
+from sockd.http.server.exchange import Exchange, why_cancelled
+from sockd.http.server.head import Head
+from sockd.http.server.states import DROP_BODY, UNBEGUN
 
 SETTINGS_BYTES = 256 * 1024
 """The most bytes of a body without code; an environment has 4 KB at most."""

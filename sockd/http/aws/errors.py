@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sockd.http.wire.answers import Answer, failure
-from sockd.http.wire.fields import field
-from sockd.plain.errors import (
+from sockd.base.errors import (
     BadRequest,
     ImageUnavailable,
     InvalidEvent,
@@ -32,6 +30,8 @@ from sockd.plain.errors import (
     TooManyEvents,
     TooManyRequests,
 )
+from sockd.http.server.answers import Answer, failure
+from sockd.http.server.fields import field
 
 RESERVED_REACHED = "ReservedFunctionConcurrentInvocationLimitExceeded"
 CALLER_LIMIT = "CallerRateLimitExceeded"

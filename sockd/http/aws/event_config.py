@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
+from sockd.base.function_arns import arn
 from sockd.events.event_configs import EventInvokeConfig
+from sockd.functions.registry.aliases import LATEST
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.plain.function_arns import arn
-from sockd.registry.aliases import LATEST
 
 RETRIES = (0, 2)
 AGES_S = (60, 21600)

@@ -11,8 +11,11 @@ from typing import Any
 
 import msgspec
 
-from sockd.code.function_config import AwsAttributes
-from sockd.functions import deploy_check
+from sockd.base.config import CodeConfig
+from sockd.base.errors import NoSuchFunction, VersionFailed
+from sockd.functions.code.function_config import AwsAttributes
+from sockd.functions.deploys import deploy_check
+from sockd.functions.registry.aliases import LATEST, number_of
 from sockd.http.aws import shapes
 from sockd.http.aws.archives import archive, empty_archive
 from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed, ResourceConflict, ValidationFailed
@@ -20,9 +23,6 @@ from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page, version_key
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import Details, LambdaWorker
-from sockd.plain.config import CodeConfig
-from sockd.plain.errors import NoSuchFunction, VersionFailed
-from sockd.registry.aliases import LATEST, number_of
 
 
 class FunctionOperations:

@@ -12,20 +12,20 @@ from typing import Any
 
 import msgspec
 
+from sockd.base.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.request_ids import request_id_text
+from sockd.base.telemetry import Invocation
+from sockd.base.trace_context import of_mapping
+from sockd.functions.registry.aliases import LATEST
 from sockd.http.aws.errors import InvalidRequestContent, ValidationFailed
 from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.http.wire.answers import Answer, accepted_fields, error_body, failure, success
-from sockd.http.wire.fields import field
-from sockd.plain.errors import FunctionFailed, SandboxDied, SockdError, TimedOut
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.request_ids import request_id_text
-from sockd.plain.telemetry import Invocation
-from sockd.plain.trace_context import of_mapping
-from sockd.registry.aliases import LATEST
+from sockd.http.server.answers import Answer, accepted_fields, error_body, failure, success
+from sockd.http.server.fields import field
 
 CLIENT_CONTEXT_CHARS = 3583
 _FUNCTION_ERROR = "x-amz-function-error: Unhandled\r\n"

@@ -8,9 +8,9 @@ import math
 import time
 from typing import Any
 
+from sockd.base.errors import TimedOut
 from sockd.http.aws.worker import InvocationResult
 from sockd.observe.failure_log import moment
-from sockd.plain.errors import TimedOut
 
 LOG_TAIL_BYTES = 4096
 

@@ -1,6 +1,6 @@
 """Function identifiers of this API: a name, a name with a qualifier, a partial or complete ARN.
 
-Pure. An ARN must have the account and the region that functions see in their context (`sockd.plain.function_arns`). Others are
+Pure. An ARN must have the account and the region that functions see in their context (`sockd.base.function_arns`). Others are
 refused as on AWS, where no request reaches another region, and no function of another account without that account's policy.
 """
 
@@ -10,9 +10,9 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from sockd.base.function_arns import PARTITION, PREFIX, REGION, FunctionArn, arn, parse
+from sockd.functions.registry.aliases import LATEST
 from sockd.http.aws.errors import AccessDenied, InvalidParameterValue, ResourceNotFound, ValidationFailed
-from sockd.plain.function_arns import PARTITION, PREFIX, REGION, FunctionArn, arn, parse
-from sockd.registry.aliases import LATEST
 
 FUNCTIONS_ONLY = (
     "This operation is permitted on Lambda functions only. Aliases and versions do not support this operation. Please "

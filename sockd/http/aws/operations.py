@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from sockd.base.function_arns import arn
+from sockd.functions.registry.publications import Publication
 from sockd.http.aws.errors import InvalidParameterValue, ResourceConflict, ValidationFailed
 from sockd.http.aws.routes import Operation
-from sockd.http.wire.answers import Answer
-from sockd.http.wire.exchange import Exchange
-from sockd.plain.function_arns import arn
-from sockd.registry.publications import Publication
+from sockd.http.server.answers import Answer
+from sockd.http.server.exchange import Exchange
 
 PAGE = 50
 """Most entries of one answer, as on AWS."""

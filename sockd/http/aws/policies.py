@@ -1,6 +1,6 @@
 """The operations on resource policies: AddPermission, RemovePermission, GetPolicy.
 
-Owns nothing. What a policy decides is `sockd.registry.policy`'s; the JSON that clients read is made here.
+Owns nothing. What a policy decides is `sockd.functions.registry.policy`'s; the JSON that clients read is made here.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from urllib.parse import unquote
 
 import msgspec
 
+from sockd.base.function_arns import PARTITION
+from sockd.functions.registry.aliases import LATEST
+from sockd.functions.registry.policy import Policy, Statement
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import ApiError, PreconditionFailed, ResourceNotFound, ValidationFailed
 from sockd.http.aws.names import Named, function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.plain.function_arns import PARTITION
-from sockd.registry.aliases import LATEST
-from sockd.registry.policy import Policy, Statement
 
 MAX_POLICY_BYTES = 20 * 1024
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")

@@ -8,16 +8,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from sockd.base.errors import NoCapacity, NoSuchVersion
+from sockd.base.function_arns import arn
 from sockd.functions.provisioning import Status
+from sockd.functions.registry.aliases import LATEST, number_of
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound, ValidationFailed
 from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.plain.errors import NoCapacity, NoSuchVersion
-from sockd.plain.function_arns import arn
-from sockd.registry.aliases import LATEST, number_of
 
 
 class ProvisionedOperations:

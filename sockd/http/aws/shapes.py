@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sockd.code.function_config import NOT_IN_FILES, AwsAttributes
+from sockd.base.function_arns import ACCOUNT, PARTITION, arn
+from sockd.functions.code.function_config import NOT_IN_FILES, AwsAttributes
 from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent, ValidationFailed
 from sockd.http.aws.refused_members import check_member
 from sockd.http.aws.worker import Details
-from sockd.oci.reference import Reference
-from sockd.plain.function_arns import ACCOUNT, PARTITION, arn
+from sockd.images.registry.reference import Reference
 
 ROLE = f"arn:{PARTITION}:iam::{ACCOUNT}:role/sockd"
 """The role of functions that were given none: clients cannot do without."""

@@ -13,6 +13,10 @@ import asyncio
 
 import msgspec
 
+from sockd.base.errors import SockdError
+from sockd.base.request_ids import request_id_text
+from sockd.base.telemetry import Invocation
+from sockd.functions.registry.aliases import LATEST
 from sockd.http.aws.errors import ValidationFailed
 from sockd.http.aws.event_stream import CONTENT_TYPE, message
 from sockd.http.aws.invoke import FUNCTION_ERRORS, error_payload, executed, log_type_of, request_of
@@ -20,13 +24,9 @@ from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.http.wire.answers import Answer, invocation_fields
-from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.streamed import StreamedAnswer
-from sockd.plain.errors import SockdError
-from sockd.plain.request_ids import request_id_text
-from sockd.plain.telemetry import Invocation
-from sockd.registry.aliases import LATEST
+from sockd.http.server.answers import Answer, invocation_fields
+from sockd.http.server.exchange import Exchange
+from sockd.http.server.streamed import StreamedAnswer
 
 INLINE_BYTES = 512 * 1024
 """The most bytes of an answer whose checksum is taken on the loop: half a millisecond."""

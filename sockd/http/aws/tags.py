@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sockd.code.function_config import AwsAttributes
+from sockd.functions.code.function_config import AwsAttributes
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue
 from sockd.http.aws.names import function_named

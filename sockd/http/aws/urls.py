@@ -1,6 +1,6 @@
 """The operations on function URLs: one for each function, and one for each of its aliases.
 
-Owns nothing. The URLs are `sockd.registry.function_urls`'s; what a client gets of one stands here.
+Owns nothing. The URLs are `sockd.functions.registry.function_urls`'s; what a client gets of one stands here.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any
 
 import msgspec
 
+from sockd.base.config import Config
+from sockd.base.function_arns import arn
+from sockd.functions.registry.aliases import LATEST
+from sockd.functions.registry.aliases import NAME as ALIAS
+from sockd.functions.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 from sockd.http.aws import shapes
 from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.worker import LambdaWorker
-from sockd.http.wire.url_names import UrlNames
-from sockd.plain.config import Config
-from sockd.plain.function_arns import arn
-from sockd.registry.aliases import LATEST
-from sockd.registry.aliases import NAME as ALIAS
-from sockd.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
+from sockd.http.server.url_names import UrlNames
 
 
 class UrlSettings(shapes.Shape):

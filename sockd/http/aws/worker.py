@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from sockd.code.function_config import FunctionConfig
+from sockd.base.errors import SockdError
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import Invocation
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.functions.deploy_check import FailedDeploy
-from sockd.functions.restoring import Unready
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.deploys.deploy_check import FailedDeploy
+from sockd.functions.deploys.restoring import Unready
+from sockd.functions.registry.aliases import LATEST
+from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.registry.function_urls import FunctionUrls
+from sockd.functions.registry.publications import Publication
 from sockd.functions.versions import Described
 from sockd.http.run.worker_api import EventsApi, VersionsApi, WorkerApi
-from sockd.plain.errors import SockdError
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Invocation
-from sockd.registry.aliases import LATEST
-from sockd.registry.function_record import FunctionRecord
-from sockd.registry.function_urls import FunctionUrls
-from sockd.registry.publications import Publication
 
 
 class Details(NamedTuple):

@@ -17,16 +17,16 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sockd.functions.debugging import ReportProgress
+from sockd.base.errors import BadRequest
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.request_ids import new_request_id, request_id_text
+from sockd.base.telemetry import Invocation
+from sockd.functions.serving.debugging import ReportProgress
 from sockd.http.management.streams import Work
 from sockd.http.management.typed_routes import called, typed_routes
 from sockd.http.management.uploads import read_body
 from sockd.http.run.worker_api import Progress
-from sockd.http.wire.answers import failure, success
-from sockd.plain.errors import BadRequest
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.request_ids import new_request_id, request_id_text
-from sockd.plain.telemetry import Invocation
+from sockd.http.server.answers import failure, success
 
 
 class DebugWorker(Protocol):

@@ -33,6 +33,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from sockd.base.config import Config
+from sockd.base.errors import BadInitscript, BadRequest
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.http.front import NoSuchPage, run
 from sockd.http.management import live as management_live
 from sockd.http.management import logs as management_logs
@@ -42,13 +46,9 @@ from sockd.http.management.typed_routes import Handler, called, function_name, r
 from sockd.http.management.uploads import parse_json, read_body, store
 from sockd.http.run.run_options import INVOCATION_TYPE, accepted, is_fresh
 from sockd.http.run.worker_api import Progress, WorkerApi
-from sockd.http.wire.answers import error_body, json_answer
-from sockd.http.wire.asgi import AsgiApplication
-from sockd.http.wire.limits import ConnectionLimits
-from sockd.plain.config import Config
-from sockd.plain.errors import BadInitscript, BadRequest
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.request_ids import new_request_id, request_id_text
+from sockd.http.server.answers import error_body, json_answer
+from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.limits import ConnectionLimits
 
 OVERRIDES_HEADER: Final = "x-sockd-overrides"
 """A JSON object of `sockd.toml` keys, ASCII, that win over those of the archive."""

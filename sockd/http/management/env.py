@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.base.errors import BadRequest
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
 from sockd.http.management.uploads import read_body, read_json
-from sockd.http.wire.answers import json_answer
-from sockd.plain.errors import BadRequest
+from sockd.http.server.answers import json_answer
 
 MAX_BODY_BYTES = 64 * 1024
 

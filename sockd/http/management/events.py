@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.base.errors import BadRequest, KeyNotEnough
 from sockd.events.destinations import FunctionDestination, parse_destination
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.events import Events
@@ -27,8 +28,7 @@ from sockd.http.access.keys import Key
 from sockd.http.management.keyed import key_of
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
 from sockd.http.management.uploads import read_json
-from sockd.http.wire.answers import json_answer
-from sockd.plain.errors import BadRequest, KeyNotEnough
+from sockd.http.server.answers import json_answer
 
 MAX_BODY_BYTES = 64 * 1024
 STATES = ("all", "waiting", "dead")

@@ -28,13 +28,13 @@ from sockd.http.management.streams import Work
 from sockd.http.management.typed_routes import respond, typed_routes
 from sockd.http.management.uploads import read_json, store
 from sockd.http.run.worker_api import Progress
-from sockd.http.wire.answers import json_answer
+from sockd.http.server.answers import json_answer
 
 MAX_BODY_BYTES = 64 * 1024
 
 
 class ImagesApi(Protocol):
-    """What these routes ask of the worker (`sockd.functions.images`)."""
+    """What these routes ask of the worker (`sockd.functions.deploys.images`)."""
 
     def all(self) -> list[dict[str, Any]]: ...
     def show(self, text: str) -> dict[str, Any]: ...

@@ -10,18 +10,18 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
+from sockd.base.config import ManagementConfig
+from sockd.base.errors import BadConfig, SockdError
 from sockd.http.access.callers import AUTHORIZATION
 from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Key, Keys
 from sockd.http.management.permissions import check_request
-from sockd.http.wire.asgi import AsgiApplication
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.head import Head
-from sockd.http.wire.refused import Refused
-from sockd.http.wire.sockets import parse_listen
-from sockd.plain.config import ManagementConfig
-from sockd.plain.errors import BadConfig, SockdError
+from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.connection import Connection
+from sockd.http.server.exchange import Exchange
+from sockd.http.server.head import Head
+from sockd.http.server.refused import Refused
+from sockd.http.server.sockets import parse_listen
 
 _KEY = "key"
 """The key in the state of a request."""

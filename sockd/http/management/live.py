@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.base.errors import BadRequest
 from sockd.http.management.typed_routes import MAX_LIMIT, function_name, limit, respond, typed_routes
 from sockd.http.run.worker_api import WorkerApi
-from sockd.http.wire.answers import json_answer
+from sockd.http.server.answers import json_answer
 from sockd.observe.traces import TraceKind
-from sockd.plain.errors import BadRequest
 
 MAX_ROWS = 500
 KINDS: dict[str, TraceKind] = {kind: kind for kind in get_args(TraceKind)}

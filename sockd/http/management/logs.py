@@ -21,12 +21,12 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from sockd.base.errors import BadRequest, Draining
+from sockd.base.telemetry import LogRecord
 from sockd.http.management.streams import Lines
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
 from sockd.http.run.worker_api import WorkerApi
-from sockd.http.wire.answers import json_answer
-from sockd.plain.errors import BadRequest, Draining
-from sockd.plain.telemetry import LogRecord
+from sockd.http.server.answers import json_answer
 
 _encode = msgspec.json.encode
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from starlette.routing import compile_path
 
+from sockd.base.errors import KeyNotEnough
 from sockd.http.access.keys import Key, Right
-from sockd.plain.errors import KeyNotEnough
 
 
 class Scope(enum.Enum):

@@ -21,7 +21,7 @@ from sockd.events.schedule_table import Schedule
 from sockd.events.schedules import Schedules
 from sockd.http.management.typed_routes import respond, typed_routes
 from sockd.http.management.uploads import read_json
-from sockd.http.wire.answers import json_answer
+from sockd.http.server.answers import json_answer
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):

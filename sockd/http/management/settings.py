@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.base.config import RunRule
+from sockd.base.telemetry import FunctionInfo
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
 from sockd.http.management.uploads import read_json
-from sockd.http.wire.answers import json_answer
-from sockd.plain.config import RunRule
-from sockd.plain.telemetry import FunctionInfo
+from sockd.http.server.answers import json_answer
 
 _MAX_BODY_BYTES = 64 * 1024
 _REFUSED = (

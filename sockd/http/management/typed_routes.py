@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from sockd.base.errors import BadRequest
+from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.http.front import FUNCTION_NAME
-from sockd.http.wire.answers import Answer, failure
-from sockd.plain.errors import BadRequest
-from sockd.plain.request_ids import new_request_id, request_id_text
+from sockd.http.server.answers import Answer, failure
 
 MAX_LIMIT = 10_000
 _CALLED = re.compile(rb"[A-Za-z0-9_-]{1,64}(?::(?:\$LATEST|[A-Za-z0-9_-]{1,128}))?")

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from sockd.http.wire.head import length_of
-from sockd.plain.errors import BadArchive, BadRequest, RequestTooLarge
+from sockd.base.errors import BadArchive, BadRequest, RequestTooLarge
+from sockd.http.server.head import length_of
 
 _WRITE_BYTES = 1 << 20
 T = TypeVar("T")

@@ -17,15 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.base.config import Config
+from sockd.base.errors import BadRequest
+from sockd.functions.registry.aliases import NAME as ALIAS
+from sockd.functions.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 from sockd.http.aws.worker import LambdaWorker
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
 from sockd.http.management.uploads import read_json
-from sockd.http.wire.answers import json_answer
-from sockd.http.wire.url_names import UrlNames
-from sockd.plain.config import Config
-from sockd.plain.errors import BadRequest
-from sockd.registry.aliases import NAME as ALIAS
-from sockd.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
+from sockd.http.server.answers import json_answer
+from sockd.http.server.url_names import UrlNames
 
 _MAX_BODY_BYTES = 64 * 1024
 

@@ -23,16 +23,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sockd.functions.canaries import WINDOW
+from sockd.base.errors import BadRequest, NoSuchVersion
+from sockd.functions.deploys.canaries import WINDOW
 from sockd.functions.provisioning import Status
+from sockd.functions.registry.aliases import Alias, Guard, number_of
+from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.versions import Described, Versions
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
 from sockd.http.management.uploads import read_json
 from sockd.http.run.worker_api import VersionsApi
-from sockd.http.wire.answers import json_answer
-from sockd.plain.errors import BadRequest, NoSuchVersion
-from sockd.registry.aliases import Alias, Guard, number_of
-from sockd.registry.function_record import FunctionRecord
+from sockd.http.server.answers import json_answer
 
 MAX_BODY_BYTES = 16 * 1024
 MOST_HOLD_S = 30 * 86400.0

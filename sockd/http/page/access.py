@@ -33,15 +33,15 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from sockd.base import uids
+from sockd.base.config import Config
+from sockd.base.errors import KeyNotEnough, SockdError
 from sockd.http.access.basic_keys import BasicKeys
 from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Key, Keys, Right
 from sockd.http.access.managers import Managers
-from sockd.http.wire.sockets import parse_listen
-from sockd.kernel.network.socket_owners import owner
-from sockd.plain import uids
-from sockd.plain.config import Config
-from sockd.plain.errors import KeyNotEnough, SockdError
+from sockd.http.server.sockets import parse_listen
+from sockd.linux.network.socket_owners import owner
 
 PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 

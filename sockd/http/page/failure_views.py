@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sockd.base.errors import NoSuchFunction
+from sockd.base.telemetry import LogRecord
 from sockd.http.page import trace_view, words
 from sockd.http.page.function_views import log_row
 from sockd.http.page.views import Values, failure_group_row, unix_s
 from sockd.http.page.worker import PageWorker
 from sockd.observe.failure_groups import FailureKey, failure_key
-from sockd.plain.errors import NoSuchFunction
-from sockd.plain.telemetry import LogRecord
 
 MAX_GROUPS = 50
 MAX_TRACES = 500

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sockd.base.spelling import network, size
+from sockd.base.telemetry import LogRecord
 from sockd.http.page import words
 from sockd.http.page.event_views import event_row, schedule_row
 from sockd.http.page.sources import PageSources
 from sockd.http.page.views import Values, spark
 from sockd.http.page.worker import PageWorker
 from sockd.observe.recent import SLOT_NS, SLOTS
-from sockd.plain.spelling import network, size
-from sockd.plain.telemetry import LogRecord
 
 MAX_RECORDS = 30
 MAX_RECORD_BYTES = 4 << 10

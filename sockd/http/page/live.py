@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
+from sockd.base.errors import NoSuchFunction, SockdError
 from sockd.http.page.boards import Board
-from sockd.plain.errors import NoSuchFunction, SockdError
 
 TICK_S = 1.0
 """The least time between two updates."""

@@ -34,6 +34,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from sockd.base.errors import NoSuchFunction, SockdError
+from sockd.base.spelling import size
 from sockd.http.access.callers import Callers
 from sockd.http.management.streams import Stream
 from sockd.http.page import event_views, failure_views, function_views, history_views, sent_event, trace_view, views
@@ -45,12 +47,10 @@ from sockd.http.page.parts import OVERVIEW, TABS, function_parts, index_parts, t
 from sockd.http.page.responses import PRIVATE, SECURITY, Responses
 from sockd.http.page.sources import PageSources
 from sockd.http.page.worker import PageWorker
-from sockd.http.wire.asgi import AsgiApplication
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.head import Head
-from sockd.plain.errors import NoSuchFunction, SockdError
-from sockd.plain.spelling import size
+from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.connection import Connection
+from sockd.http.server.exchange import Exchange
+from sockd.http.server.head import Head
 
 PREFIXES: Final = (b"/functions", b"/failures", b"/history", b"/queue", b"/traces/", b"/static/", b"/events")
 STREAM: Final = {

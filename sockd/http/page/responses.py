@@ -15,10 +15,10 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sockd.base.errors import SockdError
 from sockd.http.page import assets
 from sockd.http.page.access import KeyNeeded
 from sockd.http.page.rendering import Rendering
-from sockd.plain.errors import SockdError
 
 SECURITY: Final = {
     # Scripts and style from here only, and none in the text: what a function prints can run nothing, escaped or not.

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
-from sockd.functions.version import ANY_METHOD
+from sockd.base.errors import FunctionFailed
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.request_ids import new_request_id, request_id_text
+from sockd.base.spelling import size
+from sockd.functions.serving.version import ANY_METHOD
 from sockd.http.aws.worker import InvocationResult
 from sockd.http.page import words
 from sockd.http.page.forms import read_fields
 from sockd.http.page.views import PHASES, Values
-from sockd.plain.errors import FunctionFailed
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.request_ids import new_request_id, request_id_text
-from sockd.plain.spelling import size
 
 MAX_FORM_BYTES = 256 << 10
 """The most bytes of a form as browsers encode it; `sockd invoke NAME -d @FILE` sends more."""

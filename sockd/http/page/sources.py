@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from sockd.base.config import Config
+from sockd.base.errors import SecretsLocked
 from sockd.events.events import Events
 from sockd.events.schedule_table import Schedule
 from sockd.events.schedules import Schedules
+from sockd.functions.registry.function_urls import FunctionUrls
 from sockd.functions.versions import Versions
 from sockd.http.management import versions as management_versions
-from sockd.http.wire.url_names import UrlNames
-from sockd.plain.config import Config
-from sockd.plain.errors import SecretsLocked
-from sockd.registry.function_urls import FunctionUrls
+from sockd.http.server.url_names import UrlNames
 
 
 class UrlRow(NamedTuple):

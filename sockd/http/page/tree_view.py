@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sockd.base.spelling import size, span
 from sockd.http.page import charts, words
 from sockd.http.page.views import Values
 from sockd.http.page.worker import PageWorker
-from sockd.plain.spelling import size, span
 
 MAX_NAMES = 4
 """Packages of a Zygote that are shown by name; the others are in its title."""

@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sockd.base.request_ids import request_id_text
+from sockd.base.spelling import size
+from sockd.base.telemetry import COLD
 from sockd.http.page import charts, words
 from sockd.http.page.worker import PageWorker
 from sockd.observe.failure_groups import FailureGroup
 from sockd.observe.trace_spans import NO_FAILURES
-from sockd.plain.request_ids import request_id_text
-from sockd.plain.spelling import size
-from sockd.plain.telemetry import COLD
 
 Values = dict[str, Any]
 MAX_FUNCTIONS = 100

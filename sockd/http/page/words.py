@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import time
 
-from sockd.plain.printable import unix_lines
-from sockd.plain.spelling import size
+from sockd.base.printable import unix_lines
+from sockd.base.spelling import size
 
 COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 CONTROLS = re.compile(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from sockd.base.config import RunRule
+from sockd.base.invoke_request import InvokeRequest
 from sockd.http.aws.worker import InvocationResult
 from sockd.http.run.worker_api import WorkerApi
 from sockd.observe.failure_groups import FailureGroup
 from sockd.observe.history import Minute
 from sockd.observe.recent import RecentRates
-from sockd.plain.config import RunRule
-from sockd.plain.invoke_request import InvokeRequest
 
 
 class PageWorker(WorkerApi, Protocol):

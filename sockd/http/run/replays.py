@@ -17,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from sockd.http.wire.answers import Answer
-from sockd.plain.config import HttpConfig
-from sockd.plain.errors import SockdError
+from sockd.base.config import HttpConfig
+from sockd.base.errors import SockdError
+from sockd.http.server.answers import Answer
 
 Key = tuple[str, ...]
 _HASHED_AT_ONCE = 64 * 1024

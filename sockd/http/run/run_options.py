@@ -3,7 +3,7 @@
     X-Amz-Invocation-Type: Event   run it asynchronously; 202 when it is stored
     Idempotency-Key: ...           run it once within some minutes
     X-Sockd-Fresh: 1               run it in a new sandbox even if one is idle
-    X-Sockd-If-Code: ...           run it only if this code is deployed (`sockd.plain.call_signature`)
+    X-Sockd-If-Code: ...           run it only if this code is deployed (`sockd.base.call_signature`)
     X-Sockd-Signature: ...         the deployer calls; the answer is signed, too, and the caller's nonce is the request's id
                                    (`sockd.http.run.signed_calls`)
 
@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 
+from sockd.base import call_signature
+from sockd.base.errors import BadRequest, QueryNotTaken
+from sockd.base.invoke_request import InvokeRequest
 from sockd.http.run.replays import Replays
 from sockd.http.run.worker_api import EventsApi
-from sockd.http.wire.answers import Answer, accepted_fields, json_answer
-from sockd.plain import call_signature
-from sockd.plain.errors import BadRequest, QueryNotTaken
-from sockd.plain.invoke_request import InvokeRequest
+from sockd.http.server.answers import Answer, accepted_fields, json_answer
 
 INVOCATION_TYPE = b"x-amz-invocation-type"
 IDEMPOTENCY_KEY = b"idempotency-key"

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
+from sockd.base.call_signature import answer_signature, verified_nonce
+from sockd.base.invoke_request import InvokeRequest
 from sockd.http.run.run_options import IF_CODE, SIGNATURE
-from sockd.http.wire.answers import Answer
-from sockd.plain.call_signature import answer_signature, verified_nonce
-from sockd.plain.invoke_request import InvokeRequest
+from sockd.http.server.answers import Answer
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import Ending, FunctionInfo, Invocation, LogRecord, TraceContext
 from sockd.functions.versions import Versions
 from sockd.observe.traces import TraceKind
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Ending, FunctionInfo, Invocation, LogRecord, TraceContext
 
 Progress = Callable[[str], None]
 """Takes one line of progress, for a person; never waits."""
@@ -130,7 +130,7 @@ class WorkerApi(Protocol):
         """Whether a function is known to be a web app, to which a request's headers belong."""
 
     def call_key(self, name: str) -> bytes | None:
-        """What a function's deployer signs calls with (`sockd.plain.call_signature`); None: no calls of it are signed."""
+        """What a function's deployer signs calls with (`sockd.base.call_signature`); None: no calls of it are signed."""
 
     def incarnation(self, name: str, qualifier: str = "") -> str:
         """What tells a function from one that had its name before and was removed; empty: there is none, or no such version."""

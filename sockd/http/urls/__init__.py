@@ -2,5 +2,5 @@
 result an HTTP answer.
 
 `door` serves the requests, `event` and `response` convert them, `cors` answers preflights, `names` parses URLs.
-`sockd.registry.function_urls` stores them. The code that runs functions knows nothing of URLs.
+`sockd.functions.registry.function_urls` stores them. The code that runs functions knows nothing of URLs.
 """

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from sockd.http.wire.head import Head
-from sockd.http.wire.url_names import ID, PATH_PREFIX, UrlNames
+from sockd.http.server.head import Head
+from sockd.http.server.url_names import ID, PATH_PREFIX, UrlNames
 
 _PATH = re.compile((PATH_PREFIX.decode() + ID + r"(?P<rest>/.*)?").encode(), re.DOTALL)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from sockd.functions.registry.function_url import Cors
 from sockd.http.urls.response import Fields
-from sockd.registry.function_url import Cors
 
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,300}")

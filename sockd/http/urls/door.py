@@ -10,33 +10,33 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from sockd.functions.version import ANY_METHOD
+from sockd.base.config import Config
+from sockd.base.errors import BadRequest, RequestTooLarge, SockdError
+from sockd.base.function_arns import arn
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.request_ids import new_request_id, request_id_text
+from sockd.base.sigv4.canonical import SignedRequest
+from sockd.base.trace_context import of_headers
+from sockd.functions.registry.function_url import FunctionUrl
+from sockd.functions.serving.version import ANY_METHOD
 from sockd.http.access.host_check import ForbiddenHost, HostCheck, NoServiceWorkers
 from sockd.http.aws.access import Access
 from sockd.http.aws.errors import AccessDenied
 from sockd.http.aws.worker import LambdaWorker
+from sockd.http.server.answers import Answer, invocation_fields
+from sockd.http.server.app_request import app_request
+from sockd.http.server.body import Body
+from sockd.http.server.connection import Connection
+from sockd.http.server.exchange import Exchange, why_cancelled
+from sockd.http.server.head import Head
+from sockd.http.server.states import DROP_BODY, Stage
+from sockd.http.server.url_names import PATH_PREFIX, UrlNames
 from sockd.http.urls.addressed import Addressed, addressed
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
 from sockd.http.urls.event import UrlRequest, event
 from sockd.http.urls.refusals import Forbidden, refusal
 from sockd.http.urls.response import Fields, lines, reply
 from sockd.http.urls.streams import Buffered, UrlStream
-from sockd.http.wire.answers import Answer, invocation_fields
-from sockd.http.wire.app_request import app_request
-from sockd.http.wire.body import Body
-from sockd.http.wire.connection import Connection
-from sockd.http.wire.exchange import Exchange, why_cancelled
-from sockd.http.wire.head import Head
-from sockd.http.wire.states import DROP_BODY, Stage
-from sockd.http.wire.url_names import PATH_PREFIX, UrlNames
-from sockd.plain.config import Config
-from sockd.plain.errors import BadRequest, RequestTooLarge, SockdError
-from sockd.plain.function_arns import arn
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.request_ids import new_request_id, request_id_text
-from sockd.plain.trace_context import of_headers
-from sockd.registry.function_url import FunctionUrl
-from sockd.sigv4.canonical import SignedRequest
 
 INLINE_BYTES = 128 * 1024
 """The most bytes of a body that is made or read on the loop: half a millisecond."""

@@ -12,9 +12,9 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from sockd.http.wire.answer_headers import HOP_BY_HOP
-from sockd.http.wire.head import Headers
-from sockd.plain.function_arns import ACCOUNT
+from sockd.base.function_arns import ACCOUNT
+from sockd.http.server.answer_headers import HOP_BY_HOP
+from sockd.http.server.head import Headers
 
 TEXT_TYPES = ("text", "json", "xml", "form-urlencoded", "javascript")
 """What a content type says of a body that is text; any other body is in base64."""

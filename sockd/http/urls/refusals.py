@@ -10,11 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sockd.http.aws.errors import RESERVED_REACHED, AccessDenied
-from sockd.http.urls.response import BadReply
-from sockd.http.wire.answers import Answer, failure, invocation_fields
-from sockd.http.wire.fields import field
-from sockd.plain.errors import (
+from sockd.base.errors import (
     FunctionFailed,
     NoSuchFunction,
     RequestTooLarge,
@@ -23,6 +19,10 @@ from sockd.plain.errors import (
     TimedOut,
     TooManyRequests,
 )
+from sockd.http.aws.errors import RESERVED_REACHED, AccessDenied
+from sockd.http.server.answers import Answer, failure, invocation_fields
+from sockd.http.server.fields import field
+from sockd.http.urls.response import BadReply
 
 FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut, BadReply)
 """What is the function's own failure. Everything else is the service's."""

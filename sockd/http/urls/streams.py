@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sockd.base.errors import ResponseTooLarge
+from sockd.base.invoke_request import Sink
+from sockd.http.server.answer_headers import passes_raw
+from sockd.http.server.answers import Answer
+from sockd.http.server.exchange import Exchange
+from sockd.http.server.streamed import StreamedAnswer
 from sockd.http.urls.response import Fields, Reply, metadata
-from sockd.http.wire.answer_headers import passes_raw
-from sockd.http.wire.answers import Answer
-from sockd.http.wire.exchange import Exchange
-from sockd.http.wire.streamed import StreamedAnswer
-from sockd.plain.errors import ResponseTooLarge
-from sockd.plain.invoke_request import Sink
 
 PRELUDE_BYTES = 16 * 1024
 """Most of the JSON before the eight bytes."""

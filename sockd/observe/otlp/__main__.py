@@ -19,9 +19,9 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from sockd.base.log_format import log_to_stderr
 from sockd.observe.otlp.spans import spans_of
 from sockd.observe.otlp.wire import Finished, Tally, frames
-from sockd.plain.log_format import log_to_stderr
 
 BATCH = 256
 LINGER_S = 0.5

@@ -16,13 +16,13 @@ from importlib.util import find_spec
 
 import msgspec
 
-from sockd.caches.packages.uv import confinement
-from sockd.kernel import oom_score
+from sockd.base.config import OtlpConfig
+from sockd.base.errors import BadConfig
+from sockd.base.extras import installing
+from sockd.linux import oom_score
 from sockd.observe.otlp.wire import MAX_FRAME_BYTES, Finished, Tally, encode
 from sockd.observe.traces import Trace
-from sockd.plain.config import OtlpConfig
-from sockd.plain.errors import BadConfig
-from sockd.plain.extras import installing
+from sockd.starts.packages.uv import confinement
 
 SEND_S = 0.2
 REPORT_S = 2.0

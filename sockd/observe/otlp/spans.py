@@ -15,10 +15,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 from opentelemetry.util.types import Attributes
 
+from sockd.base.telemetry import COLD
 from sockd.observe import trace_spans
 from sockd.observe.otlp.wire import Finished
 from sockd.observe.traces import Trace
-from sockd.plain.telemetry import COLD
 from sockd_initscripts import wire
 from sockd_initscripts.report import RunReport
 

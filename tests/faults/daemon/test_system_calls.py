@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.kernel import mounts, syscalls
+from sockd.linux import mounts, syscalls
 from tests.daemon.running import COMMAND, DeployFailed
 from tests.faults.daemon.lives import GONE, Lives
 from tests.faults.daemon.telling import TYPED

@@ -27,7 +27,7 @@ AT_ONCE = 3
 """Functions that are deployed, or compared, at once."""
 CONFIG = "[zygote]\nspares = 1\nmemory_mb = {memory_mb}\n"
 OWN_START = {"LC_TEST": "1"}
-"""No Zygote with packages serves a function that has such a variable (`sockd.caches.zygotes.soundness`)."""
+"""No Zygote with packages serves a function that has such a variable (`sockd.starts.zygotes.soundness`)."""
 TICK_S = 0.2
 NOISE = frozenset({"pandas.core.computation.expr"})
 """Modules with a tuple in the order of a set of classes, which are hashed by address (`PandasExprVisitor.unsupported_nodes`): the

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sockd.base.errors import BadConfig, BadRequest, KeyNeeded, KeyNotEnough, NoSuchKey
 from sockd.http.access.keys import MAX_KEYS, Key, Keys
-from sockd.plain.errors import BadConfig, BadRequest, KeyNeeded, KeyNotEnough, NoSuchKey
 
 pytestmark = pytest.mark.anyio
 

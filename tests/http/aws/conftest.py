@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from sockd.base.config import Config, HttpConfig, LambdaApiConfig
+from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.signer import Signer
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.front import Front
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.plain.config import Config, HttpConfig, LambdaApiConfig
-from sockd.sigv4.credentials import Credentials
-from sockd.sigv4.signer import Signer
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.raw import Raw, raw
 

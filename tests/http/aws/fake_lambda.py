@@ -8,16 +8,16 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from sockd.code.function_config import FunctionConfig
+from sockd.base import errors
+from sockd.base.config import FunctionDefaults
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import FunctionInfo
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.registry.function_urls import FunctionUrls
+from sockd.functions.registry.registry import Registry
 from sockd.http.aws.worker import Details, InvocationResult, LambdaWorker
 from sockd.http.run.worker_api import Progress
-from sockd.plain import errors
-from sockd.plain.config import FunctionDefaults
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import FunctionInfo
-from sockd.registry.function_record import FunctionRecord
-from sockd.registry.function_urls import FunctionUrls
-from sockd.registry.registry import Registry
 from tests.http.fake_worker import ERRORS, FakeWorker, info, invocation
 from tests.support.memory_store import MemoryStore
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sockd.base.config import HttpConfig, LambdaApiConfig
+from sockd.base.errors import BadConfig
 from sockd.http.aws.access import Access
 from sockd.http.aws.routes import PERMISSIONS, Operation, Permission, route
-from sockd.plain.config import HttpConfig, LambdaApiConfig
-from sockd.plain.errors import BadConfig
 from tests.http.aws.conftest import KEYS, request
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.raw import Raw

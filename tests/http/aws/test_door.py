@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sockd.http.wire.server import HttpServer
+from sockd.http.server.server import HttpServer
 from tests.http.aws.conftest import request
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.raw import Raw, raw

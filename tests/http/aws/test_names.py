@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.code.setting_checks import check_name
+from sockd.base.errors import SockdError
+from sockd.functions.code.setting_checks import check_name
 from sockd.http.aws.errors import AccessDenied, InvalidParameterValue, ResourceNotFound, ValidationFailed
 from sockd.http.aws.names import Named, function_named, whole_function
-from sockd.plain.errors import SockdError
 
 
 @pytest.mark.parametrize(

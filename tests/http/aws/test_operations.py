@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sockd.base.config import Config
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.operations import PAGE, Call, gather, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.tags import TagOperations
-from sockd.plain.config import Config
 from tests.http.aws.fake_lambda import FakeLambda
 
 

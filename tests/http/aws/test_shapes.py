@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sockd.code.function_config import AwsAttributes, FunctionConfig
+from sockd.base.config import FunctionDefaults
+from sockd.base.errors import BadRequest, SockdError
+from sockd.functions.code.function_config import AwsAttributes, FunctionConfig
 from sockd.http.aws import shapes
-from sockd.plain.config import FunctionDefaults
-from sockd.plain.errors import BadRequest, SockdError
 
 MEMBERS = sorted(
     {*shapes.Create.__struct_encode_fields__, *shapes.UpdateCode.__struct_encode_fields__, "Variables", "Size"}

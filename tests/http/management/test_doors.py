@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from sockd.base.config import CodeConfig, Config
+from sockd.base.telemetry import LogRecord
 from sockd.http.management.doors import LIMITS, Management
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_unix
-from sockd.plain.config import CodeConfig, Config
-from sockd.plain.telemetry import LogRecord
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_unix
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, Reply, get, post, raw
 

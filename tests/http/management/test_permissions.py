@@ -12,15 +12,15 @@ import pytest
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sockd.base.config import Config
 from sockd.http.access.keys import RIGHTS, Keys, Right
 from sockd.http.management import events as management_events
 from sockd.http.management.doors import Management
 from sockd.http.management.keyed import KeyedManagement
 from sockd.http.management.permissions import PERMISSIONS, Permission, Scope
-from sockd.http.wire.asgi import AsgiApplication
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.plain.config import Config
+from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
 from sockd.worker.doors import management_routes
 from tests.http.fake_events import FakeEvents
 from tests.http.fake_worker import FakeWorker

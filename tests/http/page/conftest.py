@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from sockd.base.config import HttpConfig
 from sockd.http.access.callers import Callers
 from sockd.http.front import Front
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.plain.config import HttpConfig
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
 from tests.http.page.fake_page_worker import FakePageSources, FakePageWorker
 
 SANDBOX_UIDS = 0x10000000

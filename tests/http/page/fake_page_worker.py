@@ -8,6 +8,10 @@ from typing import Any
 
 import msgspec
 
+from sockd.base import errors
+from sockd.base.config import RunRule
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import FunctionInfo, LogRecord
 from sockd.events.dead_letters import NoSuchEvent
 from sockd.events.schedule_table import Schedule
 from sockd.http.aws.worker import InvocationResult
@@ -18,10 +22,6 @@ from sockd.observe.failure_groups import FailureGroup, failure_key
 from sockd.observe.history import Minute
 from sockd.observe.recent import NOTHING, SLOTS, RecentRates
 from sockd.observe.traces import TraceKind
-from sockd.plain import errors
-from sockd.plain.config import RunRule
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import FunctionInfo, LogRecord
 from tests.http.fake_worker import ERRORS, IMPORTS, LIVE, TRACE, FakeWorker, info, invocation
 
 MS = 1_000_000

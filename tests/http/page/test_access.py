@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from sockd.base.config import Config, HttpConfig, LambdaApiConfig, PageConfig
+from sockd.base.uids import PROXY_BELOW, ROOT_UIDS
 from sockd.http.access.callers import Callers
 from sockd.http.access.keys import Keys, Right
 from sockd.http.front import Front
 from sockd.http.page import access as access_module
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.plain.config import Config, HttpConfig, LambdaApiConfig, PageConfig
-from sockd.plain.uids import PROXY_BELOW, ROOT_UIDS
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
 from tests.http.page.fake_page_worker import REQUEST_ID, FakePageSources, FakePageWorker
 from tests.http.raw import get, raw
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from sockd.base.config import HttpConfig
 from sockd.http.run.replays import KeyReused, Replays
-from sockd.http.wire.answers import Answer
-from sockd.plain.config import HttpConfig
+from sockd.http.server.answers import Answer
 
 pytestmark = pytest.mark.anyio
 RAN = "x-sockd-sandbox: s\r\n"

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from sockd.base.config import Config, HttpConfig, LambdaApiConfig
+from sockd.base.invoke_request import InvokeRequest
+from sockd.base.telemetry import Invocation
+from sockd.functions.registry.function_url import FunctionUrl
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.front import Front
+from sockd.http.server.server import HttpServer
+from sockd.http.server.sockets import bind_tcp
 from sockd.http.urls.door import UrlDoor
-from sockd.http.wire.server import HttpServer
-from sockd.http.wire.sockets import bind_tcp
-from sockd.plain.config import Config, HttpConfig, LambdaApiConfig
-from sockd.plain.invoke_request import InvokeRequest
-from sockd.plain.telemetry import Invocation
-from sockd.registry.function_url import FunctionUrl
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.fake_worker import ERRORS, invocation

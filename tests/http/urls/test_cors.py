@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sockd.functions.registry.function_url import Cors
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
-from sockd.registry.function_url import Cors
 
 PAGE = "https://page.example"
 ONE = Cors(

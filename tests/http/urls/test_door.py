@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.signer import Signer
+from sockd.functions.registry.function_url import Cors
+from sockd.functions.registry.policy import INVOKE_URL, Statement
 from sockd.http.urls.door import INLINE_BYTES
-from sockd.registry.function_url import Cors
-from sockd.registry.policy import INVOKE_URL, Statement
-from sockd.sigv4.credentials import Credentials
-from sockd.sigv4.signer import Signer
 from tests.http.aws.conftest import KEYS
 from tests.http.raw import Raw, get
 from tests.http.urls.conftest import MAX_PAYLOAD, UrlWorker, ask

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sockd.http.server.answer_headers import HOP_BY_HOP
 from sockd.http.urls.event import UrlRequest, event
-from sockd.http.wire.answer_headers import HOP_BY_HOP
 
 ID = "abcdefghijklmnopqrstuvwxyz234567"
 NAMES = st.sampled_from([b"accept", b"cookie", b"x-a", b"x-b", b"content-type", b"te", b"upgrade", b"x-forwarded-for"])

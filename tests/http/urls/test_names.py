@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sockd.base.errors import BadConfig
+from sockd.http.server.head import Head
+from sockd.http.server.url_names import UrlNames
 from sockd.http.urls.addressed import Addressed, addressed
-from sockd.http.wire.head import Head
-from sockd.http.wire.url_names import UrlNames
-from sockd.plain.errors import BadConfig
 
 ID = "abcdefghijklmnopqrstuvwxyz234567"
 NAMES = UrlNames("fn.example.com")

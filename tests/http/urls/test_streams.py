@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from sockd.functions.registry.function_url import Cors
 from sockd.http.urls.response import BadReply
 from sockd.http.urls.streams import PRELUDE_BYTES, Begun, prelude
-from sockd.registry.function_url import Cors
 from tests.http.raw import Raw
 from tests.http.urls.conftest import MAX_PAYLOAD, UrlWorker, ask
 

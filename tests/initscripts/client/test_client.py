@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Ground
 from sockd_initscripts.client import client as client_module
 from sockd_initscripts.client.client import BUSY, DIED, NOT_READY, EngineClient, EngineDown
 from sockd_initscripts.client.daemon_run import Definition, Run

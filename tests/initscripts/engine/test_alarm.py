@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from sockd.kernel import timerfd
+from sockd.linux import timerfd
 from sockd_initscripts.engine.alarm import AlarmTimer
 from sockd_initscripts.engine.watched import Watched
 

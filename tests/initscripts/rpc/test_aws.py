@@ -12,8 +12,8 @@ import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from sockd.sigv4 import credentials, signer, verifier
-from sockd.sigv4.canonical import SignedRequest
+from sockd.base.sigv4 import credentials, signer, verifier
+from sockd.base.sigv4.canonical import SignedRequest
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
 from sockd_initscripts.rpc.aws import AwsService
@@ -146,7 +146,7 @@ async def test_actions(
 def test_the_time_is_spelled_anew_after_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signer, "_spelled", (0.0, "20130524T000000Z"))
     now_s = [9.0]
-    monkeypatch.setattr("sockd.sigv4.signer.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("sockd.base.sigv4.signer.time.monotonic", lambda: now_s[0])
     assert signer.utc_now() == "20130524T000000Z"
     now_s[0] = 10.0
     assert signer.utc_now() > "20130524T000000Z"

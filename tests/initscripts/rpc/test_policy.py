@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from sockd.plain.config import Config
+from sockd.base.config import Config
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcFailed, policy
 from tests.initscripts.rpc.asking import ask, content, failing

@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sockd.s3.client import Client
-from sockd.s3.process import S3Process
+from benchmarks.s3.client import Client
+from benchmarks.s3.process import S3Process
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc import Connection, ConnectionPool, Dialer, EndpointPolicy, RpcFailed, RpcLimits, RpcTiming
 from tests.initscripts.rpc.asking import ask, content, failing

@@ -13,7 +13,7 @@ from wsgiref.validate import validator
 
 import pytest
 
-from sockd.sandbox.frame_decoder import FrameDecoder
+from sockd.isolation.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import protocol
 from sockd_zygote.handlers.app_kinds import kind_of, open_app
 from sockd_zygote.handlers.apps import App, NotHttp, Request

@@ -1,6 +1,6 @@
 """What packages add to sys.path in a Zygote, and what its forks have of it, against a start of the function's own.
 
-This process plays the Zygotes and the forks one after the other; the functions of tests/sandbox are real forks."""
+This process plays the Zygotes and the forks one after the other; the functions of tests/isolation/sandbox are real forks."""
 
 from __future__ import annotations
 

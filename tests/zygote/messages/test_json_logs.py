@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.serving import REPOSITORY
+from tests.client.cli.serving import REPOSITORY
 
 
 def logged(code: str, level: str = "INFO") -> list[dict[str, Any]]:

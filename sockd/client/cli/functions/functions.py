@@ -1,0 +1,93 @@
+"""`sockd ls` and `sockd rm`: deployed functions."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from sockd.base.spelling import size
+from sockd.client.console.client import Management, state_dir_option
+from sockd.client.console.output import age, json_option, print_json, say, suggest
+from sockd.client.console.tables import print_table
+
+HEADINGS = ("name", "v", "handler", "memory", "timeout", "at once", "network", "pkgs", "code", "updated")
+READY = "ready"
+MOST_REASONS = 5
+"""Why functions cannot run is printed for so many."""
+OPTIONAL = ("code", "network", "pkgs", "at once", "handler", "memory", "timeout", "updated", "v")
+
+
+@click.command()
+@state_dir_option
+@json_option
+def ls(state_dir: Path, as_json: bool) -> None:
+    """List the functions."""
+    functions = Management(state_dir).get("functions")
+    if as_json:
+        print_json(functions)
+    elif not functions:
+        suggest("no functions yet; deploy one", "sockd deploy DIR")
+    else:
+        _print(functions)
+        unready = [function for function in functions if _state(function) != READY]
+        for function in unready[:MOST_REASONS]:
+            say(f"{function['name']} cannot run: {function['state_reason']}")
+        for function in functions:
+            if function.get("snapshot") in ("refused", "evicted"):
+                say(f"{function['name']} has no snapshot: {function['snapshot_reason']}")
+        if len(unready) > MOST_REASONS:
+            suggest(f"{len(unready) - MOST_REASONS} more cannot run; why", "sockd ls --json")
+
+
+def _print(functions: list[dict[str, object]]) -> None:
+    """The table, with a column of states if a function cannot run."""
+    headings, rows = list(HEADINGS), [list(_row(function)) for function in functions]
+    if any(_state(function) != READY for function in functions):
+        headings.insert(1, "state")
+        for row, function in zip(rows, functions, strict=True):
+            row.insert(1, _state(function))
+    print_table(headings, rows, optional=OPTIONAL)
+
+
+def _state(function: dict[str, object]) -> str:
+    """What it lacks; an older worker, elsewhere, does not say."""
+    return str(function.get("state", READY))
+
+
+def _row(function: dict[str, object]) -> tuple[str, ...]:
+    packages, code_bytes, updated_at = function["packages"], function["code_bytes"], function["updated_at"]
+    assert isinstance(packages, list)
+    assert isinstance(code_bytes, int)
+    assert isinstance(updated_at, int | float)
+    return (
+        str(function["name"]),
+        str(function["version_number"]),
+        f"image {short_image(str(function['image']))}" if function.get("image") else str(function["handler"]),
+        f"{function['memory_mb']} MB",
+        f"{function['timeout_s']:g} s",
+        str(function["concurrency"]),
+        str(function["network"]),
+        str(len(packages)),
+        size(code_bytes),
+        age(time.time() - updated_at),
+    )
+
+
+@click.command()
+@click.argument("name")
+@state_dir_option
+@json_option
+def rm(name: str, state_dir: Path, as_json: bool) -> None:
+    """Remove a function. Running requests finish."""
+    removed = Management(state_dir).call("DELETE", "functions", name)
+    if as_json:
+        print_json(removed)
+    else:
+        say(f"removed {name}")
+
+
+def short_image(image: str) -> str:
+    """An image as its settings name it; of a digest the first digits."""
+    return image.removeprefix("sha256:")[:12] if image.startswith("sha256:") else image

@@ -1,0 +1,71 @@
+"""`sockd imports`: the packages that a function imports, their cost, and those that its Zygote has imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sockd.client.console.client import Management, state_dir_option
+from sockd.client.console.output import echo, json_option, print_json
+from sockd.client.console.tables import print_table
+
+
+@click.command()
+@click.argument("name")
+@click.option("--modules", is_flag=True, help="Also list each module.")
+@state_dir_option
+@json_option
+def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
+    """Show the packages that a function imports, and the cost of each at a cold start.
+
+    Sandboxes report the times of modules that no Zygote had imported. For modules that a Zygote always imported, the mean of
+    other functions is shown."""
+    shown = Management(state_dir).get("functions", name, "imports")
+    if as_json:
+        print_json(shown)
+        return
+    packages: list[dict[str, Any]] = shown["packages"]
+    if not packages:
+        echo(f"{name} has no packages")
+        echo(shown["sharing"])
+        return
+    rows = []
+    for package in packages:
+        took = f"{package['ms']:.1f} ms" if package["ms"] else "-"
+        rows.append((package["package"], took, str(len(package["modules"])), state(package)))
+        if modules:
+            rows += [(f"  {module['module']}", f"{module['ms']:.1f} ms", "", "") for module in package["modules"]]
+    print_table(("package", "import", "modules", "Zygote"), rows)
+    for line in words(shown):
+        echo(line)
+
+
+def state(package: dict[str, Any]) -> str:
+    """Who imports it."""
+    if package["refused"]:
+        return f"refused: {package['refused']}"
+    if package["in_zygote"]:
+        return "imported ahead"
+    return "in each cold start" if package["ms"] else "-"
+
+
+def words(shown: dict[str, Any]) -> list[str]:
+    """The sums of the table."""
+    spared = sum(package["ms"] for package in shown["packages"] if package["in_zygote"])
+    paid = sum(package["ms"] for package in shown["packages"] if not package["in_zygote"])
+    was_measured = paid or spared  # not with zygote = "none", and not before the first cold start
+    lines = [f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote"] * bool(
+        was_measured
+    )
+    lines.append(shown["sharing"])
+    for larger in shown["passed_over"]:
+        lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")
+    if shown["sharing"].startswith("nothing is imported ahead"):
+        return lines
+    if not shown["zygotes_allowed"]:
+        lines.append("its zygote setting allows no Zygote with packages, so it imports all packages itself")
+    elif movable := [p["package"] for p in shown["packages"] if p["ms"] and not p["in_zygote"] and not p["refused"]]:
+        lines.append(f"a Zygote would take: {', '.join(movable)}")
+    return lines

@@ -1,0 +1,134 @@
+"""`sockd backup`: a copy of what a worker keeps, made while it runs or not.
+
+The copy is a state directory: put in the place of one, it is what the worker was. Databases are copied by SQLite's own backup,
+each as of one moment; code and initscripts, whose names are their digests, before and after that, so that all that the copy of
+the registry names is beside it. Packages are left out unless asked for: a worker installs again what its functions need. Images
+likewise, with a warning that names them; what a worker with a store elsewhere has of them is small, and always copied.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from sockd.base.spelling import counted
+from sockd.client.cli.worker.state_copy import (
+    copy_database,
+    copy_file,
+    copy_growing,
+    copy_new_entries,
+    new_directory,
+    size_mb,
+)
+from sockd.client.cli.worker.state_images import (
+    IMAGES,
+    KEY,
+    PARTS_OF_STORE,
+    STORE,
+    has_own_store,
+    how_they_return,
+    lacking,
+)
+from sockd.client.console.client import refuse_elsewhere, state_dir_option
+from sockd.client.console.output import USAGE, Failure, echo, progress, say
+
+DATABASES = ("registry.sqlite", "events.sqlite")
+BY_DIGEST = {"code": "digest", "initscripts": "initscript"}
+"""Directories with immutable entries, and the column of the registry that names them."""
+DIRECTORIES = ("destinations", "logs", "recordings")
+FILES = ("secret.key", "keys.json", "learned.json", "history.json")
+PACKAGES = "store"
+TRIES = 3
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--packages", is_flag=True, help="Include installed packages, for a host without a package index.")
+@click.option("--images", is_flag=True, help="Include container images, also those that no registry has.")
+@state_dir_option
+def backup(directory: Path, packages: bool, images: bool, state_dir: Path) -> None:
+    """Copy the worker's state directory to a new DIRECTORY, while the worker runs or not.
+
+    `sockd restore DIRECTORY` makes it a worker's state again. The copy contains the keys that encrypt environments, secrets and
+    images, unless [secrets] key_file and [images] key_file store them elsewhere."""
+    refuse_elsewhere("sockd backup")
+    if os.geteuid() != 0:
+        raise Failure("only root can read a state directory", fix="sudo sockd backup ...", exit_code=USAGE)
+    if not (state_dir / DATABASES[0]).exists():
+        raise Failure(f"{state_dir} is not a worker's state directory", why=f"there is no {DATABASES[0]} in it")
+    if directory.exists():
+        raise Failure(f"{directory} exists", fix="name a directory that does not exist yet")
+    try:
+        with progress(f"copying {state_dir}") as show, new_directory(directory):
+            for _ in range(TRIES):
+                _copy(state_dir, directory, packages=packages, images=images)
+                if not (missing := _lacking(directory)):
+                    break
+                show("a deploy changed the state meanwhile: copying again")
+            else:
+                raise Failure(
+                    "deploys change the state faster than it can be copied", why=f"there is no copy of {missing[0]}"
+                )
+    except (OSError, sqlite3.Error, shutil.Error) as error:
+        raise Failure(f"{state_dir} cannot be copied to {directory}", why=str(error)) from None
+    _warn_of_images(directory)
+    echo(
+        f"{directory}: {size_mb(directory):.1f} MB; to restore: stop sockd, sudo sockd restore {directory}, start sockd"
+    )
+
+
+def _copy(state: Path, copy: Path, *, packages: bool, images: bool) -> None:
+    for name in BY_DIGEST:
+        copy_new_entries(state / name, copy / name)
+    for name in DATABASES:
+        copy_database(state / name, copy / name)
+    for name in BY_DIGEST:
+        copy_new_entries(state / name, copy / name)
+    if packages:
+        copy_new_entries(state / PACKAGES / "packages", copy / PACKAGES / "packages")
+        (copy / PACKAGES).chmod(0o700)
+    for name in DIRECTORIES:
+        copy_new_entries(state / name, copy / name)
+    for name in FILES:
+        if (state / name).exists():
+            copy_file(str(state / name), str(copy / name))
+    if images or not has_own_store(state):
+        _copy_images(state, copy)
+
+
+def _copy_images(state: Path, copy: Path) -> None:
+    """The records, then the store's objects, then its chunks: each names only what was there before it."""
+    if (state / KEY).exists():
+        copy_file(str(state / KEY), str(copy / KEY))
+    copy_new_entries(state / IMAGES, copy / IMAGES)
+    for part in PARTS_OF_STORE:
+        copy_growing(state / STORE / part, copy / STORE / part)
+    if (copy / STORE).is_dir():
+        for directory in (STORE, STORE.parent):
+            shutil.copystat(state / directory, copy / directory)  # the agent, another user, enters the store
+
+
+def _warn_of_images(copy: Path) -> None:
+    """Name the images that functions need and the copy does not have."""
+    if images := lacking(copy):
+        say(
+            f"warning: {counted(len(images), 'image')} of functions not in the copy (--images includes them); after a restore"
+        )
+        for line in how_they_return(images):
+            say(f"  {line}")
+
+
+def _lacking(copy: Path) -> list[str]:
+    """Entries that the copied registry names and the copy does not contain."""
+    missing = []
+    with closing(sqlite3.connect(copy / DATABASES[0])) as registry:
+        for directory, column in BY_DIGEST.items():
+            for (digest,) in registry.execute(f"SELECT DISTINCT {column} FROM versions WHERE {column} != ''"):
+                if not any((copy / directory).glob(f"{digest}*")):
+                    missing.append(f"{directory}/{digest}")
+    return missing

@@ -1,0 +1,105 @@
+"""The entry point of a function: which callable of which module is its handler.
+
+Pure but for looking which files exist. The daemon never parses a function's source: it is a stranger's text, and the
+parser is C. So a convention is recognised by its file alone, and whether the callable is really there is found out
+where the module is imported, in the sandbox.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+
+from sockd.base.errors import BadFunctionConfig
+
+HANDLER_CHARS = 128
+"""AWS's limit of the handler's name."""
+
+OPENLAMBDA = "f:f"
+CONVENTIONS = (
+    ("lambda_function.py", "lambda_function:lambda_handler"),  # AWS Lambda's console and its templates
+    ("handler.py", "handler:handler"),  # or handler:app
+    ("main.py", "main:handler"),  # or main:app, as in FastAPI's examples
+    ("function/function.py", "function.function:handler"),  # SeBS: a package, for its `from . import storage`
+    ("f.py", OPENLAMBDA),  # OpenLambda; its f may be missing and its app be there
+    ("app.py", "app:app"),  # Flask's and uvicorn's examples; or AWS SAM's app:lambda_handler, app:handler
+)
+"""What is looked for, in order: the first file that exists decides."""
+DETECTED_APPS = {
+    **dict.fromkeys((found for _, found in CONVENTIONS[:4]), ""),
+    "handler:handler": "maybe",
+    "main:handler": "maybe",
+    "f:f": "maybe",
+    "app:app": "auto",
+}
+"""Which of what is detected are web apps (`sockd_zygote.handlers.app_kinds.open_app`)."""
+
+WRITTEN = re.compile(r"(?P<module>[\w-]+(?:[./][\w-]+)*?)(?P<suffix>\.py)?(?P<mark>[:.])(?P<attr>[^\W\d]\w*)")
+"""module:attr, AWS's module.attr (also dir/module.attr), and file.py:attr."""
+
+
+BOOTSTRAP = "bootstrap"
+AWSLAMBDARIC = "awslambdaric"
+"""Which program speaks to the Runtime API for a function: the code's own, or AWS's client, from the function's packages."""
+
+
+def provided(code: Path, runtime: str | None) -> str:
+    """BOOTSTRAP or AWSLAMBDARIC for a function that is a program of its own; empty for one that is a Python handler.
+
+    Args: runtime: what the function's settings say; None: an executable bootstrap at the top of the code decides."""
+    is_bootstrap = _is_file(code / BOOTSTRAP) and bool((code / BOOTSTRAP).lstat().st_mode & 0o111)
+    if runtime == "python" or (runtime is None and not is_bootstrap):
+        return ""
+    return BOOTSTRAP if is_bootstrap else AWSLAMBDARIC
+
+
+def entry_point(code: Path, handler: str | None, runtime: str | None = None) -> str:
+    """The entry point of a code tree as "module:attr"; for a function that is a program, the value of `_HANDLER`.
+
+    Args:
+        code: the tree.
+        handler: what the function's settings say; it wins, and its file is not looked for, as its module may come from
+            a package.
+    Raises: BadFunctionConfig, saying what was looked for."""
+    program = provided(code, runtime)
+    if program == AWSLAMBDARIC and handler is None:
+        raise BadFunctionConfig(
+            'runtime = "provided" needs an executable file bootstrap at the top of the code, or a handler for awslambdaric '
+            '(handler = "module.function" in sockd.toml)'
+        )
+    if program:
+        return handler if handler is not None else BOOTSTRAP
+    return parse_handler(handler) if handler is not None else _detect(code)
+
+
+def parse_handler(handler: str) -> str:
+    """A handler as written in settings, as "module:attr". Raises BadFunctionConfig."""
+    match = WRITTEN.fullmatch(handler) if len(handler) <= HANDLER_CHARS else None
+    if match is None or (match["suffix"] and match["mark"] == "."):
+        raise BadFunctionConfig(
+            f"handler = {handler[:HANDLER_CHARS]!r}: must be 'module:function' or 'module.function', "
+            f"at most {HANDLER_CHARS} characters"
+        )
+    return f"{match['module'].replace('/', '.')}:{match['attr']}"
+
+
+def detected(code: Path) -> str:
+    """The entry point that a convention finds; empty: none does."""
+    return next((found for file, found in CONVENTIONS if _is_file(code / file)), "")
+
+
+def _detect(code: Path) -> str:
+    if found := detected(code):
+        return found
+    looked_for = ", ".join(f"{file} ({found.rpartition(':')[2]})" for file, found in CONVENTIONS)
+    raise BadFunctionConfig(
+        f'no handler found; looked for {looked_for}. Name yours in sockd.toml: handler = "module:function"'
+    )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False

@@ -1,0 +1,178 @@
+"""Functions that are recorded and cannot run yet, because a part of them is missing on this worker: after the restore of a
+backup, or a loss.
+
+    PackagesMissing   packages                 installed in the background, or by the first call
+    UnknownImage      an image of a registry   imported likewise
+    ImageLost, CodeLost, SecretsLocked, ...    somebody has to act; the error says how
+
+Owns the records of these functions, each with the error that says what it lacks. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from sockd.base.errors import (
+    BeingRestored,
+    CodeLost,
+    HostFailed,
+    ImageLost,
+    InstallFailed,
+    NoSuchFunction,
+    PackagesFailed,
+    PackagesMissing,
+    SecretsLocked,
+    SockdError,
+    UnknownImage,
+)
+from sockd.functions.registry.function_record import FunctionRecord
+from sockd.images.store.image_record import ImageRecord
+
+PAUSE_S = (5.0, 300.0)
+"""Until functions are tried again that could not be restored: the first time, and at most. An index or a registry that answers
+again tells nobody."""
+RETRY_S = 10
+"""When a caller may try again whose function could not be restored."""
+
+STATES: tuple[tuple[type[SockdError], str], ...] = (
+    (PackagesMissing, "packages to be installed"),
+    (PackagesFailed, "packages missing"),
+    (UnknownImage, "image to be imported"),
+    (ImageLost, "image lost"),
+    (CodeLost, "code lost"),
+    (SecretsLocked, "secrets locked"),
+)
+"""In a few words, by what a function lacks."""
+OTHERWISE = "cannot start"
+NEEDS_SOMEBODY = (CodeLost, ImageLost, SecretsLocked)
+"""The background does not try again."""
+
+_log = logging.getLogger(__name__)
+
+
+class Unready(NamedTuple):
+    """One such function."""
+
+    record: FunctionRecord
+    error: SockdError
+    """The error that a call gets until the function is restored."""
+
+    @property
+    def state(self) -> str:
+        """In a few words."""
+        return next((words for kind, words in STATES if isinstance(self.error, kind)), OTHERWISE)
+
+
+class Restoring:
+    """For one event loop."""
+
+    def __init__(
+        self,
+        restore_files: Callable[[FunctionRecord], Awaitable[None]],
+        open_function: Callable[[FunctionRecord], None],
+        *,
+        wait_s: float,
+    ) -> None:
+        """Args:
+        restore_files: get a deploy's packages and its image.
+        open_function: make a function live whose files are there.
+        wait_s: how long a call waits for both."""
+        self._restore_files = restore_files
+        self._open_function = open_function
+        self._wait_s = wait_s
+        self.unready: dict[str, Unready] = {}
+        self._again = asyncio.Event()
+        """Set when something came that functions lacked."""
+
+    async def restore(self, name: str) -> None:
+        """Make a function live that is not, for somebody who waits.
+
+        Raises: NoSuchFunction; BeingRestored, if it takes longer than a call waits; InstallFailed; what else it lacks."""
+        unready = self._unready(name)
+        await self.files(unready.record)
+        self._open(name)
+
+    async def files(self, record: FunctionRecord) -> None:
+        """Get the files of a deploy, for somebody who waits. Raises: as `restore`."""
+        try:
+            async with asyncio.timeout(self._wait_s) as limit:
+                await self._restore_files(record)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise BeingRestored(record.name, self._wait_s) from None
+        except PackagesFailed as error:
+            raise _not_installed(record.name, error) from error
+
+    async def run(self) -> None:
+        """Restore all functions, one after the other, in the background, until it is cancelled."""
+        pause_s, longest_s = PAUSE_S
+        logged: set[str] = set()
+        while True:
+            self._again.clear()
+            for name in self._helped():
+                await self._try_one(name, logged)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s if self._helped() else None):
+                    await self._again.wait()
+            pause_s = PAUSE_S[0] if self._again.is_set() else min(2 * pause_s, longest_s)
+
+    def imported(self, image: ImageRecord) -> None:
+        """An image is there that functions may lack."""
+        for name, each in self.unready.items():
+            if each.record.image == image.digest and isinstance(each.error, ImageLost):
+                self.unready[name] = Unready(each.record, UnknownImage(image.digest))
+                self._again.set()
+
+    def _helped(self) -> list[str]:
+        """The functions that another try may help."""
+        return [name for name, each in self.unready.items() if not isinstance(each.error, NEEDS_SOMEBODY)]
+
+    async def _try_one(self, name: str, logged: set[str]) -> None:
+        """Restore one function, if it is still incomplete. Args: logged: the functions whose failure is in the log."""
+        if (unready := self.unready.get(name)) is None:
+            return  # removed, deployed or called meanwhile
+        try:
+            await self._restore_files(unready.record)
+            self._open(name)
+        except (SockdError, OSError) as error:
+            failed = why_unready(name, error)
+            if name in self.unready:
+                self.unready[name] = Unready(unready.record, failed)
+            if name not in logged:
+                logged.add(name)
+                _log.warning("the function %s cannot run yet: %s", name, failed.message)
+        else:
+            _log.info("the function %s can run again", name)
+
+    def _open(self, name: str) -> None:
+        """Unless somebody else has, in the meantime."""
+        if name in self.unready:
+            self._open_function(self.unready[name].record)
+            self.unready.pop(name, None)
+
+    def _unready(self, name: str) -> Unready:
+        if name not in self.unready:
+            raise NoSuchFunction(f"no function {name!r}; `sockd ls` lists them")
+        return self.unready[name]
+
+
+def why_unready(name: str, error: SockdError | OSError) -> SockdError:
+    """Return the error for calls of a function that the worker could not load."""
+    if isinstance(error, OSError):
+        return HostFailed(f"{name}: {error.strerror}")
+    if isinstance(error, PackagesFailed) and not isinstance(error, PackagesMissing):
+        return _not_installed(name, error)
+    return error
+
+
+def _not_installed(name: str, error: PackagesFailed) -> InstallFailed:
+    failed = InstallFailed(
+        f"packages of the function {name!r} are not on this worker any more, and cannot be installed again: {error.message}"
+    )
+    failed.retry_after_s = RETRY_S
+    return failed

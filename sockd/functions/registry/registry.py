@@ -1,0 +1,182 @@
+"""The registry: the current aggregate of each function, in memory, and the changes of it through its store.
+
+Reads, those of requests among them, read memory only. A change computes the next aggregate, stores it by compare-and-set and
+then makes it the one that is read. Settings and packages are JSON that this file does not look into.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from sockd.base.errors import NoSuchFunction
+from sockd.functions.registry.aggregate import FunctionAggregate
+from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.registry.function_store import Conflict, FunctionStore
+from sockd.functions.registry.function_url import FunctionUrl, NoSuchUrl
+from sockd.functions.registry.provisions import Provision
+from sockd.functions.registry.publications import Publication
+from sockd.functions.registry.secrets import Vault
+from sockd.functions.registry.sqlite_store import SqliteStore
+
+Change = Callable[[FunctionAggregate], FunctionAggregate]
+
+
+class Registry:
+    """All functions. For one event loop."""
+
+    def __init__(self, store: FunctionStore, *, keep_versions: int = 5) -> None:
+        """Args: keep_versions: deploys of each function that are remembered, the current one included; at least 1. What
+        is published is remembered besides."""
+        self._store = store
+        self._keep_versions = keep_versions
+        self._functions: dict[str, FunctionAggregate] = {}
+        self._urls: dict[str, FunctionUrl] = {}
+        """By their ids."""
+        for function in store:
+            self._show(function)
+
+    @classmethod
+    def open(cls, path: Path, vault: Vault | None = None, *, keep_versions: int = 5) -> Registry:
+        """The registry in a SQLite file. Args: vault: None: one with its key beside the file. Raises: as SqliteStore.open."""
+        store = SqliteStore.open(path, vault or Vault.at(path.parent / "secret.key"))
+        return cls(store, keep_versions=keep_versions)
+
+    @property
+    def key_path(self) -> Path:
+        """The file of the key that environments are sealed with."""
+        return self._store.key_path
+
+    def close(self) -> None:
+        self._store.close()
+
+    # -- what there is
+
+    def of(self, name: str) -> FunctionAggregate:
+        """A function; an empty aggregate if there is none."""
+        return self._functions.get(name) or FunctionAggregate(name)
+
+    def get(self, name: str) -> FunctionRecord:
+        """The current deploy of a function. Raises: NoSuchFunction."""
+        return self.of(name).current
+
+    def list(self) -> list[FunctionRecord]:
+        """The current deploy of every function, by name."""
+        return [function.current for _, function in sorted(self._functions.items())]
+
+    def versions(self, name: str) -> Sequence[FunctionRecord]:
+        """The deploys of a function that are remembered, newest first. Raises: NoSuchFunction."""
+        self.get(name)
+        return self.of(name).deploys[::-1]
+
+    def published_closures(self) -> set[tuple[str, str]]:
+        """The functions that have published anything, each with the packages, as JSON, of what it has published."""
+        return {(each.name, self.of(each.name).deploy(each.version).closure) for each in self.publications()}
+
+    def digests(self) -> set[str]:
+        """The code that any remembered deploy needs; the rest may go."""
+        return {record.digest for record in self._deploys()}
+
+    def initscripts(self) -> set[str]:
+        """The WebAssembly modules that any remembered deploy needs."""
+        return {record.initscript for record in self._deploys() if record.initscript}
+
+    def images(self) -> set[str]:
+        """The images that any remembered deploy needs, by digest."""
+        return {record.image for record in self._deploys() if record.image}
+
+    def deploys_in_images(self) -> Iterator[FunctionRecord]:
+        """Iterate over the remembered deploys that run in an image."""
+        return (record for record in self._deploys() if record.image)
+
+    def publications(self) -> Iterator[Publication]:
+        """All published versions, those of each function oldest first."""
+        return (each for function in self._functions.values() for each in function.publications.values())
+
+    def provisions(self) -> Iterator[Provision]:
+        """Iterate over the provisions of all functions."""
+        return (each for function in self._functions.values() for each in function.provisions.values())
+
+    def url(self, id_: str) -> FunctionUrl:
+        """The function URL with this id. Raises: NoSuchUrl."""
+        if id_ not in self._urls:
+            raise NoSuchUrl("no function has this URL")
+        return self._urls[id_]
+
+    def _deploys(self) -> Iterator[FunctionRecord]:
+        return (record for function in self._functions.values() for record in function.deploys)
+
+    # -- changes
+
+    def put(
+        self,
+        name: str,
+        *,
+        digest: str,
+        code_bytes: int,
+        handler: str,
+        config: str,
+        closure: str,
+        initscript: str = "",
+        image: str = "",
+    ) -> FunctionRecord:
+        """Make this the current deploy of a function; forget the oldest ones. Deploying what is current changes nothing.
+
+        Raises: Conflict; StorageFull; SecretsLocked when there is an environment and no key."""
+        now = time.time()
+        new = FunctionRecord(name, 1, digest, code_bytes, handler, config, closure, initscript, now, now, image)
+        old = self._functions.get(name) or self._store.get(name)  # a removed one has its last number there
+        return self._change(old, lambda function: function.with_deploy(new, self._keep_versions)).current
+
+    def amend(self, record: FunctionRecord, config: str) -> FunctionRecord:
+        """Other settings for a recorded deploy. Raises: as `put`; NoSuchFunction."""
+        changed = self.change(record.name, lambda function: function.with_config(record.version, config))
+        return changed.deploy(record.version)
+
+    def publish(self, name: str, version: int, description: str) -> Publication:
+        """Give a deploy the next number. Raises: NoSuchFunction, Conflict, StorageFull."""
+        changed = self.change(name, lambda function: function.with_publication(version, description, time.time()))
+        return changed.publications[changed.last_number]
+
+    def unpublish(self, name: str, number: int) -> None:
+        """Forget a published version, and its deploy if that is old. Raises: NoSuchFunction, Conflict, StorageFull."""
+        self.change(name, lambda function: function.without_publication(number, self._keep_versions))
+
+    def delete(self, name: str) -> None:
+        """Forget a function and everything of it. Raises: NoSuchFunction, Conflict, StorageFull."""
+        self.change(name, FunctionAggregate.removed)
+
+    def change(self, name: str, change: Change) -> FunctionAggregate:
+        """Change a function; as it is now. Args: change: from one aggregate to the next.
+
+        Raises: NoSuchFunction; Conflict; StorageFull. Nothing has changed then."""
+        function = self.of(name)
+        if not function.deploys:
+            raise NoSuchFunction(f"no function {name!r}")
+        return self._change(function, change)
+
+    def _change(self, old: FunctionAggregate, change: Change) -> FunctionAggregate:
+        new = change(old)
+        if new == old:
+            return old
+        try:
+            if new.deploys or new.last_number:
+                new = self._store.put(new, expected=old)
+            else:
+                self._store.remove(old)
+        except Conflict:
+            self._show(self._store.get(old.name))
+            raise
+        self._show(new)
+        return new
+
+    def _show(self, function: FunctionAggregate) -> None:
+        """From now on readers find this one."""
+        for url in self.of(function.name).urls.values():
+            del self._urls[url.id]
+        self._urls |= {url.id: url for url in function.urls.values()}
+        if function.deploys:
+            self._functions[function.name] = function
+        else:
+            self._functions.pop(function.name, None)

@@ -1,0 +1,401 @@
+"""A function: its current version, and how it serves a request. A published version is also a `Function`, which never
+switches.
+
+Owns the version. Its limits are its allowance, which all versions of a function share. A request ends on the version that was
+current at its admission; sandboxes of other versions are not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from sockd.base.errors import FunctionFailed, SandboxFailed, SockdError
+from sockd.base.invoke_request import InvokeRequest
+from sockd.functions.in_images.image_pythons import ImagePythons
+from sockd.functions.serving.allowance import Allowance
+from sockd.functions.serving.failed_inits import FailedInits
+from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts
+from sockd.functions.serving.leased import Leased
+from sockd.functions.serving.provisioned import Pool, provisioned_init
+from sockd.functions.serving.start_conditions import ReservedBefore, StartConditions
+from sockd.functions.serving.start_gate import QUICK_S, StartLimits, StartPlace
+from sockd.functions.serving.version import Version
+from sockd.images.store.image_store import ImageStore
+from sockd.isolation.networks.networks import Networks
+from sockd.isolation.roots.program import Program
+from sockd.isolation.sandbox.exchange import Reply
+from sockd.isolation.sandbox.init_time import waited_s
+from sockd.isolation.sandbox.lifecycle import State
+from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
+from sockd.isolation.sandbox.sandbox import Sandbox
+from sockd.linux.bpf.port_guard import PortGuard
+from sockd.linux.bpf.socket_counts import NO_LIMIT, UNCOUNTED, Account
+from sockd.linux.latency.latency import Latency
+from sockd.starts.handler_cache import HandlerCache
+from sockd.starts.sources import Started, Starting, Starts, Wanted
+from sockd.starts.templates.template import Snapshotted, Template, lost_words
+from sockd.starts.templates.templates import Templates
+from sockd.starts.zygotes.import_learner import ImportLearner
+from sockd.starts.zygotes.program_zygotes import ProgramZygotes
+from sockd.starts.zygotes.verifier import Verifier
+from sockd.starts.zygotes.zygote_node import ZygoteNode
+from sockd.starts.zygotes.zygote_tree import ZygoteTree
+from sockd_zygote import protocol
+
+AFTER_RESTORE_ERROR = "Runtime.AfterRestoreError"
+WORTH_RECORDING_NS = 10_000_000
+"""A function without packages that initializes within this is started from the root Zygote for good: nothing could be saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """What functions are served from."""
+
+    handlers: HandlerCache
+    tree: ZygoteTree
+    starts: Starts
+    learner: ImportLearner
+    budget: MemoryBudget
+    verifier: Verifier | None = None
+    initscripts: Initscripts | None = None
+    max_answer_bytes: int = 6 << 20
+    max_streamed_bytes: int = 200 << 20
+    latency: Latency = field(default_factory=Latency)
+    ports: PortGuard = field(default_factory=PortGuard)
+    open_account: Callable[[], Account] = UNCOUNTED.account
+    """Makes the account in which the sockets of a function are counted."""
+    function_tasks: int = NO_LIMIT
+    """Processes and threads that all sandboxes of a function may have."""
+    failed_inits: FailedInits = field(default_factory=FailedInits)
+    networks: Networks | None = None
+    """Private ones; None: functions cannot have any."""
+    images: ImageStore | None = None
+    """None: functions run in no images."""
+    image_pythons: ImagePythons | None = None
+    """None: those that do are programs."""
+    templates: Templates | None = None
+    """None: no version has a snapshot."""
+    programs: ProgramZygotes | None = None
+    start_limits: StartLimits | None = None
+    """None: those of this host."""
+
+
+class Function:
+    """A `Serving` runs a request on it; `switch` deploys; `close` forgets it."""
+
+    def __init__(self, version: Version, caches: Caches, allowance: Allowance) -> None:
+        self.version = version
+        self.allowance = allowance
+        self.admission = allowance.admission
+        self.starts = allowance.starts
+        self.caches = caches
+        self.loop = asyncio.get_running_loop()
+        self._closed = False
+        self._ended: asyncio.Future[None] | None = None
+        self.running = 0
+        """Running and waiting requests."""
+        self._failed_init = ""
+        """The failure of the last provisioned sandbox."""
+        self.pools: list[Pool] = []
+        """Its provisioned sandboxes."""
+        self._adopt(version)
+
+    def switch(self, version: Version) -> None:
+        """Make another version current for the next request; current requests end on the old one.
+
+        Raises: NoCapacity if its reserved memory is not available; the old version stays."""
+        self.allowance.change(version.config)
+        self._adopt(version)
+        old, self.version = self.version, version
+        self._withdraw(old)
+
+    def close(self) -> None:
+        """Close this version after its current requests. The caller owns its allowance."""
+        self._closed = True
+        self._withdraw(self.version)
+
+    def _withdraw(self, version: Version) -> None:
+        """Keep nothing for a version's next start."""
+        self.caches.handlers.drop(version.program)
+        self.caches.learner.forget_reason(version.view)
+        if self.caches.verifier is not None:
+            self.caches.verifier.forget_reason(version.view)
+        self._let_go(version)
+
+    async def drain(self) -> None:
+        """Wait until no request runs on it, after `close` or `switch`."""
+        if self.running:
+            if self._ended is None:
+                self._ended = self.loop.create_future()
+            await asyncio.shield(self._ended)
+
+    async def initialize(self, reservation: Reservation) -> Sandbox:
+        """A provisioned sandbox: it has imported the handler, without its initscript, which serves one request. It owns the
+        reservation, also if this fails. Raises: SockdError, OSError."""
+        try:
+            place = await self.starts.enter()
+        except BaseException:
+            reservation.close()
+            raise
+        version = self.version
+        try:
+            conditions = ReservedBefore(reservation, self._conditions(version))
+            has_template = version.config.snapshot
+            started = await self.caches.starts.new(Wanted(version.view, version.program, conditions, has_template))
+            self.init_begins(started.sandbox, place)
+        except BaseException:
+            place.end()
+            raise
+        try:
+            started.sandbox.become(version.program, init=provisioned_init(version.program.init))
+        except OSError:
+            started.sandbox.destroy()
+            raise
+        reply = await started.sandbox.initialize()
+        if started.node is not None:
+            self._verify(started.node, self.version)
+            self.caches.tree.refill(started.node)
+        if reply.error is not None:
+            if started.template is not None:
+                self.give_up_template(started.template, started.sandbox, reply.error)
+            self._note_failed_init(reply, reply.error)
+            raise reply.error
+        self._failed_init = ""
+        return started.sandbox
+
+    def _note_failed_init(self, reply: Reply, error: SockdError) -> None:
+        """Log a repeated failure once."""
+        text = f"{error.error_type}: {error.message}"
+        if text != self._failed_init:
+            self._failed_init = text
+            self.caches.failed_inits.note(self.version, reply)
+
+    def _adopt(self, version: Version) -> None:
+        """Prepare a version's initscript, Zygote and starts, and count its sockets with those of the other versions."""
+        version.program.socket_account, version.program.tasks = self.allowance.socket_account, self.allowance.tasks
+        self._wanted = Wanted(version.view, version.program, self._conditions(version), version.config.snapshot)
+        if version.config.snapshot and self.caches.templates is not None:
+            self.caches.templates.expect(self._snapshotted(version))
+        self.caches.learner.adopt(version.view)
+        self.caches.tree.expect(version.view.lineage, at_once=not version.record.image)
+        if version.initscript is not None and self.caches.initscripts is not None:
+            self.caches.initscripts.adopt(version.initscript)
+
+    def _snapshotted(self, version: Version) -> Snapshotted:
+        def log(printed: bytes, error: SockdError | None) -> None:
+            if printed or error is not None:
+                self.caches.failed_inits.note(version, Reply(error=error, log=printed))
+
+        conditions = self._conditions(version)
+        return Snapshotted(version.record.name, version.number, version.view, version.program, conditions, log)
+
+    def _let_go(self, version: Version) -> None:
+        if version.config.snapshot and self.caches.templates is not None:
+            self.caches.templates.forget(version.program)
+        self.caches.tree.release(version.view.lineage)
+        if version.initscript is not None and self.caches.initscripts is not None:
+            self.caches.initscripts.release(version.initscript)
+        version.close()
+
+    # -- sandboxes
+
+    def find_idle(self, request: InvokeRequest) -> Leased | None:
+        """A sandbox of the current version that has initialized: provisioned, or from the cache. None: it needs a new one."""
+        if request.fresh:
+            return None
+        for pool in self.pools:
+            kept = pool.lease()
+            if kept is not None:
+                return Leased(kept, "warm", pool=pool)
+        sandbox = self.caches.starts.find_idle(self.version.program)
+        return None if sandbox is None else Leased(sandbox, "warm")
+
+    def find_new(self, request: InvokeRequest) -> Leased | Starting:
+        """A new sandbox of the current version from the first source that has one; or how to wait for it, which is what `start`
+        takes. The caller has a place of `starts`. Raises: SandboxFailed."""
+        if request.fresh:
+            # It holds no more of the worker than a warm request would, however often somebody asks.
+            self.caches.handlers.drop_oldest(self.version.program)
+        found = self.caches.starts.find_new(self._wanted)
+        return self._prepared(found, self.version) if isinstance(found, Started) else found
+
+    def init_begins(self, sandbox: Sandbox, place: StartPlace) -> None:
+        """End the place of a start when its sandbox has initialized, or is gone."""
+        if sandbox.dead:
+            place.end()
+        else:
+            sandbox.on_initialized = partial(self._initialized, place)
+
+    def _initialized(self, place: StartPlace, sandbox: Sandbox) -> None:
+        """Learn what an init takes. Times of a quick one are not read: that would take as long as a part of it."""
+        if not sandbox.dead:
+            init_s, cpu_s = sandbox.init_ns / 1e9, 0.0
+            if init_s >= QUICK_S:
+                times = sandbox.process.cgroup.cpu_times()
+                init_s -= waited_s(init_s, times, sandbox.process.limits.cpus)
+                cpu_s = times.used_ns / 1e9
+            self.starts.learn(init_s, cpu_s)
+        place.end(is_ready=not sandbox.dead)
+
+    def offer_idle(self) -> None:
+        """A sandbox can be leased, perhaps: give it to the request that has waited for one longest."""
+        if self.caches.handlers.held(self.version.program)[0] or any(pool.has_idle for pool in self.pools):
+            self.starts.offer(self)
+
+    def find_apart(self, version: Version, program: Program | None = None) -> Starting:
+        """As `find`, for a request that shares its sandbox with no other. Args: program: default: the version's."""
+        wanted = Wanted(version.view, program or version.program, self._conditions(version))
+        return partial(self.caches.starts.new, wanted)
+
+    def begin_script(self, script: Initscript | None, request: InvokeRequest) -> CompanionRun | None:
+        """Start the initscript of the following cold start before any step that waits, so that it fetches meanwhile. The caller
+        gives it up if no `start` follows."""
+        if script is None or self.caches.initscripts is None:
+            return None
+        if script.budget.private is not None and script.egress != self.allowance.egress.entries:
+            self.caches.initscripts.change(script, self.allowance.egress.entries)
+        return self.caches.initscripts.start(script, request)
+
+    async def start(
+        self,
+        version: Version,
+        starting: Starting,
+        beside: CompanionRun | None = None,
+        program: Program | None = None,
+        *,
+        is_recording: bool = False,
+    ) -> Leased:
+        """A cold start that has to be waited for.
+
+        Args: starting: from `find`; beside: the run of its initscript, owned by this start; program: default: the version's."""
+        try:
+            started = await starting()
+        except BaseException:
+            if beside is not None:
+                beside.give_up()
+            raise
+        return self._prepared(started, version, beside, program, is_recording=is_recording)
+
+    def _prepared(
+        self,
+        started: Started,
+        version: Version,
+        beside: CompanionRun | None = None,
+        program: Program | None = None,
+        *,
+        is_recording: bool = False,
+    ) -> Leased:
+        """A new sandbox, which has become its program. Raises: SandboxFailed."""
+        forked_ns, sandbox = time.monotonic_ns(), started.sandbox
+        try:
+            if beside is None:
+                sandbox.become(program or version.program)
+            else:
+                become_beside(sandbox, version.program, beside, is_recording=is_recording)
+        except OSError as error:
+            sandbox.destroy()
+            raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
+        leased = Leased(sandbox, started.origin, started.started_ns, time.monotonic_ns(), started.node)
+        leased.reserved_ns, leased.forked_ns, leased.beside = started.reserved_ns, forked_ns, beside
+        leased.template, leased.why = started.template, started.why
+        leased.passed_over = self._passed_over(version)
+        return leased
+
+    def _conditions(self, version: Version) -> StartConditions:
+        return StartConditions(self.allowance, version.config.timeout_s, version.initscript is not None)
+
+    def give_up_template(self, template: Template, sandbox: Sandbox, error: SockdError) -> str:
+        """A start from a template has failed, which serves no more if it is the cause.
+
+        Returns: why, in words; empty: the function itself has answered so: its handler, or one of its hooks."""
+        if sandbox.has_initialized or (isinstance(error, FunctionFailed) and error.error_type == AFTER_RESTORE_ERROR):
+            return ""
+        reason = f"a start from it failed: {error.error_type}: {error.message}"
+        if self.caches.templates is not None:
+            self.caches.templates.lose(template, reason)
+        return lost_words(reason)
+
+    def _passed_over(self, version: Version) -> str:
+        """Why no Zygote with more of its packages served a start. Called after the sandbox has everything it needs."""
+        larger = self.caches.tree.passed_over(version.view)
+        return str(larger[0][1]) if larger else ""
+
+    def put_back(self, leased: Leased, version: Version) -> None:
+        """Keep or destroy the sandbox of a request that has its answer, and admit the next request.
+
+        Errors go to the loop's handler: the request is over, and none of its callers could do anything."""
+        try:
+            self.dispose(leased, version)
+            if self.starts.waiters:
+                self.offer_idle()
+        except Exception as error:
+            self.loop.call_exception_handler({"message": "a sandbox that was put back", "exception": error})
+        finally:
+            self.leave()
+            self.admission.leave()
+
+    def leave(self) -> None:
+        """A request of it is over."""
+        self.running -= 1
+        self.caches.latency.running -= 1
+        if self._ended is not None and not self.running:
+            self._ended.set_result(None)
+            self._ended = None
+
+    def dispose(self, leased: Leased, version: Version) -> None:
+        """Keep or destroy the sandbox of a request that has ended, or goes on in another."""
+        sandbox = leased.sandbox
+        if leased.beside is not None:
+            leased.beside.finish()
+        if not version.config.reuse_sandbox:
+            sandbox.destroy()
+        if leased.pool is not None:
+            leased.pool.keep(sandbox)
+        elif version is not self.version or self._closed or self.admission.closed:
+            sandbox.destroy()
+            version.program.close()  # its start may have opened the code again
+        elif sandbox.state is State.IDLE:
+            self.caches.handlers.keep(sandbox, version.program)
+        if leased.node is not None:
+            learner = self.caches.learner
+            if sandbox.imports is not None and sandbox.program is version.program:
+                passed_over = bool(leased.passed_over)
+                learner.observe(version.id, version.view, leased.node, sandbox.imports, passed_over=passed_over)
+            learner.consider(version.view)
+            if leased.node.imports or sandbox.imports or sandbox.init_ns >= WORTH_RECORDING_NS:
+                self._verify(leased.node, version)
+            elif self.caches.verifier is not None:
+                self.caches.verifier.leave_out(version.view, quick(sandbox.init_ns))
+            self.caches.tree.refill(leased.node)
+
+    def _verify(self, node: ZygoteNode, version: Version) -> None:
+        """A sandbox of a version was forked from `node`."""
+        if self.caches.verifier is not None:
+            self.caches.verifier.consider(node, version.view, version.program, version.id)
+
+
+def quick(init_ns: int) -> str:
+    """Say that an initialization is too short to be recorded."""
+    threshold_ms = WORTH_RECORDING_NS // 1_000_000
+    return f"it initializes in {init_ns / 1e6:.1f} ms without packages, and less than {threshold_ms} ms is not worth it"
+
+
+def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, *, is_recording: bool) -> None:
+    """`become` with an initscript run; if the run has already aborted the launch, destroy the sandbox.
+
+    Raises: OSError, as `become`."""
+    if beside.aborted() is not None:
+        sandbox.destroy()
+        beside.give_up()
+        return
+    sandbox.become(program, beside, recording_init(program.init) if is_recording else b"")
+    beside.watch(sandbox)
+
+
+def recording_init(init: bytes) -> bytes:
+    """An INIT message with our storage library in it, which tells what is read."""
+    return protocol.change_init(init, storage="sockd")

@@ -1,0 +1,97 @@
+"""The memory file that says what a template is to become, and in which it reports what came of it.
+
+As that of an import (`sockd.isolation.farm.imported`): its size is sealed, and the Zygote, which has run the function's code
+by then, may write anything there. A false report can only cause that starts of this version alone fail, or have no template.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import msgspec
+
+from sockd.base.untrusted import read_seconds, read_text
+from sockd.isolation.farm.control import ZygoteGone, ZygoteRefused
+from sockd_zygote import protocol
+
+MOST_WORDS = 500
+"""Characters of one reason."""
+
+
+class TemplateError(msgspec.Struct, frozen=True, rename="camel"):
+    """The exception that an init or a hook has raised, as AWS tells errors."""
+
+    error_type: str = ""
+    error_message: str = ""
+    stack_trace: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Type and message, in one line that is not too long."""
+        return read_text(f"{self.error_type}: {self.error_message}"[:MOST_WORDS])
+
+
+class TemplateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of a Zygote that was to be a template."""
+
+    seconds: float = 0.0
+    """How long the init took."""
+    error: TemplateError | None = None
+    """Its exception; then there is no template."""
+    refused: tuple[str, ...] = ()
+    """What init has left that no fork can have of its own, in words; with any, there is no template."""
+    closed: tuple[str, ...] = ()
+    """Connections that were closed by the snapshot, each as HOST:PORT."""
+    notes: tuple[str, ...] = ()
+    """What else starts from it have otherwise than their own init would."""
+
+
+class TemplateFile:
+    """The memory file of one `template`. Owns its descriptor; `close` it."""
+
+    def __init__(self, init: bytes) -> None:
+        """Args: init: an INIT message. Raises: ZygoteRefused, when it is too long; OSError."""
+        if len(init) > protocol.IMPORT_MAX_BYTES:
+            raise ZygoteRefused(f"the message that a template becomes has {len(init)} bytes")
+        self.init_bytes = len(init)
+        self.fd = os.memfd_create("template", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.truncate(self.fd, protocol.IMPORT_FILE_BYTES)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+            os.pwrite(self.fd, init, 0)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def report(self, count: object) -> TemplateReport:
+        """What the template wrote, as long as it says. Raises: ZygoteGone when that does not add up."""
+        if type(count) is not int or not 0 < count <= protocol.IMPORT_REPORT_MAX_BYTES:
+            raise ZygoteGone("the Zygote's answer to `template` has no length")
+        return read_report(os.pread(self.fd, count, 0))
+
+    def stage(self) -> str:
+        """What the template says to have begun last, in words."""
+        data = os.pread(self.fd, protocol.IMPORT_PROGRESS.size, protocol.IMPORT_MAX_BYTES)
+        begun = int(protocol.IMPORT_PROGRESS.unpack(data)[0])
+        stages = protocol.TEMPLATE_STAGES
+        return stages[begun - 1] if 0 < begun <= len(stages) else stages[0]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.fd)
+
+
+def read_report(data: bytes) -> TemplateReport:
+    """Raises: ZygoteGone."""
+    try:
+        told = msgspec.json.decode(data, type=TemplateReport)
+        return msgspec.structs.replace(
+            told,
+            seconds=read_seconds(told.seconds),
+            refused=tuple(read_text(words[:MOST_WORDS]) for words in told.refused),
+            closed=tuple(read_text(words[:MOST_WORDS]) for words in told.closed),
+            notes=tuple(read_text(words[:MOST_WORDS]) for words in told.notes),
+        )
+    except (ValueError, RecursionError, OverflowError):  # msgspec's errors are ValueErrors
+        raise ZygoteGone("the Zygote's answer is not one to `template`") from None

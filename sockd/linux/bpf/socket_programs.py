@@ -1,0 +1,129 @@
+"""The eBPF programs that count sockets, run at socket(2), after bind(2), at TCP's events, and when a socket is closed.
+
+Pure: instructions, for `bpf.load`. Their maps: cgroup id -> index of its account; the accounts, an array of `FIELDS` numbers of
+32 bits; and beside each socket what it is counted in (`_OWN` and so on).
+"""
+
+from __future__ import annotations
+
+from sockd.linux.bpf import assembler as asm
+from sockd.linux.bpf.assembler import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Helper, Instruction
+
+WORKER = 1
+"""The account in which everything is counted."""
+RESERVED = 8
+"""Open sockets up to which a sandbox is not refused because others have filled the worker's account."""
+FIELDS = 8
+"""The fields of an account; three are free."""
+OPEN, MOST, FUNCTION, PORTS, EXPIRED = range(5)
+"""Sockets that are open, their limit, the index of the function's account; TCP ports taken so far, and those of them that are
+surely free again, which the daemon writes."""
+
+STORAGE_BYTES = 24
+_OWN, _OF_FUNCTION, _COOKIE, _STATE = 0, 4, 8, 16
+"""Beside a socket: the two accounts, the cookie of the socket that this was written for (an accepted one begins with a copy of
+its listener's), and how far it is."""
+_PORT_TAKEN, _ACCEPTED, _GONE = 1, 2, 3
+_KEY = -40
+"""On the stack: the index of the account that is looked up."""
+_TYPE, _SOCK_STREAM = 8, 1
+"""Offset in struct bpf_sock, and TCP's."""
+_OP, _NEW_STATE, _SK = 0, 8, 184
+"""Offsets in struct bpf_sock_ops: what happened, its second argument, the socket."""
+_PASSIVE_ESTABLISHED, _STATE_CHANGED, _LISTEN, _TCP_CLOSE = 5, 10, 11, 7
+_TELL_STATES = 1 << 2
+"""BPF_SOCK_OPS_STATE_CB_FLAG."""
+
+Code = list[Instruction | str]
+
+
+def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> Code:
+    """At socket(2): refuse if one of the three accounts is full, or else note beside the socket what it is counted in, and
+    add 1 to each. A full worker refuses only who has `RESERVED` already: others cannot take a sandbox's last sockets.
+    What its own account does not limit is not counted at all.
+
+    Args: refusal: the errno; 0: what the kernel says by itself."""
+    own = -STORAGE_BYTES
+    code: Code = [asm.copy(R6, R1), asm.call(Helper.GET_CURRENT_CGROUP_ID), asm.store64(R10, _KEY, R0)]
+    code += [*asm.lookup(cgroups_fd, _KEY), asm.jump_if_equal(R0, 0, "allow"), asm.load32(R1, R0, 0)]
+    code += [asm.store32(R10, own + _OWN, R1), *_room(accounts_fd, R7, in_ports=False)]
+    code += [asm.jump_if_all_ones32(R2, "allow")]
+    code += [asm.load32(R1, R7, 4 * FUNCTION), asm.store32(R10, own + _OF_FUNCTION, R1)]
+    code += [
+        *_room(accounts_fd, R8),
+        asm.move(R1, WORKER),
+        *_room(accounts_fd, R9, full="worker is full"),
+        asm.jump("room"),
+    ]
+    code += ["worker is full", asm.load32(R1, R7, 4 * OPEN), asm.move(R2, RESERVED)]
+    code += [asm.jump_if_not_less(R1, R2, "refuse"), "room"]
+    code += [asm.copy(R1, R6), asm.call(Helper.GET_SOCKET_COOKIE), asm.store64(R10, own + _COOKIE, R0)]
+    code += [asm.move(R1, 0), asm.store64(R10, own + _STATE, R1), asm.map_address(R1, storage_fd), asm.copy(R2, R6)]
+    code += [*asm.stack_address(R3, own), asm.move(R4, 1), asm.call(Helper.SK_STORAGE_GET)]
+    code += [asm.jump_if_equal(R0, 0, "refuse"), asm.move(R1, 1)]
+    code += [asm.atomic_add32(account, 4 * OPEN, R1) for account in (R7, R8, R9)]
+    code += ["allow", *asm.leave(1), "refuse"]
+    if refusal:
+        code += [asm.move(R1, -refusal), asm.call(Helper.SET_RETVAL)]
+    return [*code, *asm.leave(0)]
+
+
+def uncount(accounts_fd: int, storage_fd: int) -> Code:
+    """When a socket's last descriptor is closed: take 1 from its accounts; an accepted one has its own end."""
+    code: Code = [asm.copy(R6, R1), asm.copy(R2, R6), *_beside(storage_fd)]
+    code += [asm.copy(R1, R6), asm.call(Helper.GET_SOCKET_COOKIE), asm.load64(R1, R8, _COOKIE)]
+    code += [asm.jump_if_same(R0, R1, "mine"), asm.jump("done"), "mine", asm.move(R9, -1)]
+    return [*code, *_add(accounts_fd, OPEN, own=True), "done", *asm.leave(1)]
+
+
+def note_port(accounts_fd: int, storage_fd: int) -> Code:
+    """After bind(2): a TCP port was taken."""
+    code: Code = [asm.copy(R2, R1), asm.load32(R1, R1, _TYPE), asm.jump_if_equal(R1, _SOCK_STREAM, "tcp")]
+    code += [asm.jump("done"), "tcp", *_beside(storage_fd), asm.move(R1, _PORT_TAKEN), asm.store32(R8, _STATE, R1)]
+    return [*code, asm.move(R9, 1), *_add(accounts_fd, PORTS), "done", *asm.leave(1)]
+
+
+def follow_connections(accounts_fd: int, storage_fd: int) -> Code:
+    """At TCP's events: a listener that was not bound has taken a port; a connection that came in is open until it is closed."""
+    code: Code = [asm.copy(R6, R1), asm.load32(R7, R6, _OP), asm.jump_if_equal(R7, _LISTEN, "ours")]
+    code += [asm.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "ours"), asm.jump_if_equal(R7, _STATE_CHANGED, "state")]
+    code += [asm.jump("done"), "state", asm.load32(R1, R6, _NEW_STATE), asm.jump_if_equal(R1, _TCP_CLOSE, "ours")]
+    code += [asm.jump("done"), "ours", asm.load64(R2, R6, _SK), asm.jump_if_equal(R2, 0, "done"), *_beside(storage_fd)]
+    code += [asm.jump_if_equal(R7, _LISTEN, "listen"), asm.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "accepted")]
+    code += [asm.load32(R1, R8, _STATE), asm.jump_if_equal(R1, _ACCEPTED, "closed"), asm.jump("done")]
+    code += ["closed", asm.move(R1, _GONE), asm.store32(R8, _STATE, R1), asm.move(R9, -1), asm.jump("add")]
+    code += ["accepted", asm.move(R1, _ACCEPTED), asm.store32(R8, _STATE, R1), asm.copy(R1, R6)]
+    code += [asm.move(R2, _TELL_STATES), asm.call(Helper.SOCK_OPS_CB_FLAGS_SET), asm.move(R9, 1)]
+    code += ["add", *_add(accounts_fd, OPEN, own=True), asm.jump("done")]
+    code += ["listen", asm.load32(R1, R8, _STATE), asm.jump_if_equal(R1, _PORT_TAKEN, "done")]
+    code += [asm.move(R1, _PORT_TAKEN), asm.store32(R8, _STATE, R1), asm.move(R9, 1), *_add(accounts_fd, PORTS)]
+    return [*code, "done", *asm.leave(1)]
+
+
+def _beside(storage_fd: int) -> Code:
+    """R8 = what is noted beside the socket in R2; go to "done" if nothing is."""
+    code: Code = [asm.map_address(R1, storage_fd), asm.move(R3, 0), asm.move(R4, 0), asm.call(Helper.SK_STORAGE_GET)]
+    return [*code, asm.jump_if_equal(R0, 0, "done"), asm.copy(R8, R0)]
+
+
+def _room(accounts_fd: int, account: int, *, in_ports: bool = True, full: str = "refuse") -> Code:
+    """Put the account whose index is in R1 into a register, and its limit into R2; go to `full` if it is full.
+
+    Args: in_ports: whether ports that were taken lately count as well."""
+    code: Code = [asm.store32(R10, _KEY, R1), *asm.lookup(accounts_fd, _KEY), asm.jump_if_equal(R0, 0, "allow")]
+    code += [asm.copy(account, R0), asm.load32(R1, account, 4 * OPEN)]
+    if in_ports:
+        code += [asm.load32(R2, account, 4 * PORTS), asm.load32(R3, account, 4 * EXPIRED)]
+        code += [asm.subtract32(R2, R3), asm.add(R1, R2)]
+    return [*code, asm.load32(R2, account, 4 * MOST), asm.jump_if_not_less(R1, R2, full)]
+
+
+def _add(accounts_fd: int, field: int, *, own: bool = False) -> Code:
+    """Add R9 to a field of the accounts that are noted in R8; of the socket's own as well, if asked."""
+    indices = [asm.load32(R1, R8, _OF_FUNCTION), asm.move(R1, WORKER)]
+    code: Code = []
+    for number, index in enumerate([asm.load32(R1, R8, _OWN), *indices] if own else indices):
+        label = f"next-{field}-{number}"
+        code += [index, asm.store32(R10, _KEY, R1), *asm.lookup(accounts_fd, _KEY), asm.jump_if_equal(R0, 0, label)]
+        code += [asm.atomic_add32(R0, 4 * field, R9), label]
+    return code

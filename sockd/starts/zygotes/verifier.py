@@ -1,0 +1,541 @@
+"""Recording and verification of versions: what their top levels do, and whether a fork of a Zygote becomes what a start of their
+own becomes.
+
+Owns the background tasks (`zygote.verifiers`), their queue, and the refused pairs. A pair is a node and a version. The first
+start of a version is forked from the root Zygote; after its answer, its top level is run once more, in a sandbox without a
+request, and recorded (`top_level`). Each node that may serve it then is verified first: a fork of the node runs the top level as
+well, and both return fingerprints. No request and no learner waits for this, and no work is dropped: what fails for want of time
+or memory is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from sockd.base.config import MB, ZygoteConfig
+from sockd.base.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxFailed, TimedOut
+from sockd.isolation.farm.control import ZygoteGone
+from sockd.isolation.roots.program import Program
+from sockd.starts.packages.distribution import name_of
+from sockd.starts.zygotes.reasons import Reasons
+from sockd.starts.zygotes.recordings import Recordings
+from sockd.starts.zygotes.refusals import Refusal, Refusals
+from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_level import BadRecording, TopLevel, read_steps
+from sockd.starts.zygotes.turns import Turns
+from sockd.starts.zygotes.verification import (
+    BadFingerprint,
+    Difference,
+    Fingerprint,
+    differences,
+    in_words,
+    read_fingerprint,
+)
+from sockd.starts.zygotes.zygote_node import ZygoteNode
+from sockd.starts.zygotes.zygote_tree import ZygoteTree
+from sockd_zygote import protocol
+from sockd_zygote.own_functions.checks import last_begun
+
+MOST_WAITING = 4096
+"""Recordings and verifications that wait; a further one is considered again at its function's next start."""
+OUTCOMES = ("recorded", "alike", "different", "late", "postponed")
+HANDLER = "sockd_zygote.own_functions.trial:answer"
+LOG_BYTES = 1 * MB
+ANSWER_BYTES = 6 * MB
+LONGEST_LEARNING_S = 30.0
+"""How long a verification waits for learners: the Zygote that they make may serve the function better, and needs none."""
+LOOK_S = 0.1
+SURE = 4
+"""Starts of a function's own that a difference is compared with: what depends on addresses may be equal in two by chance."""
+APART_S = 1.1
+"""Between two starts of a function's own that are compared: a clock in seconds shows another time."""
+MEMORY_DEADLINE_S = 30.0
+"""How long a trial waits for memory, in the queue in which requests wait, when it has found none PATIENT_TRIES times."""
+PATIENT_TRIES = 5
+"""Idle sandboxes are worth more than a verification that can wait: before, none is evicted for one."""
+AGAIN_S = 2.0
+"""How long work waits that found no memory; doubled each time, up to LONGEST_AGAIN_S."""
+LONGEST_AGAIN_S = 300.0
+SAVE_S = 10.0
+"""What was found to be alike for so long is lost with a daemon that is killed, and compared again by the next one."""
+MOST_OWN = 128
+"""Versions of which the fingerprint of a start of their own is kept, for the next Zygote that may serve them."""
+
+Packages = frozenset[str]
+Key = tuple[str, str]
+"""Names of a node ("" for a recording) and of a version."""
+
+_log = logging.getLogger(__name__)
+
+
+class Unverified(str):
+    """Why a node does not serve a function, if that is for want of a verification or by its result: it may change."""
+
+
+PENDING = Unverified("it is still to be compared with a start of the function's own")
+
+
+class TrialFailed(Exception):
+    """A sandbox of a verification did not answer."""
+
+    def __init__(self, message: str, *, is_late: bool) -> None:
+        """Args: is_late: for want of time or memory, which a busy host may cause."""
+        super().__init__(message)
+        self.is_late = is_late
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One recording, or one verification."""
+
+    node: ZygoteNode | None
+    """None: the version's top level is to be recorded."""
+    view: ImportView
+    program: Program
+    function: str
+    """The version's id."""
+    tries: int = 0
+
+    @property
+    def key(self) -> Key:
+        return (self.node.identity if self.node is not None else "", self.view.program)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A Zygote and a version that it must not serve; `refusal` says why and until when."""
+
+    packages: Packages
+    owner: str
+    """The distribution whose module differs; empty: it is not known."""
+    refusal: Refusal
+
+
+class Verifier:
+    """`know` what is recorded; `consider` each cold start when it is over; `unverified` is asked once per node and version."""
+
+    def __init__(
+        self,
+        config: ZygoteConfig,
+        tree: ZygoteTree,
+        recordings: Recordings,
+        *,
+        on_recorded: Callable[[ImportView, TopLevel], None] = lambda view, top: None,
+        is_learning: Callable[[], bool] = lambda: False,
+        on_refused: Callable[[ZygoteNode, ImportView, bool], None] = lambda node, view, has_served: None,
+        save: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Args:
+        save: publishes the recordings, after the last verification that waits, and now and then before;
+        recordings: has the pairs that were verified, also by an earlier daemon;
+        on_recorded: called with each recording;
+        on_refused: called with each pair that is refused, and whether it may have served until then."""
+        self._config = config
+        self._tree = tree
+        self._recordings = recordings
+        self._on_recorded = on_recorded
+        self._is_learning = is_learning
+        self._on_refused = on_refused
+        self._save = save
+        self._refusals = Refusals()
+        self._refused: dict[Key, Refused] = {}
+        self._waiting: Turns[Key, Work] = Turns()
+        self._under_way: set[Key] = set()
+        self._later: dict[Key, asyncio.TimerHandle] = {}
+        self._postponed: set[Key] = set()
+        """Keys of `_later` whose trial found no memory or no Zygote; the trials of the others have failed."""
+        self._unrecorded = Reasons()
+        self._versions: WeakKeyDictionary[ImportView, tuple[Program, str]] = WeakKeyDictionary()
+        """Versions that had a cold start, or whose top levels an earlier daemon has recorded."""
+        self._own: OrderedDict[str, Fingerprint] = OrderedDict()
+        """Fingerprints of versions' own starts, by `ImportView.program`."""
+        self._saved_s = time.monotonic()
+        self._wake = asyncio.Event()
+        self._starts = 0
+        self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self.cpu_s = 0.0
+        """What the sandboxes say to have used."""
+        count = config.verifiers if config.enabled else 0
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._work(), name="verifier") for _ in range(count)]
+
+    @property
+    def pending(self) -> int:
+        """Recordings and verifications that wait or are under way; those that are tried again later are not counted."""
+        return len(self._waiting) + len(self._under_way)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is still to be recorded or verified, now or when there is memory for it."""
+        return bool(self.pending or self._postponed)
+
+    def why_unrecorded(self, view: ImportView) -> str:
+        """Why the top level of a version is not recorded, in words."""
+        key = ("", view.program)
+        if not self._tasks:
+            return "its top level is not recorded: zygote.enabled or zygote.verifiers says so"
+        if key in self._under_way:
+            return "its top level is being recorded"
+        if key in self._waiting:
+            return "its top level waits to be recorded"
+        return self._unrecorded.find(view.program) or "its top level is recorded after its next cold start"
+
+    def forget_reason(self, view: ImportView) -> None:
+        """A version is no longer served: nobody asks why it is not recorded."""
+        self._unrecorded.forget(view.program)
+
+    def leave_out(self, view: ImportView, why: str) -> None:
+        """A sandbox of a version was started, and recording its top level is not worth it."""
+        self._unrecorded.note(view.program, f"its top level is not recorded: {why}")
+
+    def unverified(self, node: ZygoteNode, view: ImportView) -> str:
+        """Why a node does not serve a function whose imports see nothing else than its own have seen; empty: it does."""
+        if not self._config.verify or not node.imports:
+            return ""
+        refused = self._refused_now(node, view)
+        if refused is not None:
+            return Unverified(f"a start of its own differs: {refused.refusal.reason}")
+        return "" if pair_of(node, view) in self._recordings.verified else PENDING
+
+    def consider(self, node: ZygoteNode | None, view: ImportView, program: Program, function: str) -> None:
+        """A sandbox of a version was started from `node`: learn what is to be known of its next start. Never waits."""
+        if not self._tasks or view.zygote == "none" or node is None:
+            return
+        self._versions[view] = program, function
+        if view.top is None:
+            self._add(Work(None, view, program, function))
+            return
+        if self._consider_larger(view, program, function) or not node.imports:
+            return
+        self._starts += 1
+        if (
+            self._config.verify
+            and self._config.verify_again_after
+            and self._starts % self._config.verify_again_after == 0
+        ):
+            self._add(Work(node, view, program, function))
+
+    def know(self, view: ImportView, program: Program, function: str) -> None:
+        """A version is there whose top level may be recorded: a Zygote that is made for it, or made again, is verified without a
+        cold start of it, as an earlier daemon may have ended before that was done."""
+        if self._tasks and view.zygote != "none" and view.top is not None:
+            self._versions[view] = program, function
+
+    def _consider_larger(self, view: ImportView, program: Program, function: str) -> bool:
+        for larger, reason in self._tree.passed_over(view):
+            if isinstance(reason, Unverified) and self._refused_now(larger, view) is None:
+                larger.verdicts[view] = PENDING  # a refusal has expired
+                self._add(Work(larger, view, program, function))
+                return True
+        return False
+
+    def consider_node(self, node: ZygoteNode) -> None:
+        """A Zygote was made: verify it for the versions that it would serve better, before their next start."""
+        for view, (program, function) in list(self._versions.items()):
+            if view.top is not None and view.lineage == node.lineage and node.imports <= view.top.wanted:
+                self._consider_larger(view, program, function)
+
+    def refused(self) -> list[Refused]:
+        """The pairs that are refused now, the oldest first."""
+        keys = {"/".join(key): key for key in self._refused}
+        return [self._refused[keys[entry.key]] for entry in self._refusals.list() if entry.key in keys]
+
+    def forgive(self, name: str | None) -> list[str]:
+        """Forget the refusals of Zygotes that hold a distribution, or of all; the distributions that differed."""
+        forgiven = []
+        for key, refused in list(self._refused.items()):
+            if name is None or any(name in (each, name_of(each)) for each in refused.packages):
+                self._refusals.forgive("/".join(key))
+                del self._refused[key]
+                forgiven.append(refused.owner or min(refused.packages, default=""))
+        for node in self._tree.nodes:
+            for view, verdict in list(node.verdicts.items()):
+                if isinstance(verdict, Unverified):
+                    del node.verdicts[view]
+        return forgiven
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        for handle in self._later.values():
+            handle.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- the tasks
+
+    def _add(self, work: Work) -> None:
+        key = work.key
+        self._postponed.discard(key)
+        handle = self._later.pop(key, None)
+        if handle is not None:
+            handle.cancel()
+        if key not in self._waiting and key not in self._under_way and len(self._waiting) < MOST_WAITING:
+            self._waiting.add(key, work, is_recording=work.node is None)
+            self._wake.set()
+
+    def _postpone(self, work: Work, why: str) -> None:
+        """There is no memory for it now, or its sandbox could not be started."""
+        self.outcomes["postponed"] += 1
+        seconds = min(AGAIN_S * 2.0**work.tries, LONGEST_AGAIN_S)
+        self._add_later(work, seconds)
+        if work.key in self._later:
+            self._postponed.add(work.key)
+        if work.node is None:
+            self._unrecorded.note(work.view.program, f"its top level waits to be recorded: {why}", again_in_s=seconds)
+
+    def _add_later(self, work: Work, seconds: float) -> None:
+        """Try again: a busy host delays a verification, and never drops it."""
+        if work.key not in self._later and len(self._later) < MOST_WAITING:
+            again = replace(work, tries=work.tries + 1)
+            self._later[work.key] = asyncio.get_running_loop().call_later(seconds, self._add, again)
+
+    async def _work(self) -> None:
+        while True:
+            await self._wake.wait()
+            while self._waiting:
+                await self._let_learners_go_first()
+                if not self._waiting:
+                    break  # another task has it
+                key, work = self._waiting.take()
+                self._under_way.add(key)
+                try:
+                    await self._do(work)
+                except Exception:
+                    _log.exception("a verification failed")
+                finally:
+                    self._under_way.discard(key)
+            self._wake.clear()
+
+    async def _let_learners_go_first(self) -> None:
+        """Recordings do not wait: learners need them. While one waits, verifications take turns with recordings instead."""
+        ends_s = time.monotonic() + LONGEST_LEARNING_S
+        while self._is_learning() and time.monotonic() < ends_s:
+            if self._waiting.has_recording:
+                return
+            await self._until(time.monotonic() + LOOK_S)
+
+    async def _do(self, work: Work) -> None:
+        """Record or compare, and note what came of it."""
+        try:
+            if work.node is None:
+                await self._record(work)
+            else:
+                await self._verify(work, work.node)
+        except NoCapacity as error:
+            self._postpone(work, str(error))
+        except (SandboxFailed, OSError, TimeoutError) as error:
+            code = work.program.code
+            if isinstance(error, FileNotFoundError) and code is not None and not code.exists():
+                return  # the version was removed: nothing will start it again
+            if work.node is None or work.node in self._tree.nodes:
+                _log.warning("%s could not be verified: %s", work.function, error)
+                said = (isinstance(error, OSError) and error.strerror) or str(error)  # without a path of the host
+                self._postpone(work, said or "its sandbox was not there in time")
+            else:
+                self.outcomes["postponed"] += 1
+
+    async def _record(self, work: Work) -> None:
+        """Raises: as `_try`, but for TrialFailed."""
+        view, began_s = work.view, time.monotonic()
+        if view.top is not None:
+            return
+        program = self._program_of(work)
+        try:
+            own = await self._try(work, self._tree.root_of(view.lineage), program, self._trial(work, record=True))
+            if own.failure:
+                raise TrialFailed(f"it raises {own.failure}", is_late=True)
+            steps = await asyncio.to_thread(read_steps, own.steps, view.closure, most=self._config.max_modules)
+        except (TrialFailed, BadRecording) as error:
+            self.outcomes["late"] += 1
+            _log.warning("the top level of %s was not recorded: %s", work.function, error)
+            seconds = min(10.0 * 2.0**work.tries, 3600.0)
+            self._add_later(work, seconds)
+            self._unrecorded.note(view.program, f"its top level could not be recorded: {error}", again_in_s=seconds)
+            return
+        finally:
+            program.close()
+        self._keep_own(view, own)
+        self._unrecorded.forget(view.program)
+        self.outcomes["recorded"] += 1
+        top = TopLevel(steps, view.closure, view.zygote == "stdlib")
+        _log.info(
+            "the top level of %s is recorded: %d imports in %.2f s, of which %.2f s CPU; %s",
+            *(work.function, len(steps), time.monotonic() - began_s, own.cpu_s, top.change or "all may be shared"),
+        )
+        self._on_recorded(view, top)
+        self._consider_larger(view, work.program, work.function)
+
+    def _keep_own(self, view: ImportView, own: Fingerprint) -> None:
+        self._own[view.program] = msgspec.structs.replace(own, steps=[])
+        self._own.move_to_end(view.program)
+        if len(self._own) > MOST_OWN:
+            self._own.popitem(last=False)
+
+    async def _verify(self, work: Work, node: ZygoteNode) -> None:
+        """Raises: as `_try`, but for TrialFailed."""
+        if node not in self._tree.nodes or self._is_served_better(node, work.view):
+            return
+        began_s, cpu_before_s = time.monotonic(), self.cpu_s
+        try:
+            found = await self._compare(work, node)
+        except TrialFailed as error:
+            self._refuse(work, node, str(error), by_deadline=error.is_late)
+            return
+        if found:
+            self._refuse(work, node, in_words(found), owner=found[0].owner)
+            return
+        self.outcomes["alike"] += 1
+        self._recordings.note_verified(pair_of(node, work.view))
+        if self._refused.pop(work.key, None) is not None:
+            self._refusals.forgive("/".join(work.key))
+        self._forget_verdict(node, work.view)
+        if not self._waiting or time.monotonic() - self._saved_s >= SAVE_S:
+            self._saved_s = time.monotonic()
+            self._save()
+        _log.info(
+            "%s is verified for %s: %.2f s, of which %.2f s CPU",
+            *(node.id, work.function, time.monotonic() - began_s, self.cpu_s - cpu_before_s),
+        )
+
+    def _is_served_better(self, node: ZygoteNode, view: ImportView) -> bool:
+        """Whether a node with as many imports serves it by now."""
+        try:
+            best = self._tree.best(view)
+        except ZygoteGone:
+            return False
+        return best is not node and node.imports <= best.imports
+
+    async def _compare(self, work: Work, node: ZygoteNode) -> list[Difference]:
+        """The differences that starts of the function's own do not have. Raises: as `_try`."""
+        program = self._program_of(work)
+        try:
+            trial = self._trial(work)
+            root = self._tree.root_of(work.view.lineage)
+            own = self._own.get(work.view.program)
+            if own is None:
+                own = await self._try(work, root, program, trial)
+                self._keep_own(work.view, own)
+            began_s = time.monotonic()
+            fork = await self._try(work, node, program, trial)
+            suspects = await asyncio.to_thread(fork.differing, own)
+            if not suspects:
+                return []
+            trial = {**trial, "names_of": suspects, "pids": sorted({*own.pids, *fork.pids})}
+            fork = await self._try(work, node, program, trial)
+            starts: list[Fingerprint] = []
+            for number in range(SURE):
+                if number == 1:
+                    await self._until(began_s + APART_S)
+                starts.append(await self._try(work, root, program, {**trial, "moved": number}))
+                if not all(each.complete for each in (fork, *starts)):
+                    raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
+                found = await asyncio.to_thread(differences, fork, starts)
+                if not found:
+                    break
+            return found
+        finally:
+            program.close()
+
+    async def _until(self, time_s: float) -> None:
+        """Args: time_s: of CLOCK_MONOTONIC."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(time_s - time.monotonic(), 0)):
+                await asyncio.get_running_loop().create_future()
+
+    def _trial(self, work: Work, *, record: bool = False) -> dict[str, Any]:
+        """What a trial is asked (`sockd_zygote.own_functions.trial.answer`)."""
+        init = protocol.decode_init(work.program.init)
+        key = init.get("image_key", "")
+        return {
+            "function": {name: init.get(name, "") for name in ("handler", "code", "entry_file", "app")},
+            "roots": [(f"{root}/", key) for root in init["paths"]] if key else [],
+            "record": record,
+            "names_of": [],
+            "pids": [],
+            "moved": 0,
+            "variables": sorted(name for name, _ in work.view.variables),
+        }
+
+    def _program_of(self, work: Work) -> Program:
+        """A program with a function's closure and environment, that runs a trial."""
+        own, deadline_s = work.program, self._config.verify_deadline_s
+        name = f"verification of {own.name}"
+        handler = {"handler": HANDLER, "entry_file": "", "app": "", "provided": False, "rehearsal": True}
+        init = protocol.change_init(own.init, name=name, **handler, max_answer_bytes=ANSWER_BYTES)
+        limits = replace(own.limits, memory_bytes=self._config.verify_memory_mb * MB)
+        program = Program(own.code, init, limits, init_timeout_s=deadline_s, timeout_s=deadline_s, log_bytes=LOG_BYTES)
+        program.policy = own.policy
+        program.lineage = own.lineage
+        return program
+
+    async def _try(self, work: Work, node: ZygoteNode, program: Program, trial: dict[str, Any]) -> Fingerprint:
+        """What one new sandbox tells. Raises: TrialFailed, SandboxFailed, NoCapacity, OSError."""
+        whose = "a fork" if node.imports else "a start of its own"
+        deadline_s = MEMORY_DEADLINE_S if work.tries >= PATIENT_TRIES else 0.0
+        sandbox = await self._tree.fork_apart(node, program, deadline_s=deadline_s)
+        try:
+            reply = await sandbox.request(uuid.uuid4().bytes, msgspec.json.encode(trial))
+        finally:
+            sandbox.destroy()
+        if reply.error is not None:
+            if (lost := await sandbox.why_lost()) is not None:
+                raise SandboxFailed(lost.message) from reply.error
+            # What a package says in its errors may be a secret; what the daemon says is none.
+            error = reply.error.error_type if isinstance(reply.error, FunctionFailed) else reply.error
+            words = f"{whose} did not come to its end: {error}"
+            if begun := last_begun(reply.log):
+                words = f"{begun}: {words}"
+            raise TrialFailed(words, is_late=isinstance(reply.error, TimedOut | OutOfMemory))
+        try:
+            told = await asyncio.to_thread(read_fingerprint, reply.body)
+        except BadFingerprint as error:
+            raise TrialFailed(f"{whose}: {error}", is_late=False) from None
+        self.cpu_s += told.cpu_s
+        return told
+
+    # -- what is known
+
+    def _refuse(self, work: Work, node: ZygoteNode, reason: str, *, owner: str = "", by_deadline: bool = False) -> None:
+        self.outcomes["late" if by_deadline else "different"] += 1
+        pair = pair_of(node, work.view)
+        has_served = pair in self._recordings.verified
+        self._recordings.verified.pop(pair, None)
+        packages = ", ".join(sorted(map(name_of, node.packages))) or "the standard library"
+        name = "/".join(work.key)
+        refusal = self._refusals.refuse(name, reason, node=packages, by_deadline=by_deadline)
+        self._refused = {key: each for key, each in self._refused.items() if self._refusals.is_refused("/".join(key))}
+        self._refused[work.key] = Refused(node.packages, owner, refusal)
+        self._forget_verdict(node, work.view)
+        seconds = refusal.retry_s - refusal.time_s
+        if by_deadline:
+            self._add_later(work, seconds)
+        _log.warning("%s (%s) does not serve %s for %.0f s: %s", node.id, packages, work.function, seconds, reason)
+        self._on_refused(node, work.view, has_served)
+
+    def _forget_verdict(self, node: ZygoteNode, view: ImportView) -> None:
+        """Have the node asked again for each version that is the same program."""
+        for known in list(node.verdicts):
+            if known.program == view.program:
+                del node.verdicts[known]
+
+    def _refused_now(self, node: ZygoteNode, view: ImportView) -> Refused | None:
+        refused = self._refused.get((node.identity, view.program)) if self._refused else None
+        return refused if refused is not None and self._refusals.is_refused(refused.refusal.key) else None
+
+
+def pair_of(node: ZygoteNode, view: ImportView) -> str:
+    """The name of a pair, the same after a restart: no value of a variable can be read from it."""
+    return f"{node.identity}/{view.program}"

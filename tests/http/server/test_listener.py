@@ -1,0 +1,82 @@
+"""Who is let in, when, and what happens when there is no descriptor for one more."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from sockd.http.server.listener import Listener
+from sockd.http.server.sockets import bind_tcp
+from sockd.http.server.turns import Turns
+
+pytestmark = pytest.mark.anyio
+
+
+class Short:
+    """A listening socket whose process has no descriptors left, at first."""
+
+    def __init__(self, sock: socket.socket, refusals: int) -> None:
+        self._sock = sock
+        self.refusals = refusals
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._sock.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.parametrize("refusals", [0, 2])
+async def test_all_who_speak_are_let_in_even_if_there_was_no_room_for_a_while(refusals: int) -> None:
+    loop = asyncio.get_running_loop()
+    (sock,) = bind_tcp("127.0.0.2:0")  # a loopback of which there is one
+    inside: list[socket.socket] = []
+    rooms: list[None] = []
+
+    def let_in(client: socket.socket) -> int:
+        inside.append(client)
+        return 1
+
+    short = Short(sock, refusals)
+    listener = Listener(short, Turns(), let_in, lambda: rooms.append(None))  # type: ignore[arg-type]
+    clients = [socket.socket() for _ in range(20)]
+    try:
+        for client in clients:
+            client.setblocking(False)
+            await loop.sock_connect(client, sock.getsockname())
+            await loop.sock_sendall(client, b"x")
+        while len(inside) < len(clients):
+            await asyncio.sleep(0)
+        assert len(rooms) == refusals
+        assert {each.getpeername() for each in inside} == {client.getsockname() for client in clients}
+    finally:
+        listener.close()
+        for each in (*clients, *inside):
+            each.close()
+
+
+async def test_who_says_nothing_is_let_in_later_and_who_speaks_at_once() -> None:
+    loop = asyncio.get_running_loop()
+    (sock,) = bind_tcp("127.0.0.2:0")  # a loopback of which there is one
+    inside: asyncio.Queue[socket.socket] = asyncio.Queue()
+
+    def let_in(client: socket.socket) -> int:
+        inside.put_nowait(client)
+        return 1
+
+    listener = Listener(sock, Turns(), let_in, lambda: None)
+    with socket.socket() as silent, socket.socket() as speaking:
+        for client in (silent, speaking):
+            client.setblocking(False)
+            await loop.sock_connect(client, sock.getsockname())
+        await loop.sock_sendall(speaking, b"x")
+        with await inside.get() as first, await inside.get() as second:
+            assert first.getpeername() == speaking.getsockname()
+            assert second.getpeername() == silent.getsockname()
+    listener.close()

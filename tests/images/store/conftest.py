@@ -1,0 +1,38 @@
+"""Workers of a test, which share a chunk store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from sockd.images.agent_keeper import agent_link
+from sockd.images.store import chunked_importer
+from tests.images.store.profiled_workers import (
+    IMAGE,
+    READS,
+    Worker,
+    Workers,
+)
+from tests.support.ground import ground_at
+
+
+@pytest.fixture
+async def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
+    """Their starts are recorded by `record` alone, however long a test takes."""
+    monkeypatch.setattr(chunked_importer, "QUIET_S", 600.0)
+    async with ground_at(tmp_path / "ground", agent_link.places()) as ground, AsyncExitStack() as stack:
+        yield Workers(tmp_path, ground, stack)
+
+
+@pytest.fixture
+async def profiled(workers: Workers) -> Worker:
+    """A worker after the first start of the image."""
+    first = workers.new()
+    first.publish(IMAGE)
+    counters = await first.start()
+    assert counters["origin_chunks"] >= len(READS) - 1
+    await first.record()
+    return first

@@ -1,0 +1,36 @@
+"""A lab, and private networks in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from sockd.base.config import NetworkConfig
+from sockd.isolation.networks.networks import Networks
+from sockd.isolation.sandbox.memory_budget import MemoryBudget
+from tests.support.cases import happened
+from tests.support.network_lab import Lab, lab
+
+__all__ = ["happened"]
+
+WORKER = "5eed0001"
+
+
+@pytest.fixture
+def world() -> Iterator[Lab]:
+    with lab() as world:
+        yield world
+
+
+@pytest.fixture
+def budget() -> MemoryBudget:
+    return MemoryBudget(1 << 30)
+
+
+@pytest.fixture
+async def networks(world: Lab, budget: MemoryBudget) -> AsyncIterator[Networks]:
+    networks = await Networks.open(NetworkConfig(), WORKER, budget.reserve_nowait)
+    yield networks
+    await networks.aclose()
+    assert budget.used == 0
