@@ -16,6 +16,8 @@ from tests.support.rooms import IMPORTED_AS, ROOT, Room, name_of, rooms, rooms_o
 
 # Ours, and never to be imported from where it would not be ours to: the product knows nothing of its tests and shows.
 TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests", "vm")
+IMPORT_SOCKD = ("benchmarks.s3", "benchmarks.sebs", "benchmarks.instruments")
+"""Programs that use parts of sockd, and run beside a worker or without one."""
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
 # it imports of others, it imports when a function needs it; so does a sandbox that is debugged its debugger.
@@ -136,11 +138,21 @@ def modules_imported_by(file: Path) -> Iterator[str]:
         yield in_storage_lib if is_module(in_storage_lib) else imported
 
 
-def test_the_product_does_without_the_s3_server() -> None:
-    """The S3 server is for development, tests and benchmarks, the runner of ServerlessBench among them."""
+def test_folders_of_an_area_import_each_other_in_no_circle() -> None:
+    """What is directly in an area's folder may use its folders and be used by them: it is the area's own."""
+    graph: dict[str, set[str]] = {}
     for file in product_files():
-        if not name_of(file.relative_to(ROOT)).startswith(("benchmarks.s3", "benchmarks.sebs")):
-            assert not [name for name in imports_of(file) if name.startswith("benchmarks.s3")], file
+        folder = subfolder(name_of(file.relative_to(ROOT)))
+        others = {subfolder(imported) for imported in filter(is_ours, imports_of(file))}
+        graph.setdefault(folder, set()).update(other for other in others if other and other != folder)
+    graph.pop("")
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def subfolder(module: str) -> str:
+    """`sockd.isolation.roots` of `sockd.isolation.roots.base`; empty for what is in no folder of an area."""
+    parts = module.split(".")[:3]
+    return ".".join(parts) if len(parts) == 3 and (ROOT / "/".join(parts)).is_dir() else ""
 
 
 @pytest.mark.parametrize("top", INSIDE_SANDBOXES)
@@ -155,11 +167,9 @@ def test_what_runs_in_sandboxes_imports_the_standard_library_alone(top: str) -> 
 def test_benchmarks_and_the_demo_see_no_more_than_a_client_does() -> None:
     for top in ("benchmarks", "demo"):
         for file in (ROOT / top).rglob("*.py"):
-            for imported in filter(is_ours, imports_of(file)):
-                # The S3 server is a tool for development, and none of the worker's internals.
-                assert imported.startswith(("benchmarks", "demo", "benchmarks.s3")), (
-                    f"{file.relative_to(ROOT)} imports {imported}"
-                )
+            if not name_of(file.relative_to(ROOT)).startswith(IMPORT_SOCKD):
+                for imported in filter(is_ours, imports_of(file)):
+                    assert imported.startswith(("benchmarks", "demo")), f"{file.relative_to(ROOT)} imports {imported}"
 
 
 def test_every_row_of_the_table_names_what_exists() -> None:

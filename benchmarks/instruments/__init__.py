@@ -1,0 +1,1 @@
+"""Programs that own one part of sockd and measure it, without a worker."""

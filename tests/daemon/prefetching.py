@@ -19,15 +19,15 @@ from tests.initscripts.guests import module
 
 READY = "the initscript engine is ready"
 """A line of the daemon's log."""
-SOCKD = Path(sockd.__file__).parent
+ROOT = Path(sockd.__file__).parents[1]
 CLIENT = (
-    "s3/__init__",
+    "benchmarks/s3/__init__",
     "benchmarks/s3/client",
     "benchmarks/s3/xml",
-    "sigv4/__init__",
-    "base/sigv4/canonical",
-    "base/sigv4/credentials",
-    "base/sigv4/signer",
+    "sockd/base/sigv4/__init__",
+    "sockd/base/sigv4/canonical",
+    "sockd/base/sigv4/credentials",
+    "sockd/base/sigv4/signer",
 )
 STAND_INS = {
     "boto3.py": """
@@ -63,8 +63,8 @@ def client(service, config=None):
     "botocore/__init__.py": "",
     "botocore/config.py": "class Config:\n    def __init__(self, **options): pass\n",
     "botocore/exceptions.py": "class HTTPClientError(Exception): pass\nclass IncompleteReadError(Exception): pass\n",
-    "sockd/__init__.py": "",
-    **{f"sockd/{name}.py": (SOCKD / f"{name}.py").read_text() for name in CLIENT},
+    **{f"{package}/__init__.py": "" for package in ("benchmarks", "sockd", "sockd/base")},
+    **{f"{name}.py": (ROOT / f"{name}.py").read_text() for name in CLIENT},
     "gate.py": f"""
 {Gate.CODE}
 import sys

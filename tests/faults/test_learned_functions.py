@@ -116,7 +116,8 @@ SMALL_BLOCKS = (
     sys.executable,
     "-c",
     "import sys; from sockd.base import uids as worker_uids; worker_uids.ROOT_UIDS = 704; "
-    "from sockd.isolation.farm import uids; uids.LEAST = 2; from sockd.client.cli.main import main; sys.argv[0] = 'sockd'; main()",
+    "from sockd.isolation.farm import uids; uids.LEAST = 2; "
+    "from sockd.client.cli.main import main; sys.argv[0] = 'sockd'; main()",
     *COMMAND[3:],
 )
 """A worker whose Zygotes have uids for 3 sandboxes each, and none for children."""

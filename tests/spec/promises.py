@@ -130,7 +130,7 @@ def names_in(file: str) -> frozenset[str]:
 def cases() -> frozenset[str]:
     """The ids of all cases of the suite."""
     found = set()
-    for folder in ("abuse", "agent_keeper", "faults", "networks", "spec"):
+    for folder in ("abuse", "faults", "images", "isolation", "spec"):
         for file in (ROOT / "tests" / folder).rglob("test_*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "case":

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 IMPORTED_AS = {folder: f"sockd_{folder}" for folder in ("initscripts", "storage_lib", "zygote")}
 """Folders of the repository that are installed, and imported, by another name."""
-HOLD_ROOMS = ("sockd", "sockd.starts", "sockd.http", "sockd_zygote")
+HOLD_ROOMS = ("sockd",)
 """Packages of several rooms: their `__init__.py` is in one of them, and the name alone in none."""
 
 

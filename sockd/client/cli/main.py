@@ -51,6 +51,7 @@ COMMANDS = {
     "packages": ("sockd.client.cli.worker.packages", "List, add and remove installed packages; retry refused ones."),
     "images": ("sockd.client.cli.worker.images", "List, add, inspect and remove container images."),
     "sebs": ("sockd.client.cli.source.sebs", "Run SeBS, the serverless benchmark suite."),
+    "s3": ("sockd.client.cli.source.s3", "Run a small S3 server, for development."),
     "bench": ("sockd.client.cli.source.bench", "Run a benchmark."),
     "files": ("sockd.client.cli.source.files", "Print the paths of documentation, systemd unit, benchmarks and tests."),
     "selftest": ("sockd.client.cli.source.selftest", "Attack a private worker, and report the results."),
@@ -63,7 +64,7 @@ GROUPS = {
     "Versions": ("versions", "publish", "alias", "rollback", "provision"),
     "Worker": ("up", "doctor", "status", "top", "tree", "imports", "packages", "images", "backup", "restore"),
     "Other machines": ("keys", "login", "logout", "cache-node"),
-    "Rarely needed": ("initscript", "sebs", "bench", "files", "selftest"),
+    "Rarely needed": ("initscript", "sebs", "s3", "bench", "files", "selftest"),
 }
 """The commands as the help shows them; those of a first hour first."""
 

@@ -1,0 +1,1 @@
+"""Builds of packages from source, in sandboxes."""

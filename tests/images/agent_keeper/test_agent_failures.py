@@ -464,7 +464,7 @@ async def test_without_verification_changed_chunks_would_be_data(
     ours, *libraries = agent_link.places()
     copy = tmp_path / "copy" / "sockd"
     shutil.copytree(ours[0], copy)
-    reader = copy / "chunks" / "directory_store.py"
+    reader = copy / "images" / "chunks" / "directory_store.py"
     code = reader.read_text()
     check = "if not is_named(name, data):"
     assert check in code

@@ -382,7 +382,7 @@ async def changed_agent(tmp_path: Path, store_path: Path, change: Callable[[str]
     ours, *libraries = agent_link.places()
     copy = tmp_path / "copy" / "sockd"
     shutil.copytree(ours[0], copy)
-    process = copy / "chunk_agent" / "agent_process.py"
+    process = copy / "images" / "agent" / "agent_process.py"
     code = process.read_text()
     process.write_text(change(code))
     assert process.read_text() != code

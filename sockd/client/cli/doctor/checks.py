@@ -203,7 +203,8 @@ def cgroup_moves() -> Check:
         return Check("cgroup moves", True, found)
     if not favordynmods.enabled_needed(hierarchies):
         return Check("cgroup moves", None, f"{found}: every cold start waits", "use Linux 6.0 or newer: favordynmods")
-    fix = f"{sys.executable} -m sockd.linux.latency.favordynmods  # `sockd up` does this itself; for the whole host until its reboot"
+    command = f"{sys.executable} -m sockd.linux.latency.favordynmods"
+    fix = f"{command}  # `sockd up` does this itself; for the whole host until its reboot"
     return Check("cgroup moves", None, f"{found}: every cold start waits", fix)
 
 
