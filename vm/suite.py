@@ -22,7 +22,7 @@ COMMANDS = {
     "tests": f"make test ARGS='{FOLDERS}'",
 }
 LONGEST_S = {UML: 2 * 3600, QEMU: 12 * 3600}
-MEMORY_MB = {"demo": 3072, "selftest": 3072, "tests": 3072}
+MEMORY_MB = {"demo": 4096, "selftest": 3072, "tests": 3072}
 
 
 class Result(NamedTuple):
