@@ -239,6 +239,11 @@ class Connection(RequestReader):
         if self._reading is None or not self._reading.give_way():
             self._refuse(NO_ROOM)
 
+    def _wait_for_no_room(self) -> None:
+        """Leave the queue for room: no more of the body is read, also if its function goes on."""
+        if self.input is Input.ROOM_AWAITED and self._reading is not None:
+            self._reading.release()
+
     def body_dropped(self) -> None:
         """An exchange has let go of its body to be answered with an error; what still comes of it is dropped."""
         self._room_came()
@@ -439,6 +444,7 @@ class Connection(RequestReader):
 
     def close(self) -> None:
         """Read no more, and close behind the answers that are owed."""
+        self._wait_for_no_room()
         self.input = INPUT_ENDED[self.input]
         self._body_ended()
         reading, self._reading = self._reading, None
@@ -507,6 +513,7 @@ class Connection(RequestReader):
         self.transport.close()
 
     def _drop(self) -> None:
+        self._wait_for_no_room()
         self.input = DROPPED[self.input]
         self._body_ended()
         self._reading = None

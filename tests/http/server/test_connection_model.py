@@ -311,6 +311,18 @@ def nothing_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert not caplog.records, "an error of ours was logged"
 
 
+def test_a_body_that_waits_for_room_and_is_given_up_leaves_the_queue() -> None:
+    """Found by the model: its function had begun to answer, and kept the place until it ended."""
+    model = ConnectionModel()
+    model.live(0)
+    model.take_room()
+    model.ask(70 * KB, "?early", False, [])
+    model.send(20)
+    model.be_late()
+    model.states_agree()
+    model.teardown()
+
+
 TestConnectionModel = ConnectionModel.TestCase
 TestConnectionModel.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
