@@ -381,6 +381,9 @@ class Connection(RequestReader):
             self.input, self.since_s = ALL_ANSWERED[self.input], self._loop.time()
             self.transport.keep()
         if self.flow is _PAUSED and len(self._exchanges) < 2:
+            if self._reading is exchange and self.input is Input.ROOM_AWAITED:  # the rest of its body is dropped
+                exchange.release()
+                self.input = ROOM_CAME[self.input]
             self.resume_reading()
 
     def pause_reading(self) -> None:

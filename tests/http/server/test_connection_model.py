@@ -323,6 +323,19 @@ def test_a_body_that_waits_for_room_and_is_given_up_leaves_the_queue() -> None:
     model.teardown()
 
 
+def test_a_request_that_is_answered_while_its_body_waits_for_room_leaves_the_queue() -> None:
+    """Found by the model: the connection read no more."""
+    model = ConnectionModel()
+    model.live(40)
+    model.take_room()
+    model.ask(70 * KB, "?early", False, [])
+    model.send(20)
+    model.answer(0)
+    model.states_agree()
+    model.states_agree_with_the_socket()
+    model.teardown()
+
+
 TestConnectionModel = ConnectionModel.TestCase
 TestConnectionModel.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
