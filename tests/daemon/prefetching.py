@@ -19,7 +19,8 @@ from tests.initscripts.guests import module
 
 READY = "the initscript engine is ready"
 """A line of the daemon's log."""
-ROOT = Path(sockd.__file__).parents[1]
+ROOTS = {"sockd": Path(sockd.__file__).parents[1], "benchmarks": Path(__file__).parents[2]}
+"""Where its packages are: those of benchmarks are with the tests, which an installed sockd has elsewhere than its own."""
 CLIENT = (
     "benchmarks/s3/__init__",
     "benchmarks/s3/client",
@@ -64,7 +65,7 @@ def client(service, config=None):
     "botocore/config.py": "class Config:\n    def __init__(self, **options): pass\n",
     "botocore/exceptions.py": "class HTTPClientError(Exception): pass\nclass IncompleteReadError(Exception): pass\n",
     **{f"{package}/__init__.py": "" for package in ("benchmarks", "sockd", "sockd/base")},
-    **{f"{name}.py": (ROOT / f"{name}.py").read_text() for name in CLIENT},
+    **{f"{name}.py": (ROOTS[name.partition("/")[0]] / f"{name}.py").read_text() for name in CLIENT},
     "gate.py": f"""
 {Gate.CODE}
 import sys

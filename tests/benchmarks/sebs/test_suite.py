@@ -78,6 +78,6 @@ def test_a_cache_without_the_suite_says_how_to_get_it(tmp_path: Path) -> None:
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOCKD_SEBS_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert default_cache() == Path("/cache/benchmarks/sebs")
+    assert default_cache() == Path("/cache/sockd/sebs")
     monkeypatch.setenv("SOCKD_SEBS_CACHE", "/mine")
     assert default_cache() == Path("/mine")

@@ -128,6 +128,7 @@ LOST: dict[str, dict[str, tuple[str, str]]] = {
     "store/packages": {},
     "store/packages/.meta": {},
     "store/uv-cache": {},
+    "templates.json": {},
     "tmp": {},
 }
 """What is deleted, and the functions that cannot run without it, with the error of their calls and what it says to do."""

@@ -28,7 +28,7 @@ _MEMORY = "/proc/self/fd/"
 
 def environment() -> dict[str, str]:
     """Return the environment in which OWN_PROGRAM is this very program."""
-    checkout = Path(sockd.__file__).resolve().parents[2]
+    checkout = Path(sockd.__file__).resolve().parents[1]
     paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
