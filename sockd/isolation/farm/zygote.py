@@ -347,6 +347,11 @@ class Zygote:
     def alive(self) -> bool:
         return self._wire is not None and not self._wire.closed
 
+    def check_alive(self) -> None:
+        """Raises: ZygoteGone, if it has ended or was closed; it has no `pidfd` then."""
+        if not self.alive or self.pidfd < 0:
+            raise ZygoteGone("the Zygote has ended")
+
     @property
     def may_fork(self) -> bool:
         """Whether there is a uid for another sandbox."""

@@ -475,6 +475,7 @@ class ZygoteTree:
 
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
         """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
+        zygote.check_alive()
         parts = self.parts_of(zygote)
         root = parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd, uid=zygote.uids.absolute)
         try:

@@ -360,3 +360,11 @@ async def test_where_uids_are_short_a_new_root_ends_the_interpreter_that_was_use
     again = await tree.living_best(ImportView(frozenset(), interpreter=lineages[1].interpreter))
     assert set(tree.nodes) == {tree.root, third, again} and tree.root.zygote.alive
     tree.close()
+
+
+async def test_a_zygote_that_has_ended_imports_nothing(roots: list[Any]) -> None:
+    tree, ended = Tree(), Zygote(None, None, lambda zygote: None)  # type: ignore[arg-type]
+    await tree.open()
+    with pytest.raises(ZygoteGone, match="has ended"):
+        await tree.import_modules(ended, None, deadline_s=1)  # type: ignore[arg-type]
+    tree.close()
