@@ -115,7 +115,7 @@ def configuration() -> str:
     return text
 
 
-ROOMS = tuple(f"sockd.{room}" for room in "caches code events functions http images observe registry sandbox".split())
+AREAS = tuple(f"sockd.{area}" for area in "events functions http images isolation observe starts".split())
 
 
 def function() -> str:
@@ -151,7 +151,7 @@ The reason of a dead letter is not an `errorType`: `RetriesExhausted`, `EventAge
 def errors() -> str:
     """Everything that is raised on purpose and that a client can see."""
     for module in pkgutil.walk_packages(sockd.__path__, "sockd."):
-        if module.name.startswith(ROOMS):
+        if module.name.startswith(AREAS):
             import_module(module.name)
     rows = {
         (_type_of(each), each.status, _first_line(each))

@@ -68,8 +68,8 @@ def test_a_wheel_has_native_parts_of_its_architecture(dist: Path, architecture: 
     with zipfile.ZipFile(wheel) as files:
         parts = {name: files.read(name) for name in files.namelist() if name.endswith(".so")}
     assert sorted(parts) == [
-        "sockd/kernel/_hrtick.abi3.so",
-        "sockd/kernel/_procfs.abi3.so",
+        "sockd/linux/_hrtick.abi3.so",
+        "sockd/linux/_procfs.abi3.so",
         "sockd_zygote/_native.abi3.so",
     ]
     assert {int.from_bytes(part[18:20], "little") for part in parts.values()} == {machine}
@@ -103,7 +103,7 @@ def test_an_installed_package_is_a_service_with_a_configuration(host: Path) -> N
 
 def test_bytecode_has_the_paths_of_sources_as_they_are_installed(host: Path) -> None:
     """And not those of the build."""
-    (module,) = (host / "opt/sockd/lib").glob("python*/site-packages/sockd/cli/__pycache__/main.*.pyc")
+    (module,) = (host / "opt/sockd/lib").glob("python*/site-packages/sockd/client/cli/__pycache__/main.*.pyc")
     code = "import marshal, sys; print(marshal.loads(sys.stdin.buffer.read()[16:]).co_filename)"
     said = subprocess.run([host / PYTHON, "-c", code], input=module.read_bytes(), capture_output=True, check=True)
     assert said.stdout.decode().strip() == f"/{(module.parents[1] / 'main.py').relative_to(host)}"

@@ -16,7 +16,7 @@ from tests.support.rooms import IMPORTED_AS, ROOT, Room, name_of, rooms, rooms_o
 
 # Ours, and never to be imported from where it would not be ours to: the product knows nothing of its tests and shows.
 TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests", "vm")
-IMPORT_SOCKD = ("benchmarks.s3", "benchmarks.sebs", "benchmarks.instruments")
+IMPORT_SOCKD = ("benchmarks.s3", "benchmarks.sebs_runner", "benchmarks.instruments")
 """Programs that use parts of sockd, and run beside a worker or without one."""
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
@@ -170,6 +170,13 @@ def test_benchmarks_and_the_demo_see_no_more_than_a_client_does() -> None:
             if not name_of(file.relative_to(ROOT)).startswith(IMPORT_SOCKD):
                 for imported in filter(is_ours, imports_of(file)):
                     assert imported.startswith(("benchmarks", "demo")), f"{file.relative_to(ROOT)} imports {imported}"
+
+
+def test_no_module_has_a_folder_of_its_name() -> None:
+    """The folder would hide the module: `python -m benchmarks.sebs` would run a package."""
+    tops = ("sockd", *IMPORTED_AS, "benchmarks", "demo", "docs", "tests", "vm")
+    files = (file for top in tops for file in (ROOT / top).rglob("*.py"))
+    assert [str(file.relative_to(ROOT)) for file in files if file.with_suffix("").is_dir()] == []
 
 
 def test_every_row_of_the_table_names_what_exists() -> None:

@@ -1,9 +1,9 @@
 """The connections that nobody uses just now, kept for the next request to the same place.
 
-Kept per origin and tenant. What is signed request by request (S3, SQS, DynamoDB) shares a tenant: such a connection says nothing
-of who used it. What a guest writes freely does not, since a peer may remember who a connection belongs to. The request that takes
-one checks its peer's address by its own policy. Owns the idle connections, the TLS context, gRPC's channels and the relays; all
-of them are closed with the pool.
+Connections are kept by origin and tenant. Requests that are each signed (S3, SQS, DynamoDB) share one tenant, because a signed
+request does not depend on the requests before it. Bytes that a guest writes freely have the tenant of the guest's environment,
+because the peer may keep a state for the connection. The request that takes a connection checks its peer's address by its own
+policy. Owns the idle connections, the TLS context, gRPC's channels and the relays; all of them are closed with the pool.
 """
 
 from __future__ import annotations

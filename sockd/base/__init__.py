@@ -1,1 +1,1 @@
-"""Plain data that every room may import: settings, errors, ids, texts."""
+"""Plain data that every area may import: settings, errors, ids, texts."""

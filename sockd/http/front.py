@@ -222,7 +222,7 @@ class Front:
         """As `Callers.hides_errors`, of a function; a page hides nothing."""
         callers = self._callers
         if callers.errors == "full" and not callers.error_details:
-            return False  # asked for each request: without a step into another room
+            return False  # asked for each request: without a call of another module
         return isinstance(target, Called) and callers.hides_errors(target.name, connection, head)
 
     def _healthz(self) -> Answer:

@@ -1,1 +1,1 @@
-"""The composition root: builds all rooms, and closes them in order."""
+"""The composition root: builds all parts of a worker, and closes them in order."""

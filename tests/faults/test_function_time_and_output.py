@@ -20,7 +20,7 @@ TOO_LATE_MS = 1000
 DEAD_MS = 1000
 """Both of a machine that does nothing else; beside other programs as many times that as anything takes (`slowness`)."""
 TRIES = 3
-"""Tries, of which the best counts: a machine that stood still says nothing of who was to be dead."""
+"""How often it is tried; the best result counts, as a pause of the whole machine delays every process."""
 
 
 @case("F7", "handlers that hang in every way", expect="504 at the deadline, every process killed, none used again")

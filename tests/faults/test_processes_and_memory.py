@@ -18,7 +18,7 @@ PIDS = 48
 GONE_MS = 1000
 """The time on a machine that does nothing else; beside other programs as many times that as anything takes (`slowness`)."""
 TRIES = 3
-"""Tries, of which the best counts: a machine that stood still says nothing of who was to be dead."""
+"""How often it is tried; the best result counts, as a pause of the whole machine delays every process."""
 MEMORY_MB = 48
 READ_MB = MEMORY_MB + 16
 """From a disk that others use, too: no more than shows that a function may read more than its memory."""

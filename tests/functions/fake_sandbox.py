@@ -1,4 +1,4 @@
-"""A sandbox that answers when the test says so, for tests of who leases it."""
+"""A sandbox that answers when the test says so, for tests of the objects that lease sandboxes."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 
     total.remote("https://…")        total.map(urls)        total.spawn(url).result()        total(url)
 
-Needs no daemon to be imported, and imports none of its rooms: it packs the code (`source`), deploys it over the management
+Needs no daemon to be imported, and imports none of its areas: it packs the code (`source`), deploys it over the management
 socket when it has changed (`deploying`), and calls it, bound to that code (`calling`). `stand_in` is what `import sockd` is in
 a sandbox.
 """

@@ -4,6 +4,6 @@
             ├─ L2  L2Client    cache nodes in the network: four of five stripes make a chunk
             └─ origin          a chunk store, asked once per chunk
 
-All caches hold ciphertext under the chunk's name, the digest of the ciphertext. No byte leaves this room unverified, so a
+All caches hold ciphertext under the chunk's name, the digest of the ciphertext. No byte leaves these caches unverified, so a
 cache can lose or corrupt data without consequences except time.
 """

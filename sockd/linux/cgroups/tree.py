@@ -1,7 +1,7 @@
 """Cgroups: sockd's own part of the host's cgroup tree, one directory in each hierarchy and the leaves in it.
 
 Owns: the directories `sockd-<id>` and all below them, also those that a dead daemon left. Knows nothing of what runs in
-the leaves. `Cgroup` and `Hierarchies` are offered here too: this is the module that the rooms above import.
+the leaves. `Cgroup` and `Hierarchies` are offered here too: this is the module that the areas above import.
 """
 
 from __future__ import annotations

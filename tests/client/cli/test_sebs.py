@@ -1,4 +1,4 @@
-"""`sockd sebs` as a process of its own; what it runs is tested in tests/benchmarks/sebs."""
+"""`sockd sebs` as a process of its own; what it runs is tested in tests/benchmarks/sebs_runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sockd sebs`: the runner of ServerlessBench, which is in the source tree (`benchmarks/sebs`)."""
+"""`sockd sebs`: the runner of ServerlessBench, which is in the source tree (`benchmarks/sebs_runner`)."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ import click
 from sockd.client.cli.source.source_tree import source_tree
 
 sys.path.insert(0, str(source_tree()))
-sebs: click.Command = import_module("benchmarks.sebs.command").sebs
+sebs: click.Command = import_module("benchmarks.sebs_runner.command").sebs
