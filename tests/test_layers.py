@@ -172,11 +172,11 @@ def test_benchmarks_and_the_demo_see_no_more_than_a_client_does() -> None:
                     assert imported.startswith(("benchmarks", "demo")), f"{file.relative_to(ROOT)} imports {imported}"
 
 
-def test_no_module_has_a_folder_of_its_name() -> None:
-    """The folder would hide the module: `python -m benchmarks.sebs` would run a package."""
+def test_no_module_has_a_package_of_its_name() -> None:
+    """The package would hide the module: `python -m benchmarks.sebs` would run a package."""
     tops = ("sockd", *IMPORTED_AS, "benchmarks", "demo", "docs", "tests", "vm")
     files = (file for top in tops for file in (ROOT / top).rglob("*.py"))
-    assert [str(file.relative_to(ROOT)) for file in files if file.with_suffix("").is_dir()] == []
+    assert [str(file.relative_to(ROOT)) for file in files if (file.with_suffix("") / "__init__.py").exists()] == []
 
 
 def test_every_row_of_the_table_names_what_exists() -> None:

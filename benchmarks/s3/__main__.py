@@ -68,9 +68,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.s3", description="A small S3 for development and tests."
-    )
+    parser = argparse.ArgumentParser(prog="sockd s3", description="A small S3 for development and tests.")
     parser.add_argument(
         "directory", type=Path, nargs="?", metavar="DIR", help="where objects are kept; without, a temporary one"
     )
