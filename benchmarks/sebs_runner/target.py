@@ -6,31 +6,25 @@ about it is its own. Spoken to like any worker: management over its socket, invo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from benchmarks.harness.worker import WorkerFailed, stop, tail, to_toml, wait_ready
 from benchmarks.sebs_runner.errors import NotPossible
 from sockd.base.config import MB, CodeConfig
 from sockd.client.console.client import Management
 from sockd.functions.code.packing import pack
-from sockd.linux.readiness import is_readable
 
-READY = re.compile(r"sockd is listening on (http://\S+)")
-START_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 30.0
-LOG_LINES = 20
 CODE = CodeConfig(max_zip_bytes=120 * MB, max_code_bytes=600 * MB)
 """220 brings an ffmpeg of 80 MB along."""
 Sections = Mapping[str, Mapping[str, Any]]
@@ -96,7 +90,7 @@ def archive_of(directory: Path) -> bytes:
     return pack(directory, CODE)
 
 
-@contextlib.contextmanager
+@contextmanager
 def private(
     cache: Path,
     *,
@@ -123,7 +117,7 @@ def private(
         **({"sandbox": {"idle_limit": 0}} if always_cold else {}),
         **(sections or {}),
     }
-    (home / "sockd.toml").write_text(_toml(config))
+    (home / "sockd.toml").write_text(to_toml(config))
     options = ("--listen", "127.0.0.1:0", "--state-dir", str(home / "state"), "--config", str(home / "sockd.toml"))
     with (home / "worker.log").open("w") as log:
         process = subprocess.Popen(
@@ -136,45 +130,14 @@ def private(
             start_new_session=True,
         )
     try:
-        url = _wait_ready(process, home / "worker.log")
-        yield Target(url, home / "state", is_private=True, always_cold=always_cold)
+        yield Target(_url_of(process, home / "worker.log"), home / "state", is_private=True, always_cold=always_cold)
     finally:
-        _stop(process)
+        stop(process)
 
 
-def _wait_ready(process: subprocess.Popen[str], log: Path) -> str:
-    assert process.stdout
-    for line in _lines(process.stdout, time.monotonic() + START_DEADLINE_S):
-        if found := READY.search(line):
-            return found[1]
-    end = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
-    raise NotPossible(f"the private worker did not start:\n{end}", fix="sockd doctor")
-
-
-def _lines(stream: IO[str], deadline: float) -> Iterator[str]:
-    """Lines of a pipe until it ends or the deadline (time.monotonic) passes."""
-    while (left := deadline - time.monotonic()) > 0 and is_readable(stream, left):
-        if not (line := stream.readline()):
-            return
-        yield line
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """SIGTERM, and after STOP_DEADLINE_S SIGKILL to the whole group."""
-    process.terminate()
+def _url_of(process: subprocess.Popen[str], log: Path) -> str:
     try:
-        process.wait(STOP_DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.stdout:
-        process.stdout.close()
-
-
-def _toml(sections: Sections) -> str:
-    """Values are strings, numbers and booleans, which JSON writes alike."""
-    tables = []
-    for name, values in sections.items():
-        tables.append(f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
-    return "\n".join(tables)
+        host, port = wait_ready(process)
+    except WorkerFailed:
+        raise NotPossible(f"the private worker did not start:\n{tail(log)}", fix="sockd doctor") from None
+    return f"http://{host}:{port}"

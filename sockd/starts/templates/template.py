@@ -6,7 +6,7 @@ Owns the Zygote and the reservation. Sandboxes that were forked from it outlive 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,8 +20,6 @@ from sockd.starts.zygotes.soundness import ImportView
 
 RESTORE_S = 10.0
 """How long a start from a template may take until it is ready, its hooks included, as on AWS."""
-
-
 MOST_WORDS = 200
 """Characters of a reason in a header."""
 
@@ -97,10 +95,6 @@ class Template:
         """End it; its sandboxes live on. Safe to call twice."""
         self.zygote.close()
         self.reservation.close()
-
-
-Make = Callable[[Snapshotted], Awaitable[Template]]
-"""Makes a template. Raises: SnapshotRefused; SockdError, OSError, TimeoutError."""
 
 
 def lost_words(reason: str) -> str:
