@@ -30,9 +30,10 @@ def listening():
             return socket.create_server((host, port))
         except OSError:
             time.sleep(0.01)
-def is_taken():
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def wait():
+    with socket.create_connection(("127.0.0.1", int(os.environ["GATE"]))) as gate:
+        gate.sendall(b"closed\\n")
+        gate.recv(100)
 listener = listening()
 while True:
     connection, _ = listener.accept()
@@ -41,8 +42,7 @@ while True:
     connection.close()
     if asked.startswith(b"GET /reopen"):
         listener.close()
-        while not is_taken():
-            time.sleep(0.01)
+        wait()
         listener = listening()
 """
 THIEF = """
@@ -99,11 +99,12 @@ def test_a_neighbour_gets_no_request_of_a_web_server(
         upload(web_worker, tmp_path / "layout"),
         app_port=8080,
         network="host",
-        env={"AT": at},
+        env={"AT": at, "GATE": str(gate.port)},
         concurrency=1,
     )
     web_worker.deploy("thief", {"f.py": THIEF, "gate.py": Gate.CODE}, timeout_s=60)
     port = int(web_worker.request("GET", "/run/web/reopen").body)
+    assert gate.arrived() == "closed"
     with ThreadPoolExecutor(2) as pool:
         thief = pool.submit(web_worker.call, "thief", {"port": port, "gate": gate.port})
         assert gate.arrived() == "listening"
