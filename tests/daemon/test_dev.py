@@ -191,9 +191,11 @@ def test_output_is_shown_across_a_restart_of_the_worker(daemon: RunningDaemon, d
                 pass
             if restarts:
                 mark = daemon.mark
+                dev.send_signal(signal.SIGSTOP)  # it is late: the function prints before it has asked the new worker
                 daemon.signal(signal.SIGUSR2)
                 daemon.wait_line("listening on", since=mark)
             assert daemon.run("watched", restarts).status == 200
+            dev.send_signal(signal.SIGCONT)
             while f"said {restarts}" not in dev.stdout.readline():
                 pass
     finally:

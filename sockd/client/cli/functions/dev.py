@@ -29,6 +29,8 @@ SETTLE_MS = 5
 IDLE_MS = 250
 MAX_SHOWN = 5
 MAX_SOURCE_BYTES = 4 << 20
+RESOLUTION_S = 1e-6
+"""Of the times by which a worker is asked for records."""
 
 
 @click.command()
@@ -156,7 +158,7 @@ class Project:
                 query = {"since": f"{since_s:.6f}", "follow": "1"}
                 for record in self.management.lines("GET", "functions", self.name, "logs", query=query):
                     show_line_by_line(record)
-                since_s = time.time()
+                    since_s = record["time_s"] + RESOLUTION_S
 
     def _deploy(self, archive: bytes) -> dict[str, Any]:
         headers = {"x-sockd-overrides": json.dumps({"keep_packages": True})}
