@@ -250,7 +250,7 @@ class TestEnvironment:
         assert made["UV_DEFAULT_INDEX"] == "http://c" and "UV_INDEX_URL" not in made
 
     @pytest.mark.anyio
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to take away")
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which has capabilities to take away")
     async def test_a_command_keeps_one_capability_and_no_descriptor_of_ours(self, tmp_path: Path) -> None:
         look = (
             "import os, sys; status = open('/proc/self/status').read(); "

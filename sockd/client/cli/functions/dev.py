@@ -30,7 +30,7 @@ IDLE_MS = 250
 MAX_SHOWN = 5
 MAX_SOURCE_BYTES = 4 << 20
 RESOLUTION_S = 1e-6
-"""Of the times by which a worker is asked for records."""
+"""Records are asked for by the time of the last one, which is known to the microsecond."""
 
 
 @click.command()
