@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,10 @@ NO_SUBJECT = re.compile(r"(?<!`)\btold\b(?![`:])|\bwhoever\b|\bfor who\b", re.IG
 """Words of sentences that do not name who acts. The name of a parameter in them is allowed."""
 NAMED_PATH = re.compile(r"(?<![\w/.<{-])((?:[A-Za-z_][\w-]*/)+[\w-]+\.(?:py|js|css|html|md))\b")
 """A file as docstrings name it: from the root of the repository or from any folder. Paths to C are left out: the kernel's."""
+LINES, METHODS = 400, 25
+"""The most lines of a file and methods of a class of the product."""
+LARGE = tomllib.loads((ROOT / "tests/large.toml").read_text())
+"""The files and classes that are larger, with their sizes; the list may only shrink."""
 SLEEPERS = {("time", "sleep"), ("asyncio", "sleep"), ("anyio", "sleep")}
 
 
@@ -159,6 +164,44 @@ def assigns_to_another_part(node: ast.AST) -> bool:
         case ast.Assign(targets=[ast.Attribute()], value=ast.Call(func=ast.Name(id="partial"))):
             return True
     return False
+
+
+def test_files_and_classes_are_small_and_the_large_ones_do_not_grow() -> None:
+    files = {name(file): len(file.read_text().splitlines()) for file in PRODUCT if name(file) not in LARGE["tables"]}
+    assert grown(files, LINES, LARGE["files"]) == []
+    classes = {
+        f"{name(file)}:{node.name}": sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        for file in PRODUCT
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert grown(classes, METHODS, LARGE["classes"]) == []
+
+
+def grown(sizes: dict[str, int], most: int, listed: dict[str, int]) -> list[str]:
+    """What is larger than it may be, and the entries of the list that are not needed any more."""
+    large = {key: size for key, size in sizes.items() if size > most}
+    found = [
+        f"{key} has {size}, more than {listed.get(key, most)}"
+        for key, size in large.items()
+        if size > listed.get(key, most)
+    ]
+    return found + [f"{key} is not large any more: take it out of the list" for key in listed if key not in large]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "listed", "is_found"),
+    [
+        ({"a": 25}, {}, False),
+        ({"a": 26}, {}, True),
+        ({"a": 26}, {"a": 26}, False),
+        ({"a": 27}, {"a": 26}, True),
+        ({"a": 25}, {"a": 26}, True),
+        ({}, {"a": 26}, True),
+    ],
+)
+def test_a_large_class_is_found(sizes: dict[str, int], listed: dict[str, int], is_found: bool) -> None:
+    assert bool(grown(sizes, 25, listed)) == is_found
 
 
 def test_nothing_is_left_for_later() -> None:
