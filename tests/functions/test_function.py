@@ -70,6 +70,8 @@ class Learning:
     def forget_reason(self, view: ImportView) -> None:
         """Do nothing: no reason is kept for a version that is withdrawn."""
 
+    forget = forget_reason
+
     def adopt(self, view: ImportView) -> None:
         self.adopted.append(view)
 

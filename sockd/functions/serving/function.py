@@ -123,7 +123,7 @@ class Function:
         self.caches.handlers.drop(version.program)
         self.caches.learner.forget_reason(version.view)
         if self.caches.verifier is not None:
-            self.caches.verifier.forget_reason(version.view)
+            self.caches.verifier.forget(version.view)
         self._let_go(version)
 
     async def drain(self) -> None:
@@ -373,8 +373,8 @@ class Function:
             self.caches.tree.refill(leased.node)
 
     def _verify(self, node: ZygoteNode, version: Version) -> None:
-        """A sandbox of a version was forked from `node`."""
-        if self.caches.verifier is not None:
+        """A sandbox of a version was forked from `node`, and others will be, unless the version was withdrawn meanwhile."""
+        if self.caches.verifier is not None and version is self.version and not self._closed:
             self.caches.verifier.consider(node, version.view, version.program, version.id)
 
 

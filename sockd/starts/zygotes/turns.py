@@ -6,6 +6,7 @@ Owns the order of the work, in which each kind is first come, first served; know
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -26,6 +27,11 @@ class Turns(Generic[K, W]):
     def __contains__(self, key: K) -> bool:
         return key in self._recordings or key in self._verifications
 
+    def __iter__(self) -> Iterator[K]:
+        """The keys of all that waits."""
+        yield from self._recordings
+        yield from self._verifications
+
     @property
     def has_recording(self) -> bool:
         """Whether a recording waits."""
@@ -34,6 +40,11 @@ class Turns(Generic[K, W]):
     def add(self, key: K, work: W, *, is_recording: bool) -> None:
         """Have a piece of work wait behind those of its kind."""
         (self._recordings if is_recording else self._verifications)[key] = work
+
+    def discard(self, key: K) -> None:
+        """Have a piece of work wait no longer, if it does."""
+        self._recordings.pop(key, None)
+        self._verifications.pop(key, None)
 
     def take(self) -> tuple[K, W]:
         """Take the next piece: of the kind that the last one was not, if any waits. Raises: KeyError: there is none."""

@@ -191,9 +191,14 @@ class Verifier:
             return "its top level waits to be recorded"
         return self._unrecorded.find(view.program) or "its top level is recorded after its next cold start"
 
-    def forget_reason(self, view: ImportView) -> None:
-        """A version is no longer served: nobody asks why it is not recorded."""
+    def forget(self, view: ImportView) -> None:
+        """A version is no longer served: drop its work and reasons, unless another version is the same program."""
+        self._versions.pop(view, None)
+        if self._is_served(view):
+            return
         self._unrecorded.forget(view.program)
+        for key in [key for key in (*self._waiting, *self._later) if key[1] == view.program]:
+            self._drop(key)
 
     def leave_out(self, view: ImportView, why: str) -> None:
         """A sandbox of a version was started, and recording its top level is not worth it."""
@@ -276,11 +281,21 @@ class Verifier:
 
     # -- the tasks
 
+    def _is_served(self, view: ImportView) -> bool:
+        """Whether a version with the same program has had a cold start, or is known, and was not forgotten since."""
+        return any(served.program == view.program for served in self._versions)
+
+    def _drop(self, key: Key) -> None:
+        """Take work out of what waits, now or for later."""
+        self._waiting.discard(key)
+        self._postponed.discard(key)
+        if (handle := self._later.pop(key, None)) is not None:
+            handle.cancel()
+
     def _add(self, work: Work) -> None:
         key = work.key
         self._postponed.discard(key)
-        handle = self._later.pop(key, None)
-        if handle is not None:
+        if (handle := self._later.pop(key, None)) is not None:
             handle.cancel()
         if key not in self._waiting and key not in self._under_way and len(self._waiting) < MOST_WAITING:
             self._waiting.add(key, work, is_recording=work.node is None)
@@ -297,8 +312,8 @@ class Verifier:
             self._unrecorded.note(work.view.program, f"its top level waits to be recorded: {why}", again_in_s=seconds)
 
     def _add_later(self, work: Work, seconds: float) -> None:
-        """Try again: a busy host delays a verification, and never drops it."""
-        if work.key not in self._later and len(self._later) < MOST_WAITING:
+        """Try again: a busy host delays a verification, and never drops it. Only what is no longer served needs none."""
+        if work.key not in self._later and self._is_served(work.view) and len(self._later) < MOST_WAITING:
             again = replace(work, tries=work.tries + 1)
             self._later[work.key] = asyncio.get_running_loop().call_later(seconds, self._add, again)
 
@@ -334,18 +349,20 @@ class Verifier:
                 await self._record(work)
             else:
                 await self._verify(work, work.node)
-        except NoCapacity as error:
+        except (NoCapacity, SandboxFailed, OSError, TimeoutError) as error:
+            if self._is_served(work.view):  # else its code, or the Zygotes of its image, went with it
+                self._put_off(work, error)
+
+    def _put_off(self, work: Work, error: Exception) -> None:
+        """Try again what has found no memory, or had no sandbox."""
+        if isinstance(error, NoCapacity):
             self._postpone(work, str(error))
-        except (SandboxFailed, OSError, TimeoutError) as error:
-            code = work.program.code
-            if isinstance(error, FileNotFoundError) and code is not None and not code.exists():
-                return  # the version was removed: nothing will start it again
-            if work.node is None or work.node in self._tree.nodes:
-                _log.warning("%s could not be verified: %s", work.function, error)
-                said = (isinstance(error, OSError) and error.strerror) or str(error)  # without a path of the host
-                self._postpone(work, said or "its sandbox was not there in time")
-            else:
-                self.outcomes["postponed"] += 1
+        elif work.node is None or work.node in self._tree.nodes:
+            _log.warning("%s could not be verified: %s", work.function, error)
+            said = (isinstance(error, OSError) and error.strerror) or str(error)  # without a path of the host
+            self._postpone(work, said or "its sandbox was not there in time")
+        else:
+            self.outcomes["postponed"] += 1
 
     async def _record(self, work: Work) -> None:
         """Raises: as `_try`, but for TrialFailed."""

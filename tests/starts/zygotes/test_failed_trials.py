@@ -15,7 +15,7 @@ from sockd.starts.zygotes import verifier as verifiers
 from sockd.starts.zygotes.verifier import PENDING, pair_of
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote.own_functions.checks import BEGUN
-from tests.starts.zygotes.verifying import PROGRAM, ground, view_of
+from tests.starts.zygotes.verifying import ground, view_of
 
 pytestmark = pytest.mark.anyio
 
@@ -64,14 +64,39 @@ async def test_nonsense_is_a_failure(monkeypatch: pytest.MonkeyPatch, body: byte
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-async def test_work_of_a_version_that_was_removed_is_dropped(
+async def test_work_of_a_withdrawn_version_is_dropped_where_it_runs_waits_or_is_put_off(
     monkeypatch: pytest.MonkeyPatch, is_recorded: bool
 ) -> None:
-    async with ground(monkeypatch) as g:
-        g.tree.harm = FileNotFoundError(2, "open_tree: No such file or directory", str(PROGRAM.code))
-        g.start(view_of(is_recorded=is_recorded))
+    async with ground(monkeypatch, verifiers=1) as g:
+        put_off, running, waiting = views = [view_of(each, is_recorded=is_recorded) for each in "abc"]
+        g.tree.harm = NoCapacity("full")
+        await g.verify(put_off)
+        g.tree.harm, g.tree.gate = None, asyncio.Event()
+        g.start(running)
+        while not g.tree.asked:
+            await asyncio.sleep(0)
+        g.start(waiting)
+        for view in views:
+            g.verifier.forget(view)
+        g.tree.own, g.tree.lost = LATE, ImageUnavailable("it is unmounted")
+        g.tree.gate.set()
         await g.settle()
-        assert g.delays() == [] and g.counted() == {}
+        assert g.where() == ["root"] and g.delays() == [] and g.counted() == {"postponed": 1}
+        assert not g.verifier.has_work
+
+
+async def test_work_of_a_withdrawn_version_is_done_for_another_that_is_the_same_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ground(monkeypatch) as g:
+        one, other = view_of(), view_of()
+        g.tree.harm = NoCapacity("full")
+        for view in (one, other):
+            await g.verify(view)
+        g.verifier.forget(one)
+        assert g.delays() == [2]
+        g.verifier.forget(other)
+        assert g.delays() == []
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
