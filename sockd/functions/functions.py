@@ -40,7 +40,7 @@ from sockd.functions.code import kept_settings
 from sockd.functions.code.code_in_use import CodeInUse
 from sockd.functions.code.code_store import CodeStore, CodeVersion
 from sockd.functions.code.entrypoint import entry_point, provided
-from sockd.functions.code.function_config import FunctionConfig, InitscriptConfig, recorded_network
+from sockd.functions.code.function_config import FunctionConfig, InitscriptConfig
 from sockd.functions.code.setting_checks import check_name
 from sockd.functions.deploys import deploy_check
 from sockd.functions.deploys.deploy_check import FailedDeploy
@@ -158,7 +158,7 @@ class Functions:
                 self._open(self._version(record))
             except (SockdError, OSError) as error:
                 self._unready[record.name] = Unready(record, why_unready(record.name, error))
-                self._note_rule(record.name, FunctionConfig.readable(record.config))
+                self._note_rule(record.name, record.readable)
                 if isinstance(error, SecretsLocked):
                     locked.append(record.name)
         if locked:
@@ -191,7 +191,7 @@ class Functions:
         self._code_path(record)
         await self._packages.ensure(Closure.from_json(record.closure))
         if record.image and self._images is not None:
-            config = FunctionConfig.from_json(record.config)
+            config = record.settings
             image, pythons = await self._images.ensure(record.image, config.image or ""), self._caches.image_pythons
             if pythons is not None and not pythons.is_asked(image, config):
                 await pythons.find(image, config, _log.info)
@@ -219,7 +219,7 @@ class Functions:
         if name in self.live:
             return self.described(self.live[name].version)
         record = self._registry.get(name)
-        info = info_of(record, FunctionConfig.readable(record.config), Closure.from_json(record.closure))
+        info = info_of(record, record.readable, Closure.from_json(record.closure))
         info = msgspec.structs.replace(info, has_private=self.has_private(name))
         if (unready := self._unready.get(name)) is None:
             return info
@@ -263,7 +263,7 @@ class Functions:
         """The settings of a function, also of one that cannot run. Raises: NoSuchFunction, SecretsLocked."""
         if name in self.live:
             return self.live[name].version.config
-        return FunctionConfig.from_json(self._registry.get(name).config)
+        return self._registry.get(name).settings
 
     def check_known(self, name: str) -> None:
         """Raises: NoSuchFunction."""
@@ -275,7 +275,7 @@ class Functions:
 
     def has_private(self, name: str) -> bool:
         """Whether a version that is remembered has a private network, so that the function's rules are in use or can be again."""
-        return any(recorded_network(record.config) == "private" for record in self._registry.of(name).deploys)
+        return any(record.readable.network == "private" for record in self._registry.of(name).deploys)
 
     def call_key(self, name: str) -> bytes | None:
         """The key of the deployer's signatures, if any."""
@@ -316,7 +316,7 @@ class Functions:
         try:
             async with self._scripts.compiled(wasm, progress) as digest:
                 record = self.current(name).record
-                config = FunctionConfig.from_json(record.config)
+                config = record.settings
                 if config.initscript is None or config.initscript.wasm is not None:
                     settings = msgspec.structs.replace(config.initscript or InitscriptConfig(), wasm=None)
                     config = msgspec.structs.replace(config, initscript=settings)
@@ -356,7 +356,7 @@ class Functions:
         current = (await self.get(old.name)).version
         with self._in_use.holding(old.digest):
             await self.restore_files(old)
-            config = FunctionConfig.from_json(old.config).with_shared(current.config)
+            config = old.settings.with_shared(current.config)
             config = config.with_secrets(current.config.secrets)
             self._check_reserve(old.name, config)
             async with self._enforced(old.name, config, are_given=False):
@@ -692,7 +692,7 @@ class Functions:
             if self._images is None:
                 raise UnknownImage(record.image)
             of_image = self._images.get(record.image)
-            python = self._python_of(of_image, FunctionConfig.from_json(record.config))
+            python = self._python_of(of_image, record.settings)
             image = UsedImage(of_image, self._images.use(record.image), python)
         return Version.load(record, path, self._packages, number=number, max_answer_bytes=most, image=image)
 
@@ -738,5 +738,5 @@ class Functions:
         """For a published version, which may be live before the last deploy is. Raises: NoSuchFunction, NoCapacity."""
         allowance = self.allowances.get(name)
         if allowance is None:
-            allowance = self.allowances.opened(name, FunctionConfig.from_json(self._registry.get(name).config))
+            allowance = self.allowances.opened(name, self._registry.get(name).settings)
         return allowance

@@ -15,7 +15,6 @@ import msgspec
 
 from sockd.base.config import CodeConfig
 from sockd.base.errors import BadRequest, NoSuchVersion, SockdError
-from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.deploys.canaries import Canaries
 from sockd.functions.functions import Functions
 from sockd.functions.provisioning import Provisioning
@@ -60,7 +59,7 @@ class Versions:
         Args: description: None: that of the function.
         Raises: NoSuchFunction, BadRequest, StorageFull."""
         record = self._registry.get(name)
-        config = FunctionConfig.from_json(record.config)
+        config = record.settings
         function = self._registry.of(name)
         if function.publications:
             last, deploy = function.published(max(function.publications))
@@ -204,11 +203,11 @@ class Versions:
 
 def same(one: FunctionRecord, other: FunctionRecord) -> bool:
     """Whether two deploys are the same version, ignoring limits that all versions share."""
-    config = FunctionConfig.from_json(one.config)
+    config = one.settings
     content = (one.digest, one.handler, one.closure, one.initscript, one.image)
     if content != (other.digest, other.handler, other.closure, other.initscript, other.image):
         return False
-    theirs = FunctionConfig.from_json(other.config).with_shared(config)
+    theirs = other.settings.with_shared(config)
     return msgspec.structs.replace(config.with_shared(config), by_command=[]) == msgspec.structs.replace(
         theirs, by_command=[]
     )

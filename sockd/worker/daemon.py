@@ -21,7 +21,6 @@ from sockd.base.errors import Draining, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.request_ids import request_id_text
 from sockd.base.telemetry import Ending, FunctionInfo, Invocation, LogRecord
-from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.deploys.disabling import changes_to_disable, changes_to_enable
 from sockd.functions.environments import Environments
 from sockd.functions.serving.debugging import ReportProgress
@@ -232,7 +231,7 @@ class Daemon:
 
     async def enable(self, name: str) -> None:
         """Give a function the concurrency that it had. Raises: as `configure`."""
-        former = [FunctionConfig.readable(each.config) for each in self.versions.deploys(name)]
+        former = [each.readable for each in self.versions.deploys(name)]
         changes = changes_to_enable(self._worker.functions.settings(name), former, self.default_concurrency())
         await self.configure(name, changes)
 
@@ -247,7 +246,7 @@ class Daemon:
 
     def all_details(self) -> list[Details]:
         records = self._worker.functions.registry.list()
-        return [self._with_state(Details(each, FunctionConfig.readable(each.config))) for each in records]
+        return [self._with_state(Details(each, each.readable)) for each in records]
 
     def _with_state(self, details: Details) -> Details:
         """Args: details: of $LATEST."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.deploys.restoring import Unready
 from sockd.functions.registry.aliases import LATEST
 from sockd.functions.serving.version import Version
@@ -92,7 +91,7 @@ def _unready(name: str, unready: Unready) -> dict[str, Any]:
         "function": name,
         "version": LATEST,
         "seen": False,
-        "zygotes_allowed": FunctionConfig.readable(unready.record.config).zygote == "packages",
+        "zygotes_allowed": unready.record.readable.zygote == "packages",
         "sharing": f"it cannot run yet: {unready.state}",
         "passed_over": [],
         "packages": [

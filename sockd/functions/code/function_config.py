@@ -276,21 +276,17 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
 
     @classmethod
     def from_json(cls, text: str) -> FunctionConfig:
-        """What `to_json` wrote; not checked again, so that a tightened limit does not break what is deployed.
+        """Read what `to_json` wrote. It is not checked again, so that a tightened limit does not break what is deployed."""
+        return msgspec.json.decode(text, type=cls)
 
-        Raises: SecretsLocked when nobody could open its environment."""
-        config = msgspec.json.decode(text, type=cls)
-        if config.sealed is not None:
+    def opened(self) -> FunctionConfig:
+        """Return these settings. Raises: SecretsLocked: nobody could open their environment."""
+        if self.sealed is not None:
             raise SecretsLocked(
                 "this function's environment does not open with the worker's key: put the right key back and start sockd "
                 "again, or, if it is lost, deploy the function again"
             )
-        return config
-
-    @classmethod
-    def readable(cls, text: str) -> FunctionConfig:
-        """As `from_json`, for views: what is sealed and does not open is empty. Never raises SecretsLocked."""
-        return msgspec.json.decode(text, type=cls)
+        return self
 
     def changed(self, changes: dict[str, Any]) -> FunctionConfig:
         """With other values for some keys; what is a secret stays one, whatever `env` says of it.
@@ -410,12 +406,3 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig(
                 f'egress goes with network = "private"; this function has network = "{self.network}"'
             )
-
-
-class _Network(msgspec.Struct):
-    network: str = FunctionDefaults().network
-
-
-def recorded_network(text: str) -> str:
-    """The network in what `to_json` wrote, whether or not its environment can be opened."""
-    return msgspec.json.decode(text, type=_Network).network

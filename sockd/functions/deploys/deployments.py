@@ -191,7 +191,7 @@ class Deployments:
         """Refuse to replace the function of another source, which may have callers. Raises: NameTaken."""
         try:
             record = self._registry.get(name)
-            current = FunctionConfig.from_json(record.config).source
+            current = record.settings.source
         except (NoSuchFunction, SecretsLocked):
             return  # a function whose settings nobody can open is deployed again to be of use
         is_unrecorded = not current and record.handler == DECORATED_HANDLER
@@ -223,7 +223,7 @@ class Deployments:
     def _secrets(self, name: str) -> dict[str, str]:
         """Settings that a deploy keeps."""
         with contextlib.suppress(NoSuchFunction, SecretsLocked):
-            return FunctionConfig.from_json(self._registry.get(name).config).secrets
+            return self._registry.get(name).settings.secrets
         return {}
 
     def _closure_kept(
@@ -232,7 +232,7 @@ class Deployments:
         """The packages of the current version, if it asked for the same."""
         with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed, SecretsLocked):
             record = self._registry.get(name)
-            before = FunctionConfig.from_json(record.config)
+            before = record.settings
             if (before.packages, before.build, before.python) != (config.packages, config.build, config.python):
                 return None
             then = dependencies.read(self._code.path(record.digest), record.handler, python)

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from sockd.base.errors import ImageInUse, SockdError, UnknownImage
-from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.deploys.deployments import Progress
 from sockd.functions.registry.registry import Registry
 from sockd.images.chunks.chunk import CHUNK_BYTES
@@ -99,7 +98,7 @@ class Images:
             return self.store.find(text)
         except UnknownImage:
             for function in self._registry.list():
-                reference = FunctionConfig.from_json(function.config).image
+                reference = function.readable.image
                 if function.image and (
                     text == function.name or (reference and canonical(text) == canonical(reference))
                 ):
@@ -166,7 +165,7 @@ class Images:
         for deploy in self._registry.deploys_in_images():
             users = found[deploy.image]
             users.functions.add(deploy.name)
-            reference = FunctionConfig.from_json(deploy.config).image
+            reference = deploy.readable.image
             if reference and not DIGEST.fullmatch(reference):
                 users.references.add(canonical(reference))
         return found

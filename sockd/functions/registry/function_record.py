@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+from sockd.functions.code.function_config import FunctionConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FunctionRecord:
     """One deploy of one function."""
 
@@ -28,3 +31,13 @@ class FunctionRecord:
     """Unix time of the function's first deploy."""
     image: str = ""
     """Digest of the container image that it runs in, "sha256:..."; empty: it has none. Its tag may mean another one later."""
+
+    @cached_property
+    def readable(self) -> FunctionConfig:
+        """Its settings for views, parsed once: an environment that nobody can open is empty."""
+        return FunctionConfig.from_json(self.config)
+
+    @property
+    def settings(self) -> FunctionConfig:
+        """Its settings. Raises: SecretsLocked: nobody could open their environment."""
+        return self.readable.opened()

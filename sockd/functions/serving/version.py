@@ -72,7 +72,7 @@ class Version:
         """The version that a record describes; its code is published and its packages are installed.
 
         Args: image: that it runs in, if it has one."""
-        config = FunctionConfig.from_json(record.config)
+        config = record.settings
         about = About(record, config, number, max_answer_bytes)
         if image is not None:
             return cls(record, config, Closure(), *program_of_image(about, image), number, image.use)

@@ -39,7 +39,7 @@ class Details(NamedTuple):
     @classmethod
     def of(cls, described: Described) -> Details:
         """Raises: SecretsLocked."""
-        return cls(described.record, FunctionConfig.from_json(described.record.config), described.publication)
+        return cls(described.record, described.record.settings, described.publication)
 
     @property
     def version(self) -> str:

@@ -62,7 +62,7 @@ def test_what_does_not_open_is_a_typed_error(vault: Vault, tmp_path: Path, spoil
     else:
         sealed = sealed.replace("v1.", "v1.AAAA")
     with pytest.raises(SecretsLocked, match="put the right key back"):
-        FunctionConfig.from_json(vault.open(name, sealed))
+        FunctionConfig.from_json(vault.open(name, sealed)).opened()
 
 
 def test_a_key_is_its_owners_alone(tmp_path: Path) -> None:
@@ -93,7 +93,8 @@ def test_the_registry_keeps_environments_sealed(tmp_path: Path) -> None:
     registry = Registry.open(tmp_path / "registry.sqlite", keep_versions=2)
     for number in range(5):
         put(registry, "f", CONFIG, f"d{number}")
-    assert FunctionConfig.from_json(registry.get("f").config) == CONFIG
+    assert registry.get("f").settings == CONFIG
+    assert registry.get("f").settings is registry.get("f").settings, "parsed once"
     assert registry.list()[0].config == registry.versions("f")[0].config == CONFIG.to_json()
     before = registry.get("f")
     put(registry, "f", CONFIG, "d4")
@@ -119,7 +120,7 @@ def test_what_an_older_sockd_kept_readable_is_sealed_and_overwritten(tmp_path: P
     for name, content in killed.items():  # as a SIGKILL leaves them: closing tidied up
         (tmp_path / name).write_bytes(content)
     registry = Registry.open(path)
-    assert FunctionConfig.from_json(registry.get("f1").config) == CONFIG
+    assert registry.get("f1").settings == CONFIG
     assert VALUE.encode() not in files(tmp_path)
     registry.close()
     assert VALUE.encode() not in files(tmp_path)
@@ -138,9 +139,10 @@ def test_no_new_key_is_made_while_the_lost_one_may_come_back(tmp_path: Path) -> 
     key.unlink()
     registry = Registry.open(path)
     assert not key.exists()
-    assert FunctionConfig.from_json(registry.get("plain").config) == FunctionConfig()
+    assert registry.get("plain").settings == FunctionConfig()
     with pytest.raises(SecretsLocked):
-        FunctionConfig.from_json(registry.get("secretive").config)
+        _ = registry.get("secretive").settings
+    assert registry.get("secretive").readable.env == {}
     with pytest.raises(SecretsLocked, match="missing"):
         put(registry, "other", CONFIG)
     put(registry, "other", FunctionConfig())
@@ -148,7 +150,7 @@ def test_no_new_key_is_made_while_the_lost_one_may_come_back(tmp_path: Path) -> 
     key.write_bytes(kept)
     key.chmod(0o600)
     registry = Registry.open(path)
-    assert FunctionConfig.from_json(registry.get("secretive").config) == CONFIG
+    assert registry.get("secretive").settings == CONFIG
     registry.close()
 
 
