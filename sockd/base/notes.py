@@ -1,6 +1,11 @@
-"""Note: a line of progress that stays when the work has ended. Pure."""
+"""Progress of work for a person, and the lines of it that stay when the work has ended. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str], None]
+"""Takes one line of progress, for a person; never waits."""
 
 
 class Note(str):

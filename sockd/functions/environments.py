@@ -1,6 +1,6 @@
 """Showing and changing environments of functions: variables, and secrets, whose values are never shown.
 
-Owns nothing: a change is a new version of the function, which `Functions` makes.
+Owns nothing: a change is a new version of the function, which `Changes` makes.
 """
 
 from __future__ import annotations
@@ -10,47 +10,49 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sockd.base.errors import BadFunctionConfig, NoSuchVariable, SecretsLocked
-from sockd.functions.functions import Functions
+from sockd.functions.deploys.changes import Changes
+from sockd.functions.serving.live_functions import LiveFunctions
 
 
 class Environments:
     """The environments of all functions of a worker."""
 
-    def __init__(self, functions: Functions) -> None:
-        self._functions = functions
+    def __init__(self, live: LiveFunctions, changes: Changes) -> None:
+        self._live = live
+        self._changes = changes
 
     def show(self, name: str, *, values: bool) -> dict[str, Any]:
         """`env`, with values or with None for each, and the names of `secrets`. Raises: NoSuchFunction, SecretsLocked."""
-        config = self._functions.settings(name)
+        config = self._live.settings(name)
         env = config.env if values else dict.fromkeys(config.env)
         return {"env": {key: env[key] for key in sorted(env)}, "secrets": sorted(config.secrets)}
 
     def secrets(self) -> dict[str, list[str]]:
         """The names of the secrets of every function that has any."""
         found = {}
-        for name in self._functions.names():
+        for name in self._live.names():
             with contextlib.suppress(SecretsLocked):  # nobody can tell
-                found[name] = sorted(self._functions.settings(name).secrets)
+                found[name] = sorted(self._live.settings(name).secrets)
         return {name: names for name, names in found.items() if names}
 
     async def change(self, name: str, given: Mapping[str, str], unset: Iterable[str]) -> None:
         """Set and remove variables. Raises: NoSuchFunction, NoSuchVariable, BadFunctionConfig, SecretsLocked."""
-        config = self._functions.settings(name)
+        config = self._live.settings(name)
         for key in given:
             if key in config.secrets:
                 raise BadFunctionConfig(f"{key!r} is a secret of this function: `sockd secret set {name} {key}`")
         env = _without(name, config.env, unset, "variable") | dict(given)
-        await self._functions.configure(name, {"env": env})
+        await self._changes.configure(name, {"env": env})
 
     async def set_secret(self, name: str, key: str, value: str) -> None:
         """Raises: NoSuchFunction, BadFunctionConfig, SecretsLocked."""
-        config = self._functions.settings(name)
-        await self._functions.configure(name, {"secrets": config.secrets | {key: value}})
+        config = self._live.settings(name)
+        await self._changes.configure(name, {"secrets": config.secrets | {key: value}})
 
     async def remove_secret(self, name: str, key: str) -> None:
         """Raises: NoSuchFunction, NoSuchVariable, SecretsLocked."""
-        config = self._functions.settings(name)
-        await self._functions.configure(name, {"secrets": _without(name, config.secrets, [key], "secret")})
+        config = self._live.settings(name)
+        await self._changes.configure(name, {"secrets": _without(name, config.secrets, [key], "secret")})
 
 
 def _without(function: str, known: dict[str, str], names: Iterable[str], kind: str) -> dict[str, str]:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sockd.base.errors import BadRequest, SockdError
-from sockd.functions.functions import Functions
 from sockd.functions.registry.aliases import LATEST, Alias, number_of
 from sockd.functions.registry.provisions import Provision
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.function import Function
+from sockd.functions.serving.live_functions import LiveFunctions
 from sockd.functions.serving.provisioned import PAUSE_S, Pool
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 
@@ -113,9 +113,9 @@ class Share:
 class Provisioning:
     """`load` first; `close` last, before the functions."""
 
-    def __init__(self, registry: Registry, functions: Functions, budget: MemoryBudget) -> None:
+    def __init__(self, registry: Registry, live: LiveFunctions, budget: MemoryBudget) -> None:
         self._registry = registry
-        self._functions = functions
+        self._live = live
         self._budget = budget
         self._shares: dict[tuple[str, str], Share] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -205,7 +205,7 @@ class Provisioning:
         if any(alias.alias in function.provisions for alias in aliases):
             raise AlreadyProvisioned("Version is pointed by a Provisioned Concurrency alias")
         others = sum(each.wanted for each in function.provisions.values() if each.qualifier != qualifier)
-        concurrency = self._functions.settings(name).concurrency
+        concurrency = self._live.settings(name).concurrency
         if others + wanted > concurrency:
             raise BadRequest(
                 "Requested Provisioned Concurrency should not be greater than the reservedConcurrentExecution for "
@@ -214,7 +214,7 @@ class Provisioning:
 
     def _shares_of(self, name: str, qualifier: str, wanted: int) -> dict[str, int]:
         """How many of which version. Raises: NoSuchFunction, BadRequest."""
-        self._functions.check_known(name)
+        self._registry.get(name)
         if qualifier == LATEST:
             raise BadRequest(UNPUBLISHED)
         number = number_of(qualifier)
@@ -234,7 +234,7 @@ class Provisioning:
 
     async def _change(self, share: Share, name: str, qualifier: str, wanted: int) -> None:
         shares = self._shares_of(name, qualifier, wanted)
-        published = self._functions.published
+        published = self._live.published
         functions = {await published.get(name, int(number)): count for number, count in shares.items()}
         await share.change(functions)
         share.failure = ""

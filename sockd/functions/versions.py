@@ -71,7 +71,7 @@ class Versions:
             description = config.aws.description if config.aws else ""
         published = self._registry.publish(name, record.version, description)
         if config.snapshot:
-            self._functions.expect_snapshot(name, published.number)
+            self._functions.snapshots.expect(name, published.number)
         return Described(record, published)
 
     def get(self, name: str, qualifier: str = "") -> Described:
@@ -79,7 +79,7 @@ class Versions:
 
         Raises: NoSuchFunction, NoSuchVersion."""
         latest = self._registry.get(name)
-        number = self._functions.published.resolve(name, qualifier or LATEST, draw=1.0)
+        number = self._functions.live.published.resolve(name, qualifier or LATEST, draw=1.0)
         if number is None:
             return Described(latest, None)
         publication, record = self._registry.of(name).published(number)
@@ -92,7 +92,7 @@ class Versions:
 
     def everything(self) -> Sequence[tuple[str, Publication | None]]:
         """What `list` gives of every function, by name."""
-        by_name: dict[str, list[Publication | None]] = {name: [None] for name in self._functions.names()}
+        by_name: dict[str, list[Publication | None]] = {name: [None] for name in self._functions.live.names()}
         for each in self._registry.publications():
             by_name.setdefault(each.name, [None]).append(each)
         return [(name, each) for name in sorted(by_name) for each in by_name[name]]
@@ -120,7 +120,7 @@ class Versions:
             )
         self._registry.unpublish(name, number)
         self.provisioning.forget(name, str(number))
-        await self._functions.drain_closed(self._functions.published.drop(name, number))
+        await self._functions.garbage.collect_closed(self._functions.live.published.drop(name, number))
 
     # -- aliases
 
@@ -193,7 +193,7 @@ class Versions:
         old = self._registry.of(name).published(number)[1] if number is not None else self.deploy_before(name)
         if old is None:
             raise BadRequest(f"no earlier deploy of {name} is remembered, so there is nothing to roll back to")
-        return (await self._functions.restore(old)).record
+        return (await self._functions.changes.restore(old)).record
 
     def deploy_before(self, name: str) -> FunctionRecord | None:
         """The last deploy that differs from the present one; None: none is remembered. Raises: NoSuchFunction."""

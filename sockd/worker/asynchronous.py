@@ -33,7 +33,7 @@ class Asynchronous:
         self._worker = worker
         directories = Directories(path / "destinations", config.directories)
         store = EventStore.open(path / "events.sqlite", synchronous=config.synchronous)
-        functions = Functions(invoke, self._check, self._places, error_body, worker.functions.incarnation)
+        functions = Functions(invoke, self._check, self._places, error_body, worker.functions.live.incarnation)
         rows = store.schedules.all()
         self.events = Events(store, functions, directories, config)
         self.schedules = Schedules(self.events, rows, self._check)
@@ -74,14 +74,16 @@ class Asynchronous:
 
     def _is_live(self, name: str) -> bool:
         try:
-            self._worker.functions.allowances.admission(name)
+            self._worker.functions.live.allowances.admission(name)
         except NoSuchFunction:
             return False
         return True
 
     def _places(self, name: str) -> int:
         try:
-            return self._worker.functions.allowances.admission(name).concurrency or 1  # 0: to be told so, and try again
+            return (
+                self._worker.functions.live.allowances.admission(name).concurrency or 1
+            )  # 0: to be told so, and try again
         except NoSuchFunction:
             return 1  # for finding out whether it is gone or has to be installed again
 

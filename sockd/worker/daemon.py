@@ -23,6 +23,7 @@ from sockd.base.request_ids import request_id_text
 from sockd.base.telemetry import Ending, FunctionInfo, Invocation, LogRecord
 from sockd.functions.deploys.disabling import changes_to_disable, changes_to_enable
 from sockd.functions.environments import Environments
+from sockd.functions.serving import development_calls
 from sockd.functions.serving.debugging import ReportProgress
 from sockd.functions.serving.leased import Outcome
 from sockd.functions.serving.serving import serve_request
@@ -61,12 +62,12 @@ class Daemon:
         self.urls = worker.urls
         self.images = worker.images
         self.started_s = time.time()
-        self.environments = Environments(worker.functions)
+        self.environments = Environments(worker.functions.live, worker.functions.changes)
         self.versions = worker.versions
-        self.run_rules = worker.functions.run_rules
-        self.error_details = worker.functions.error_details
+        self.run_rules = worker.functions.live.door_settings.run_rules
+        self.error_details = worker.functions.live.door_settings.error_details
         self.draining = False
-        self.begin: Begin = partial(noted.begin, worker.functions.live)
+        self.begin: Begin = partial(noted.begin, worker.functions.live.by_name)
         """As `WorkerApi.begin`: nothing stands between a request and its function."""
         self.url = ""
         watch(self._noted.metrics, worker)
@@ -77,7 +78,7 @@ class Daemon:
         """Run a function once. Raises: SockdError, with `invocation` where a sandbox was reached."""
         if self.draining:
             raise Draining("the worker is shutting down")
-        function = await self._worker.functions.called(request)
+        function = await self._worker.functions.live.called(request)
         running = self._noted.account(request, serve_request(function, request))
         return await self.versions.canaries.watched(request, function.version.number, running)
 
@@ -99,20 +100,20 @@ class Daemon:
 
     async def drained(self, deadline_s: float) -> None:
         """As `Draining.drained`."""
-        await self._worker.functions.allowances.drain(deadline_s)
+        await self._worker.functions.live.allowances.drain(deadline_s)
 
     def under_way(self) -> Counter[str]:
         """As `Draining.under_way`."""
-        return self._worker.functions.allowances.under_way()
+        return self._worker.functions.live.allowances.under_way()
 
     def is_app(self, name: str) -> bool:
-        return self._worker.functions.is_app(name)
+        return self._worker.functions.live.is_app(name)
 
     def call_key(self, name: str) -> bytes | None:
-        return self._worker.functions.call_key(name)
+        return self._worker.functions.live.call_key(name)
 
     def incarnation(self, name: str, qualifier: str = "") -> str:
-        return self._worker.functions.incarnation(name, qualifier)
+        return self._worker.functions.live.incarnation(name, qualifier)
 
     async def record(self, request: InvokeRequest) -> dict[str, Any]:
         """Run a function once in a new sandbox and tell what it read. Raises: as `invoke`; BadInitscript."""
@@ -121,7 +122,8 @@ class Daemon:
         reads: list[AppRead] = []
 
         async def run() -> Outcome:
-            outcome, report = await self._worker.functions.record(request)
+            function = await self._worker.functions.live.called(request)
+            outcome, report = await development_calls.record(self._worker.initscripts, function, request)
             reads.extend(report.reads)
             return outcome
 
@@ -137,14 +139,19 @@ class Daemon:
         """Run a function once, when a debugger has come to the port."""
         if self.draining:
             raise Draining("the worker is shutting down")
-        running = self._worker.functions.debug(request, port, tell)
-        return await self._noted.account(request, running, measured=False)
+        functions = self._worker.functions
+
+        async def run() -> Outcome:
+            function = await functions.live.called(request)
+            return await development_calls.debug(functions.debugging, function, request, port, tell)
+
+        return await self._noted.account(request, run(), measured=False)
 
     async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
         """As `invoke`, with what was printed; an error of the function's is in the result."""
         if self.draining:
             raise Draining("the worker is shutting down")
-        function = await self._worker.functions.called(request)
+        function = await self._worker.functions.live.called(request)
         told: list[tuple[Outcome, int]] = []
 
         async def run() -> Outcome:
@@ -184,11 +191,11 @@ class Daemon:
             progress(line)
 
         try:
-            version = await self._worker.functions.deploy(name, zip_path, overrides, tell, initscript)
+            version = await self._worker.functions.deploys.deploy(name, zip_path, overrides, tell, initscript)
         except SockdError as error:
             _log.warning("deploy of %s: %s: %s", name, error.error_type, error.message)
             raise
-        info = self._worker.functions.described(version)
+        info = self._worker.functions.views.described(version)
         _log.info(
             "deploy of %s: version %d, packages: %s", name, info.version_number, ", ".join(info.packages) or "none"
         )
@@ -196,8 +203,8 @@ class Daemon:
 
     async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:
         """Give a function another initscript."""
-        version = await self._worker.functions.deploy_initscript(name, initscript, progress)
-        return self._worker.functions.described(version)
+        version = await self._worker.functions.changes.deploy_initscript(name, initscript, progress)
+        return self._worker.functions.views.described(version)
 
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
@@ -223,26 +230,26 @@ class Daemon:
 
     async def configure(self, name: str, changes: dict[str, Any]) -> None:
         """Change settings of a function, not its code."""
-        await self._worker.functions.configure(name, changes)
+        await self._worker.functions.changes.configure(name, changes)
 
     async def disable(self, name: str) -> None:
         """Refuse all requests of a function until it is enabled. Raises: as `configure`."""
-        await self.configure(name, changes_to_disable(self._worker.functions.settings(name)))
+        await self.configure(name, changes_to_disable(self._worker.functions.live.settings(name)))
 
     async def enable(self, name: str) -> None:
         """Give a function the concurrency that it had. Raises: as `configure`."""
         former = [each.readable for each in self.versions.deploys(name)]
-        changes = changes_to_enable(self._worker.functions.settings(name), former, self.default_concurrency())
+        changes = changes_to_enable(self._worker.functions.live.settings(name), former, self.default_concurrency())
         await self.configure(name, changes)
 
     async def check_archive(self, zip_path: Path) -> None:
-        await self._worker.functions.check(zip_path)
+        await self._worker.functions.deploys.check_archive(zip_path)
 
     def details(self, name: str, qualifier: str = "") -> Details:
         details = Details.of(self.versions.get(name, qualifier))
         if details.publication is None:
             return self._with_state(details)
-        return details._replace(snapshot=self._worker.functions.snapshot_state(name, details.publication.number))
+        return details._replace(snapshot=self._worker.functions.snapshots.state(name, details.publication.number))
 
     def all_details(self) -> list[Details]:
         records = self._worker.functions.registry.list()
@@ -251,8 +258,8 @@ class Daemon:
     def _with_state(self, details: Details) -> Details:
         """Args: details: of $LATEST."""
         name, functions = details.record.name, self._worker.functions
-        snapshot = functions.snapshot_state(name)
-        failed, unready = functions.failed_deploys.get(name), functions.unready(name)
+        snapshot = functions.snapshots.state(name)
+        failed, unready = functions.switching.failed.get(name), functions.live.restoring.unready.get(name)
         return details._replace(failed=failed, unready=unready, snapshot=snapshot)
 
     def default_concurrency(self) -> int:
@@ -262,22 +269,21 @@ class Daemon:
         return self._worker.budget.total // (self._worker.config.function.memory_mb << 20)
 
     def functions(self) -> list[FunctionInfo]:
-        functions = self._worker.functions
-        return [functions.info(name) for name in functions.names()]
+        return self._worker.functions.views.all()
 
     def function(self, name: str) -> FunctionInfo:
-        return self._worker.functions.info(name)
+        return self._worker.functions.views.info(name)
 
     def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
-        self._worker.functions.check_known(name)
+        self._worker.functions.registry.get(name)
         return self._noted.logs.tail(name, request_id=request_id, limit=limit)
 
     async def find_logs(self, name: str, *, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
-        self._worker.functions.check_known(name)
+        self._worker.functions.registry.get(name)
         return await self._noted.find_logs(name, request_id, since_s, limit)
 
     async def follow_logs(self, name: str) -> AsyncIterator[LogRecord]:
-        self._worker.functions.check_known(name)
+        self._worker.functions.registry.get(name)
         with self._noted.logs.follow(name) as records:
             async for record in records:
                 yield record
@@ -321,7 +327,7 @@ class Daemon:
         return sorted(forgiven)
 
     async def remove_package(self, key: str) -> None:
-        await self._worker.packages.remove(key, users=self._worker.functions.users)
+        await self._worker.packages.remove(key, users=self._worker.functions.package_users.of)
         self._worker.learner.forget(key)
 
     def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:

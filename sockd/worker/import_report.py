@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sockd.functions.deploys.restoring import Unready
 from sockd.functions.registry.aliases import LATEST
+from sockd.functions.serving.restoring import Unready
 from sockd.functions.serving.version import Version
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.zygotes.soundness import ImportView
@@ -47,9 +47,9 @@ def why_no_better(worker: Worker, view: ImportView) -> str:
 
 def imports(worker: Worker, name: str) -> dict[str, Any]:
     """As `WorkerApi.imports`."""
-    if (unready := worker.functions.unready(name)) is not None:
+    if (unready := worker.functions.live.restoring.unready.get(name)) is not None:
         return _unready(name, unready)
-    version, learner = worker.functions.current(name), worker.learner
+    version, learner = worker.functions.live.current(name), worker.learner
     top, seen = version.view.top, learner.seen.get(version.id)
     modules = [module for step in top.steps for module in step.modules] if top is not None else []
     recorded = {module.name for module in modules}

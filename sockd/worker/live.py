@@ -18,19 +18,19 @@ def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
     now_ns = time.monotonic_ns()
     names = [*recent.busiest(limit, now_ns)]
     # Those that wait or run and have not answered yet are busy, too.
-    names += [name for name in worker.functions.allowances.active() if name not in names][: limit - len(names)]
+    names += [name for name in worker.functions.live.allowances.active() if name not in names][: limit - len(names)]
     rows = [row for name in names if (row := _row(worker, recent, name, now_ns)) is not None]
     budget, total = worker.budget, recent.total(now_ns)
     return {
         "window_s": WINDOW_NS / 1e9,
         "worker": {
-            "functions": len(worker.functions.names()),
+            "functions": len(worker.functions.live.names()),
             "rate": recent.rate(now_ns),
             "count": total.requests,
             "cold": total.cold,
             "failed": total.failed,
             "sandboxes": sandbox_counts(worker),
-            "queued": worker.functions.allowances.waiting(),
+            "queued": worker.functions.live.allowances.waiting(),
             "zygotes": len(worker.tree.nodes),
             "memory_reserved_bytes": budget.used,
             "memory_total_bytes": budget.total,
@@ -42,10 +42,10 @@ def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
 
 def _row(worker: Worker, recent: Recent, name: str, now_ns: int) -> dict[str, Any] | None:
     """One function; None, if it was removed this minute, or cannot run."""
-    function = worker.functions.live.get(name)
+    function = worker.functions.live.by_name.get(name)
     if function is None:
         return None
-    version, admission = function.version, worker.functions.allowances.admission(name)
+    version, admission = function.version, worker.functions.live.allowances.admission(name)
     lately = recent.of(name, now_ns)
     idle, held_bytes = worker.handlers.held(version.program)
     return {

@@ -29,11 +29,11 @@ def status(worker: Worker) -> dict[str, Any]:
     budget = worker.budget
     return {
         "version": __version__,
-        "functions": len(worker.functions.names()),
-        "unready": len(worker.functions.restoring.unready),
+        "functions": len(worker.functions.live.names()),
+        "unready": len(worker.functions.live.restoring.unready),
         "sandboxes": sandbox_counts(worker),
-        "queued": worker.functions.allowances.waiting(),
-        "waiting_to_start": worker.functions.allowances.waiting_to_start(),
+        "queued": worker.functions.live.allowances.waiting(),
+        "waiting_to_start": worker.functions.live.allowances.waiting_to_start(),
         "zygotes": len(worker.tree.nodes),
         "learning": worker.learner.is_learning or worker.verifier.has_work,
         "verifying": worker.verifier.pending,
@@ -93,7 +93,7 @@ def sandbox_counts(worker: Worker) -> dict[str, int]:
     spares = sum(len(node.spares) for node in worker.tree.nodes)
     kept = worker.versions.provisioning.available()
     return {
-        "busy": worker.functions.allowances.running() - worker.functions.allowances.waiting_to_start(),
+        "busy": worker.functions.live.allowances.running() - worker.functions.live.allowances.waiting_to_start(),
         **worker.handlers.counts(),
         "spare": spares,
         "provisioned": kept,
@@ -174,7 +174,7 @@ def package_rows(worker: Worker) -> list[dict[str, Any]]:
             **({"reason": entry.reason, **_refusal(entry)} if (entry := refused.get(package.key)) else {}),
             **({"differs": found} if (found := differing.get(package.key)) else {}),
         }
-        for package in worker.packages.snapshot(worker.functions.users)
+        for package in worker.packages.snapshot(worker.functions.package_users.of)
     ]
 
 
@@ -197,10 +197,12 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     budget, pool = worker.budget, worker.cgroups
     metrics.gauge("sandboxes", "Sandboxes by state.", lambda: sandbox_counts(worker), label="state")
     metrics.gauge(
-        "queued_requests", "Requests waiting for their function's concurrency.", worker.functions.allowances.waiting
+        "queued_requests",
+        "Requests waiting for their function's concurrency.",
+        worker.functions.live.allowances.waiting,
     )
     words = "Requests waiting for a sandbox because as many of their function start as the processors have work for."
-    metrics.gauge("waiting_starts", words, worker.functions.allowances.waiting_to_start)
+    metrics.gauge("waiting_starts", words, worker.functions.live.allowances.waiting_to_start)
     metrics.gauge("zygotes", "Zygotes in the tree, the root among them.", lambda: len(worker.tree.nodes))
     templates = worker.templates
     metrics.gauge("templates", "Versions with a snapshot, by its state.", templates.counts, label="state")

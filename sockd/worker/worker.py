@@ -288,7 +288,7 @@ class Worker:
         names; a failure is logged, and nothing else."""
         if self._uses_images():
             await self.images.store.prepare()
-        await asyncio.gather(self.functions.restoring.run(), self._preload_packages())
+        await asyncio.gather(self.functions.live.restoring.run(), self._preload_packages())
 
     async def _preload_packages(self) -> None:
         try:
@@ -298,7 +298,7 @@ class Worker:
 
     async def rebuild_zygotes(self) -> None:
         """Make the Zygotes that an earlier worker had, as many as `zygote.rebuild_s` allows."""
-        versions = self.functions.all()
+        versions = self.functions.live.all()
         for version in versions:
             self.verifier.know(version.view, version.program, version.id)
         views = [version.view for version in versions]
@@ -406,7 +406,7 @@ def _functions(
     functions = Functions(config, registry, code, packages, caches)
     stack.callback(functions.close)
     functions.load()
-    provisioning = Provisioning(registry, functions, caches.budget)
+    provisioning = Provisioning(registry, functions.live, caches.budget)
     stack.callback(provisioning.close)
     provisioning.load()
     versions = Versions(registry, functions, provisioning, config.code)

@@ -97,7 +97,7 @@ async def test_a_deploy_checks_rules_and_keeps_what_it_replaces(
         ):
             with pytest.raises(BadFunctionConfig, match=words.replace("[", r"\[")):
                 await house.deploy("f", HELLO, network="private", egress=entries)
-            assert house.functions.names() == []
+            assert house.functions.live.names() == []
         with pytest.raises(BadFunctionConfig, match='goes with network = "private"'):
             await house.deploy("f", HELLO, network="host", egress=ONE)
         version = await house.deploy("f", HELLO, network="private", egress=ONE)
@@ -118,7 +118,7 @@ async def test_settings_of_the_worker_are_for_new_rules_and_recorded_ones_go_on(
     await before.aclose()
     tighter = await worker(NetworkConfig(denied=("10.77.0.0/16",), max_rules=2))
     async with opened(tmp_path, index, tighter) as house:
-        function = await house.functions.get("f")
+        function = await house.functions.live.get("f")
         policy = await function.allowance.egress.enforced()
         assert policy.egress == tighter.parse(OTHER), (
             "what is denied by now opens nothing; that there are too many is let be"
@@ -132,11 +132,11 @@ async def test_settings_of_the_worker_are_for_new_rules_and_recorded_ones_go_on(
         ):
             assert words in warning
         await function.allowance.egress.enforced()
-        changed = await house.functions.configure("f", {"timeout_s": 7})
+        changed = await house.functions.changes.configure("f", {"timeout_s": 7})
         assert (changed.config.egress, changed.record.version) == (rules, number + 1)
         for given, words in ((rules, "has 3 rules, and may have 2"), (rules[:1], "entry 1")):
             with pytest.raises(BadFunctionConfig, match=words):
-                await house.functions.configure("f", {"egress": given})
+                await house.functions.changes.configure("f", {"egress": given})
             with pytest.raises(BadFunctionConfig, match=words):
                 await house.deploy("f", HELLO, network="private", egress=given)
         assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
@@ -149,13 +149,13 @@ async def test_rules_change_without_a_version_and_are_there_after_a_restart(
     async with opened(tmp_path, index, networks) as house:
         deployed = await house.deploy("f", HELLO, network="private", egress=ONE)
         number, program = deployed.record.version, deployed.program
-        function = await house.functions.get("f")
+        function = await house.functions.live.get("f")
         policy = await function.allowance.egress.enforced()
-        changed = await house.functions.configure("f", {"egress": []})
+        changed = await house.functions.changes.configure("f", {"egress": []})
         assert changed.record.version == number and changed.program is program
         assert policy.egress.rules == () and changed.info().egress == []
     async with opened(tmp_path, index, networks) as house:
-        function = await house.functions.get("f")
+        function = await house.functions.live.get("f")
         assert function.version.config.egress == [] and function.version.record.version == number
         assert (await function.allowance.egress.enforced()).egress.rules == ()
 
@@ -165,14 +165,14 @@ async def test_rules_stay_the_functions_while_it_has_another_network(
 ) -> None:
     async with opened(tmp_path, index, networks) as house:
         await house.deploy("f", HELLO, network="private", egress=ONE)
-        old = house.functions.current("f").record
+        old = house.functions.live.current("f").record
         await house.deploy("f", {"f.py": "def f(event): return 2"}, network="host")
-        assert house.functions.current("f").config.egress == ONE, "published versions of it may be private"
-        restored = await house.functions.restore(old)
+        assert house.functions.live.current("f").config.egress == ONE, "published versions of it may be private"
+        restored = await house.functions.changes.restore(old)
         assert (restored.config.network, restored.config.egress) == ("private", ONE)
-        await house.functions.configure("f", {"egress": OTHER})
+        await house.functions.changes.configure("f", {"egress": OTHER})
         await house.deploy("f", {"f.py": "def f(event): return 3"}, network="private")
-        policy = await (await house.functions.get("f")).allowance.egress.enforced()
+        policy = await (await house.functions.live.get("f")).allowance.egress.enforced()
         assert policy.egress == networks.parse(OTHER), "what a command has set stays until a deploy names it"
         await house.deploy("f", {"f.py": "def f(event): return 3"}, network="private", egress=["internet"])
         assert policy.egress == egress.EVERYTHING_PUBLIC, "a deploy has the settings that it names"
@@ -184,19 +184,19 @@ async def test_a_published_version_is_cut_off_while_the_last_deploy_has_another_
     async with opened(tmp_path, index, networks) as house:
         await house.deploy("f", HELLO, network="host")
         with pytest.raises(BadFunctionConfig, match='goes with network = "private"'):
-            await house.functions.configure("f", {"egress": []})
+            await house.functions.changes.configure("f", {"egress": []})
         await house.deploy("f", {"f.py": "def f(event): return 2"}, network="private", egress=ONE)
-        house.registry.publish("f", house.functions.current("f").record.version, "")
-        prod = await house.functions.get("f", "1")
+        house.registry.publish("f", house.functions.live.current("f").record.version, "")
+        prod = await house.functions.live.get("f", "1")
         policy = await prod.allowance.egress.enforced()
         await house.deploy("f", {"f.py": "def f(event): return 3"}, network="host")
-        assert house.functions.has_private("f") and policy.egress == networks.parse(ONE)
+        assert house.functions.registry.of("f").has_private and policy.egress == networks.parse(ONE)
         with pytest.raises(BadFunctionConfig, match="entry 1"):
-            await house.functions.configure("f", {"egress": ["10.0.0.0/33"]})
-        changed = await house.functions.configure("f", {"egress": []})
+            await house.functions.changes.configure("f", {"egress": ["10.0.0.0/33"]})
+        changed = await house.functions.changes.configure("f", {"egress": []})
         assert (changed.config.network, changed.config.egress, policy.egress.rules) == ("host", [], ())
         await house.deploy("g", HELLO, network="host")
-        assert not house.functions.has_private("g")
+        assert not house.functions.registry.of("g").has_private
 
 
 async def test_a_deploy_says_what_it_replaced_when_that_is_in_force(
@@ -224,17 +224,17 @@ async def test_a_change_that_cannot_be_recorded_changes_nothing(
 ) -> None:
     async with opened(tmp_path, index, networks) as house:
         await house.deploy("f", HELLO, network="private", egress=ONE)
-        policy = await (await house.functions.get("f")).allowance.egress.enforced()
+        policy = await (await house.functions.live.get("f")).allowance.egress.enforced()
         monkeypatch.setattr(Registry, "amend", full)
         with pytest.raises(StorageFull):
-            await house.functions.configure("f", {"egress": []})
-        assert policy.egress == networks.parse(ONE) and house.functions.current("f").config.egress == ONE
+            await house.functions.changes.configure("f", {"egress": []})
+        assert policy.egress == networks.parse(ONE) and house.functions.live.current("f").config.egress == ONE
 
 
 async def test_a_removed_function_leaves_no_rules(networks: Networks, tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index, networks) as house:
         await house.deploy("f", HELLO, network="private", egress=ONE)
-        await (await house.functions.get("f")).allowance.egress.enforced()
+        await (await house.functions.live.get("f")).allowance.egress.enforced()
         assert networks.view()["policies"] == 1
         await house.functions.remove("f")
         assert networks.view()["policies"] == 0

@@ -31,10 +31,10 @@ from sockd.base.errors import (
 )
 from sockd.base.notes import Note
 from sockd.functions.code.code_store import CodeStore
-from sockd.functions.deploys import restoring
 from sockd.functions.environments import Environments
 from sockd.functions.functions import Functions
 from sockd.functions.registry.registry import Registry
+from sockd.functions.serving import restoring
 from sockd.functions.serving.function import Caches
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
@@ -88,7 +88,7 @@ class House:
             for file, text in files.items():
                 archive.writestr(file, text)
         try:
-            return await self.functions.deploy(name, path, {"check": False, **overrides}, self.progress.append)
+            return await self.functions.deploys.deploy(name, path, {"check": False, **overrides}, self.progress.append)
         finally:
             path.unlink()
 
@@ -115,14 +115,14 @@ def with_packages(*requirements: str) -> dict[str, str]:
 async def test_a_deployed_function_is_found_and_an_unknown_one_is_not(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         version = await house.deploy("hello", HELLO, memory_mb=64)
-        assert (await house.functions.get("hello")).version is version
-        assert house.functions.current("hello") is version and house.functions.all() == [version]
+        assert (await house.functions.live.get("hello")).version is version
+        assert house.functions.live.current("hello") is version and house.functions.live.all() == [version]
         assert version.info().memory_mb == 64 and version.record.handler == "f:f"
-        for ask in (house.functions.get("nobody"), house.functions.remove("nobody")):
+        for ask in (house.functions.live.get("nobody"), house.functions.remove("nobody")):
             with pytest.raises(NoSuchFunction):
                 await ask
         with pytest.raises(NoSuchFunction):
-            house.functions.current("nobody")
+            house.functions.live.current("nobody")
         with pytest.raises(BadFunctionConfig):
             await house.deploy("no/name".replace("/", "."), HELLO)
 
@@ -134,7 +134,7 @@ async def test_the_next_daemon_finds_the_functions_of_the_last_and_no_code_witho
         first = await house.deploy("one", HELLO)
     (tmp_path / "code" / ("0" * 64)).mkdir()
     async with opened(tmp_path, index) as house:
-        (again,) = house.functions.all()
+        (again,) = house.functions.live.all()
         assert again.record == first.record and again.config == first.config
         assert os.listdir(tmp_path / "code") == [first.record.digest]
 
@@ -147,14 +147,14 @@ async def test_a_function_whose_packages_were_lost_gets_them_when_it_is_asked_fo
         (key,) = (await house.deploy("needs", with_packages("lib"))).keys
     shutil.rmtree(tmp_path / "packages")
     async with opened(tmp_path, index) as house:
-        assert house.functions.all() == []
-        assert house.functions.users(key) == ["needs"]
+        assert house.functions.live.all() == []
+        assert house.functions.package_users.of(key) == ["needs"]
         files, index.files = index.files, {}
         shutil.rmtree(tmp_path / "uv-cache")
         with pytest.raises(InstallFailed):
-            await house.functions.get("needs")
+            await house.functions.live.get("needs")
         index.files = files
-        found = await asyncio.gather(*(house.functions.get("needs") for _ in range(3)))
+        found = await asyncio.gather(*(house.functions.live.get("needs") for _ in range(3)))
         assert found[0] is found[1] is found[2]
         assert found[0].version.keys == {key} and (tmp_path / "packages" / key).is_dir()
 
@@ -169,22 +169,26 @@ async def test_a_function_that_cannot_run_is_shown_with_what_it_lacks(tmp_path: 
     shutil.rmtree(tmp_path / "code" / codeless.record.digest)
     async with opened(tmp_path, index) as house:
         functions = house.functions
-        assert functions.names() == ["codeless", "locked", "needs"] and list(functions.live) == ["locked"]
-        shown = functions.info("needs")
+        assert functions.live.names() == ["codeless", "locked", "needs"] and list(functions.live.by_name) == ["locked"]
+        shown = functions.views.info("needs")
         assert (shown.memory_mb, shown.packages, shown.state) == (64, ["lib==1.0"], "packages to be installed")
-        assert "lib==1.0" in shown.state_reason and functions.settings("needs").env == {"A": "1"}
-        assert functions.info("codeless").state == "code lost" and functions.info("locked").state == "ready"
+        assert "lib==1.0" in shown.state_reason and functions.live.settings("needs").env == {"A": "1"}
+        assert functions.views.info("codeless").state == "code lost" and functions.views.info("locked").state == "ready"
         with pytest.raises(CodeLost, match="deploy the function again"):
-            await functions.get("codeless")
+            await functions.live.get("codeless")
         await house.deploy("codeless", {"f.py": "def f(event): return 2"})
-        assert functions.info("codeless").state == "ready" and functions.unready("codeless") is None
+        assert (
+            functions.views.info("codeless").state == "ready"
+            and functions.live.restoring.unready.get("codeless") is None
+        )
     (tmp_path / "secret.key").unlink()
     async with opened(tmp_path, index) as house:
         functions = house.functions
-        assert functions.info("locked").state == "secrets locked" and functions.run_rules == {"locked": "off"}
+        assert functions.views.info("locked").state == "secrets locked"
+        assert functions.live.door_settings.run_rules == {"locked": "off"}
         with pytest.raises(SecretsLocked):
-            functions.settings("locked")
-        assert Environments(functions).secrets() == {}
+            functions.live.settings("locked")
+        assert Environments(functions.live, functions.changes).secrets() == {}
 
 
 async def test_packages_that_were_lost_are_installed_in_the_background(
@@ -198,19 +202,19 @@ async def test_packages_that_were_lost_are_installed_in_the_background(
     monkeypatch.setattr(restoring, "PAUSE_S", (0.01, 0.02))
     files, index.files = index.files, {}
     async with opened(tmp_path, index) as house:
-        running = asyncio.create_task(house.functions.restoring.run())
-        while house.functions.info("needs").state == "packages to be installed":
+        running = asyncio.create_task(house.functions.live.restoring.run())
+        while house.functions.views.info("needs").state == "packages to be installed":
             await asyncio.sleep(0.01)
-        assert house.functions.info("needs").state == "packages missing"
+        assert house.functions.views.info("needs").state == "packages missing"
         with pytest.raises(InstallFailed, match="are not on this worker any more") as failed:
-            await house.functions.get("needs")
+            await house.functions.live.get("needs")
         assert failed.value.retry_after_s
         index.files = files
         async with asyncio.timeout(30):
-            while house.functions.info("needs").state != "ready":
+            while house.functions.views.info("needs").state != "ready":
                 await asyncio.sleep(0.01)
         running.cancel()
-        assert [version.record.name for version in house.functions.all()] == ["needs"]
+        assert [version.record.name for version in house.functions.live.all()] == ["needs"]
 
 
 async def test_a_call_waits_for_lost_packages_no_longer_than_its_bound(
@@ -230,14 +234,14 @@ async def test_a_call_waits_for_lost_packages_no_longer_than_its_bound(
             await ensure(closure, **kwargs)
 
         monkeypatch.setattr(house.packages, "ensure", slowly)
-        house.functions.restoring._wait_s = 0.05
+        house.functions.live.restoring._wait_s = 0.05
         for qualifier in ("", "1"):
             with pytest.raises(BeingRestored, match=r"packages\.restore_wait_s") as refused:
-                await house.functions.get("needs", qualifier)
+                await house.functions.live.get("needs", qualifier)
             assert refused.value.status == 503 and refused.value.retry_after_s
         may_go_on.set()
-        house.functions.restoring._wait_s = 30
-        assert (await house.functions.get("needs")).version.keys
+        house.functions.live.restoring._wait_s = 30
+        assert (await house.functions.live.get("needs")).version.keys
 
 
 async def test_no_code_is_deleted_when_the_registry_is_lost(tmp_path: Path, index: PackageIndex) -> None:
@@ -245,7 +249,7 @@ async def test_no_code_is_deleted_when_the_registry_is_lost(tmp_path: Path, inde
         digest = (await house.deploy("one", HELLO)).record.digest
     (tmp_path / "registry.sqlite").unlink()
     async with opened(tmp_path, index) as house:
-        assert house.functions.names() == [] and os.listdir(tmp_path / "code") == [digest]
+        assert house.functions.live.names() == [] and os.listdir(tmp_path / "code") == [digest]
 
 
 async def test_a_package_has_its_users_and_cannot_be_removed_under_them(tmp_path: Path, index: PackageIndex) -> None:
@@ -253,12 +257,12 @@ async def test_a_package_has_its_users_and_cannot_be_removed_under_them(tmp_path
     async with opened(tmp_path, index) as house:
         (key,) = (await house.deploy("user", with_packages("lib"))).keys
         await house.deploy("other", HELLO)
-        assert house.functions.users(key) == ["user"]
+        assert house.functions.package_users.of(key) == ["user"]
         with pytest.raises(BadRequest, match="user"):
-            await house.packages.remove(key, users=house.functions.users)
+            await house.packages.remove(key, users=house.functions.package_users.of)
         await house.deploy("user", HELLO)
-        assert house.functions.users(key) == []
-        await house.packages.remove(key, users=house.functions.users)
+        assert house.functions.package_users.of(key) == []
+        await house.packages.remove(key, users=house.functions.package_users.of)
 
 
 async def test_a_failed_deploy_leaves_the_function_and_the_directory_as_they_were(
@@ -278,7 +282,7 @@ async def test_a_failed_deploy_leaves_the_function_and_the_directory_as_they_wer
         ):
             with pytest.raises(error):
                 await house.deploy("kept", files, **overrides)
-            assert house.functions.current("kept") is before
+            assert house.functions.live.current("kept") is before
             assert os.listdir(tmp_path / "code") == [before.record.digest]
             assert os.listdir(tmp_path / "tmp") in ([], ["packages"])
         assert house.budget.used == 0
@@ -292,7 +296,7 @@ async def test_reserved_memory_is_taken_switched_and_given_back(tmp_path: Path, 
         assert house.budget.used == 900 * MB  # what it held counts as free for it
         with pytest.raises(NoCapacity, match="reserved_memory_mb = 200"):
             await house.deploy("other", HELLO, memory_mb=200, reserved_memory_mb=200)
-        assert [version.record.name for version in house.functions.all()] == ["vip"]
+        assert [version.record.name for version in house.functions.live.all()] == ["vip"]
         await house.functions.remove("vip")
         assert house.budget.used == 0
 
@@ -303,58 +307,58 @@ async def test_a_switch_drops_the_old_version_s_sandboxes_once(tmp_path: Path, i
         new = await house.deploy("f", {"f.py": "def f(event): return 1", "x.py": ""})
         assert house.handlers.dropped == [old.program]
         assert (old.record.version, new.record.version) == (1, 2)
-        assert (await house.functions.get("f")).version is new
+        assert (await house.functions.live.get("f")).version is new
 
 
 async def test_a_removed_function_s_last_requests_are_waited_for(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         version = await house.deploy("busy", HELLO)
-        function = await house.functions.get("busy")
-        assert function.admission.try_enter() and house.functions.allowances.running() == 1
+        function = await house.functions.live.get("busy")
+        assert function.admission.try_enter() and house.functions.live.allowances.running() == 1
         removing = asyncio.ensure_future(house.functions.remove("busy"))
-        while house.functions.all():
+        while house.functions.live.all():
             await asyncio.sleep(0)
         with pytest.raises(NoSuchFunction):
-            await house.functions.get("busy")
+            await house.functions.live.get("busy")
         await house.deploy("next", {"f.py": "def f(event): return 1", "x.py": ""})
         assert version.record.digest in os.listdir(tmp_path / "code") and not removing.done()
         function.admission.leave()
         await removing
-        assert house.used == [[(await house.functions.get("next")).version.view]]
+        assert house.used == [[(await house.functions.live.get("next")).version.view]]
         assert version.record.digest not in os.listdir(tmp_path / "code")
 
 
 async def test_draining_ends_when_all_are_done_or_at_its_deadline(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         await house.deploy("one", HELLO)
-        function = await house.functions.get("one")
+        function = await house.functions.live.get("one")
         assert function.admission.try_enter()
-        await house.functions.allowances.drain(0.01)
-        assert house.functions.allowances.running() == 1 and function.admission.closed
-        draining = asyncio.ensure_future(house.functions.allowances.drain(10))
+        await house.functions.live.allowances.drain(0.01)
+        assert house.functions.live.allowances.running() == 1 and function.admission.closed
+        draining = asyncio.ensure_future(house.functions.live.allowances.drain(10))
         function.admission.leave()
         await draining
-        assert house.functions.allowances.running() == 0
+        assert house.functions.live.allowances.running() == 0
 
 
 async def test_settings_change_without_the_code(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         first = await house.deploy("one", HELLO | {"g.py": "def g(event): return 2"}, memory_mb=64)
-        second = await house.functions.configure("one", {"handler": "g.g", "timeout_s": 9})
-        assert house.functions.current("one") is second
+        second = await house.functions.changes.configure("one", {"handler": "g.g", "timeout_s": 9})
+        assert house.functions.live.current("one") is second
         assert (second.record.digest, second.record.version) == (first.record.digest, 2)
         assert (second.config.memory_mb, second.config.timeout_s, second.record.handler) == (64, 9, "g:g")
-        assert await house.functions.configure("one", {"timeout_s": 9}) is second
+        assert await house.functions.changes.configure("one", {"timeout_s": 9}) is second
         for wrong in ({"timeout_s": 901}, {"handler": "nothing"}):
             with pytest.raises(BadFunctionConfig):
-                await house.functions.configure("one", wrong)
+                await house.functions.changes.configure("one", wrong)
         with pytest.raises(NoCapacity):
-            await house.functions.configure("one", {"reserved_memory_mb": 2048, "memory_mb": 10240})
+            await house.functions.changes.configure("one", {"reserved_memory_mb": 2048, "memory_mb": 10240})
         with pytest.raises(NoSuchFunction):
-            await house.functions.configure("nobody", {})
-        assert house.functions.current("one") is second
+            await house.functions.changes.configure("nobody", {})
+        assert house.functions.live.current("one") is second
     async with opened(tmp_path, index) as house:
-        assert house.functions.current("one").config == second.config
+        assert house.functions.live.current("one").config == second.config
 
 
 async def test_a_variable_that_is_refused_now_stays_where_it_was_deployed(tmp_path: Path, index: PackageIndex) -> None:
@@ -363,28 +367,28 @@ async def test_a_variable_that_is_refused_now_stays_where_it_was_deployed(tmp_pa
         old = msgspec.structs.replace(version.config, env={"PYTHONHASHSEED": "0", "PYTHONIOENCODING": "none"})
         house.registry.amend(version.record, old.to_json())
     async with opened(tmp_path, index) as house:
-        (again,) = house.functions.all()
+        (again,) = house.functions.live.all()
         assert again.config.env == old.env and "settings" not in protocol.decode_init(again.program.init)
-        changed = await house.functions.configure("one", {"timeout_s": 9, "env": {**old.env, "B": "2"}})
+        changed = await house.functions.changes.configure("one", {"timeout_s": 9, "env": {**old.env, "B": "2"}})
         assert changed.config.env["PYTHONHASHSEED"] == "0"
         for wrong in ({"env": {**old.env, "PYTHONHASHSEED": "1"}}, {"secrets": {"PYTHONUTF8": "1"}}):
             with pytest.raises(BadFunctionConfig, match="PYTHON"):
-                await house.functions.configure("one", wrong)
+                await house.functions.changes.configure("one", wrong)
         with pytest.raises(BadFunctionConfig, match="PYTHONHASHSEED"):
             await house.deploy("one", HELLO, env=old.env)
-        assert house.functions.current("one") is changed
-        restored = await house.functions.restore(again.record)
+        assert house.functions.live.current("one") is changed
+        restored = await house.functions.changes.restore(again.record)
         assert restored.config.env == old.env
 
 
 async def test_deploys_keep_what_commands_have_set_until_they_name_it(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         await house.deploy("f", {"f.py": "def f(event): return 1", "sockd.toml": 'timeout_s = 4\n[env]\nA = "file"\n'})
-        await house.functions.configure("f", {"memory_mb": 256, "timeout_s": 9.0})
-        await Environments(house.functions).change("f", {"A": "command", "B": "2"}, [])
+        await house.functions.changes.configure("f", {"memory_mb": 256, "timeout_s": 9.0})
+        await Environments(house.functions.live, house.functions.changes).change("f", {"A": "command", "B": "2"}, [])
         house.progress.clear()
         await house.deploy("f", {"f.py": "def f(event): return 1", "sockd.toml": "[env]\nA = 'file'\n"})
-        config = house.functions.current("f").config
+        config = house.functions.live.current("f").config
         assert (config.memory_mb, config.timeout_s, config.env) == (256, 9.0, {"A": "file", "B": "2"})
         notes = [line for line in house.progress if isinstance(line, Note)]
         assert notes == [
@@ -392,7 +396,7 @@ async def test_deploys_keep_what_commands_have_set_until_they_name_it(tmp_path: 
             "set by sockd config or sockd env, changed by this deploy: env.A",
         ]
         await house.deploy("f", {"f.py": "def f(event): return 2"}, memory_mb=64)
-        assert house.functions.current("f").config.memory_mb == 64
+        assert house.functions.live.current("f").config.memory_mb == 64
         assert house.progress[-1].endswith("changed by this deploy: memory_mb from 256 to 64")
 
 
@@ -402,9 +406,9 @@ async def test_a_web_app_that_was_found_stays_the_handler_when_settings_change(
     async with opened(tmp_path, index) as house:
         for check in ({"check_handler": True}, {"keep_packages": True}):
             await house.deploy("f", {"main.py": "app = print"}, **check)
-            assert house.functions.current("f").record.handler == "main:app"
-        await house.functions.configure("f", {"memory_mb": 256})
-        await Environments(house.functions).change("f", {"A": "1"}, [])
-        assert house.functions.current("f").record.handler == "main:app"
-        await house.functions.configure("f", {"handler": "main:other"})
-        assert house.functions.current("f").record.handler == "main:other"
+            assert house.functions.live.current("f").record.handler == "main:app"
+        await house.functions.changes.configure("f", {"memory_mb": 256})
+        await Environments(house.functions.live, house.functions.changes).change("f", {"A": "1"}, [])
+        assert house.functions.live.current("f").record.handler == "main:app"
+        await house.functions.changes.configure("f", {"handler": "main:other"})
+        assert house.functions.live.current("f").record.handler == "main:other"

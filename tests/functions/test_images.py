@@ -102,8 +102,8 @@ class Deploys(Registry):
     """A function in the first image, by a short name of it."""
 
     def deploys_in_images(self) -> list[Any]:
-        config = FunctionConfig(image="python:3.12").to_json()
-        return [SimpleNamespace(image=f"sha256:{64 * '1'}", name="f", config=config)]
+        settings = FunctionConfig(image="python:3.12")
+        return [SimpleNamespace(image=f"sha256:{64 * '1'}", name="f", readable=settings)]
 
 
 HUB = "docker.io/library/python:3.12"

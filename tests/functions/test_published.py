@@ -25,8 +25,8 @@ def code(number: int) -> dict[str, str]:
 
 
 def versions_of(house: House, **config: Any) -> Versions:
-    registry, functions = house.functions._registry, house.functions
-    return Versions(registry, functions, Provisioning(registry, functions, house.budget), CodeConfig(**config))
+    registry, functions = house.functions.registry, house.functions
+    return Versions(registry, functions, Provisioning(registry, functions.live, house.budget), CodeConfig(**config))
 
 
 async def test_versions_of_a_function_share_what_it_may_use(tmp_path: Path, index: PackageIndex) -> None:
@@ -34,33 +34,33 @@ async def test_versions_of_a_function_share_what_it_may_use(tmp_path: Path, inde
         await house.deploy("f", HELLO, memory_mb=100, reserved_memory_mb=200, concurrency=3)
         versions_of(house).publish("f")
         await house.deploy("f", code(2), memory_mb=100, reserved_memory_mb=200, concurrency=3)
-        latest, first = await house.functions.get("f"), await house.functions.get("f", "1")
+        latest, first = await house.functions.live.get("f"), await house.functions.live.get("f", "1")
         assert (latest.version.number, first.version.number) == ("$LATEST", "1")
-        assert first is not latest and first is await house.functions.get("f", "1")
+        assert first is not latest and first is await house.functions.live.get("f", "1")
         assert first.allowance is latest.allowance and house.budget.used == 200 * MB
-        await house.functions.configure("f", {"concurrency": 7})
+        await house.functions.changes.configure("f", {"concurrency": 7})
         assert first.admission.concurrency == 7
         assert first.version.record.digest in os.listdir(tmp_path / "code")
         await house.functions.remove("f")
         assert house.budget.used == 0 and os.listdir(tmp_path / "code") == []
         with pytest.raises(NoSuchFunction):
-            await house.functions.get("f", "1")
+            await house.functions.live.get("f", "1")
 
 
 async def test_only_so_many_stay_live_that_nobody_uses(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
-        published, versions = house.functions.published, versions_of(house)
+        published, versions = house.functions.live.published, versions_of(house)
         published._most = 2
         for number in range(1, 5):
             await house.deploy("f", code(number))
             versions.publish("f")
-        busy = await house.functions.get("f", "1")
+        busy = await house.functions.live.get("f", "1")
         busy.running += 1
         for number in range(2, 5):
-            await house.functions.get("f", str(number))
+            await house.functions.live.get("f", str(number))
         assert [each.version.number for each in published.live()] == ["1", "4"]
         busy.running -= 1
-        await house.functions.get("f", "2")
+        await house.functions.live.get("f", "2")
         assert [each.version.number for each in published.live()] == ["4", "2"]
 
 
@@ -71,9 +71,9 @@ async def test_publishing_what_has_not_changed_gives_the_number_that_it_has(
         versions = versions_of(house, max_published=2)
         await house.deploy("f", HELLO)
         assert [versions.publish("f").publication.number for _ in range(2)] == [1, 1]  # type: ignore[union-attr]
-        await house.functions.configure("f", {"concurrency": 2, "queue_depth": 5})
+        await house.functions.changes.configure("f", {"concurrency": 2, "queue_depth": 5})
         assert versions.get("f", "1") == versions.publish("f")
-        await house.functions.configure("f", {"env": {"A": "b"}})
+        await house.functions.changes.configure("f", {"env": {"A": "b"}})
         assert versions.publish("f").publication.number == 2  # type: ignore[union-attr]
         await house.deploy("f", code(3))
         with pytest.raises(BadRequest, match=r"code\.max_published"):
@@ -91,9 +91,9 @@ async def test_packages_of_a_published_version_have_their_user(tmp_path: Path, i
         await house.deploy("f", code(2))
         packages: InstallCache = house.packages
         with pytest.raises(BadRequest, match="f"):
-            await packages.remove(key, users=house.functions.users)
+            await packages.remove(key, users=house.functions.package_users.of)
         await versions.delete("f", 1)
-        assert house.functions.users(key) == []
+        assert house.functions.package_users.of(key) == []
 
 
 async def test_going_back_brings_code_and_settings_and_leaves_what_all_share(
@@ -106,11 +106,11 @@ async def test_going_back_brings_code_and_settings_and_leaves_what_all_share(
             await versions.rollback("f")
         versions.publish("f")
         await house.deploy("f", code(2), memory_mb=200)
-        await house.functions.configure("f", {"concurrency": 4})
+        await house.functions.changes.configure("f", {"concurrency": 4})
         for memory_mb in (100, 200, 100):
             await versions.rollback("f")
-            assert house.functions.current("f").config.memory_mb == memory_mb
-            assert house.functions.current("f").config.concurrency == 4
+            assert house.functions.live.current("f").config.memory_mb == memory_mb
+            assert house.functions.live.current("f").config.concurrency == 4
         with pytest.raises(NoSuchVersion):
             await versions.rollback("f", 2)
         assert (await versions.rollback("f", 1)).digest == versions.get("f", "1").record.digest
@@ -125,7 +125,7 @@ async def test_what_an_alias_leads_to_stays(tmp_path: Path, index: PackageIndex)
         assert alias.revision and versions.alias("f", "prod") == alias
         with pytest.raises(VersionInUse, match="prod"):
             await versions.delete("f", 1)
-        assert (await house.functions.get("f", "prod")).version.number == "1"
+        assert (await house.functions.live.get("f", "prod")).version.number == "1"
         for wrong in (Alias("f", "7", "1"), Alias("f", "a b", "1"), Alias("f", "a", "1", "1", 0.5)):
             with pytest.raises(BadRequest):
                 versions.put_alias(wrong)
@@ -135,4 +135,4 @@ async def test_what_an_alias_leads_to_stays(tmp_path: Path, index: PackageIndex)
         versions.delete_alias("f", "prod")
         await versions.delete("f", 1)
         with pytest.raises(NoSuchVersion):
-            await house.functions.get("f", "prod")
+            await house.functions.live.get("f", "prod")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from sockd.base.blocking import in_thread
 from sockd.base.errors import PackagesFailed, ResolveFailed
+from sockd.base.notes import Progress
 from sockd.isolation.roots.interpreter import OWN_PYTHON, Interpreter
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.packages.install_cache import InstallCache
@@ -37,8 +38,6 @@ MAX_BYTES = 64 << 20
 """Most that is read of a function's code; more is taken to mention all."""
 ALSO = {"boto3": (b"botocore",)}
 """Modules that a default package is used by, beside its own."""
-
-Progress = Callable[[str], None]
 
 
 class Lock(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from sockd.base.errors import ImageInUse, SockdError, UnknownImage
-from sockd.functions.deploys.deployments import Progress
+from sockd.base.notes import Progress
 from sockd.functions.registry.registry import Registry
 from sockd.images.chunks.chunk import CHUNK_BYTES
 from sockd.images.registry.reference import canonical

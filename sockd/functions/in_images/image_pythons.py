@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,6 +23,7 @@ import msgspec
 from sockd.base.blocking import in_thread
 from sockd.base.config import MB
 from sockd.base.errors import BadFunctionConfig, HostFailed, ImagePythonFailed, SockdError
+from sockd.base.notes import Progress
 from sockd.functions.code.entrypoint import parse_handler
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.code.setting_checks import EXEC_WRAPPER
@@ -57,8 +57,6 @@ PROBE_S = 60.0
 PROBE_LIMITS = Limits(256 * MB, 64, 1.0, 16 * MB, 1024, network="none")
 ANSWER_BYTES = 6 * MB
 OUR_MODULES_BYTES = 4 * MB
-
-Progress = Callable[[str], None]
 
 
 class _Answer(msgspec.Struct):

@@ -50,6 +50,11 @@ class FunctionAggregate:
             raise NoSuchFunction(f"no function {self.name!r}")
         return self.deploys[-1]
 
+    @property
+    def has_private(self) -> bool:
+        """Whether a remembered deploy has a private network, so that the function's rules are in use or can be again."""
+        return any(record.readable.network == "private" for record in self.deploys)
+
     def deploy(self, version: int) -> FunctionRecord:
         """A deploy that is remembered. Raises: NoSuchFunction."""
         for record in self.deploys:

@@ -13,11 +13,11 @@ from sockd.base.telemetry import Invocation
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.deploys.deploy_check import FailedDeploy
-from sockd.functions.deploys.restoring import Unready
 from sockd.functions.registry.aliases import LATEST
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_urls import FunctionUrls
 from sockd.functions.registry.publications import Publication
+from sockd.functions.serving.restoring import Unready
 from sockd.functions.versions import Described
 from sockd.http.run.worker_api import EventsApi, VersionsApi, WorkerApi
 

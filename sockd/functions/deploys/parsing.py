@@ -1,0 +1,120 @@
+"""The first step of a deploy: its settings, parsed once from sockd.toml, ol.yaml and the deploy's own parameters.
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+from sockd.base import toml
+from sockd.base.blocking import in_thread
+from sockd.base.config import FunctionDefaults
+from sockd.base.errors import NameTaken, NoSuchFunction, SecretsLocked
+from sockd.base.notes import Note, Progress
+from sockd.functions.code import kept_settings, ol_yaml
+from sockd.functions.code.code_store import CodeVersion
+from sockd.functions.code.entrypoint import OPENLAMBDA, detected
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.deploys.content import CHECK_HANDLER, KEEP_PACKAGES
+from sockd.functions.deploys.deploy_check import CHECK
+from sockd.functions.registry.registry import Registry
+
+FORCE = "force"
+"""A parameter of a deploy: true replaces a function that was deployed from another source."""
+DECORATED_HANDLER = "sockd:handler"
+"""The handler of every decorated function. A sockd that recorded no sources deployed those that have this handler and no
+source."""
+LONG_TIMEOUT_S = 30.0
+"""The time limit of f.py, of code with an ol.yaml, and of decorated functions, unless they set another."""
+NO_SETTINGS = frozenset({CHECK, CHECK_HANDLER, KEEP_PACKAGES, FORCE})
+"""What a deploy may say besides keys of sockd.toml."""
+
+
+class Parsed(NamedTuple):
+    """The settings of a deploy."""
+
+    config: FunctionConfig
+    named: frozenset[str]
+    """The settings that the deploy names (`kept_settings.named`)."""
+
+
+class Parsing:
+    """The settings of the deploys of one worker."""
+
+    def __init__(self, defaults: FunctionDefaults, registry: Registry) -> None:
+        self._defaults = defaults
+        self._registry = registry
+
+    async def parse(self, name: str, code: CodeVersion, overrides: dict[str, Any], progress: Progress) -> Parsed:
+        """Read the settings of an archive.
+
+        Args: overrides: keys of sockd.toml that win over it, and those of NO_SETTINGS.
+        Raises: BadArchive, BadFunctionConfig, NameTaken."""
+        settings = {key: value for key, value in overrides.items() if key not in NO_SETTINGS}
+        ol_settings = await _ol_settings(code, progress)
+        beneath = self._timeout(code, overrides) | ol_settings
+        # A stranger's texts, parsed in Python: not on the loop.
+        config = await in_thread(_read_settings, code, self._defaults, settings, beneath)
+        named = await in_thread(_named, code, settings, ol_settings)
+        config = config.with_secrets(self._secrets(name))
+        if not overrides.get(FORCE):
+            self.check_source(name, config)
+        return Parsed(config, named)
+
+    def check_source(self, name: str, config: FunctionConfig) -> None:
+        """Refuse to replace the function of another source, which may have callers. Raises: NameTaken."""
+        try:
+            record = self._registry.get(name)
+            current = record.settings.source
+        except (NoSuchFunction, SecretsLocked):
+            return  # a function whose settings nobody can open is deployed again to be of use
+        is_unrecorded = not current and record.handler == DECORATED_HANDLER
+        if current != config.source and not (is_unrecorded and config.source):
+            raise NameTaken(name, _source_words(current, is_unrecorded), _source_words(config.source))
+
+    def _timeout(self, code: CodeVersion, overrides: dict[str, Any]) -> dict[str, Any]:
+        """OpenLambda's and decorated functions do not expect AWS's 3 s. The worker's own default takes precedence."""
+        is_changed = self._defaults.timeout_s != FunctionDefaults().timeout_s
+        if is_changed or "aws" in overrides:
+            return {}
+        is_long = "deployer" in overrides or (code.path / ol_yaml.FILE).is_file() or detected(code.path) == OPENLAMBDA
+        return {"timeout_s": LONG_TIMEOUT_S} if is_long else {}
+
+    def _secrets(self, name: str) -> dict[str, str]:
+        """Settings that a deploy keeps."""
+        with contextlib.suppress(NoSuchFunction, SecretsLocked):
+            return self._registry.get(name).settings.secrets
+        return {}
+
+
+def _source_words(source: str, is_unrecorded: bool = False) -> str:
+    if is_unrecorded:
+        return "a file of decorated functions, by an older sockd"
+    return source or "a directory or zip"
+
+
+def _read_settings(
+    code: CodeVersion, defaults: FunctionDefaults, overrides: dict[str, Any], beneath: dict[str, Any]
+) -> FunctionConfig:
+    """What the code's sockd.toml says, if it has one. Blocks. Raises: BadFunctionConfig, BadArchive."""
+    return FunctionConfig.from_toml(code.settings(), defaults, overrides, beneath=beneath)
+
+
+def _named(code: CodeVersion, overrides: dict[str, Any], beneath: dict[str, Any]) -> frozenset[str]:
+    """What a deploy names of the settings; its texts have been read once. Blocks."""
+    given = {key: value for key, value in overrides.items() if value is not None}
+    tables = (toml.loads(code.settings() or ""), given, beneath)
+    return frozenset().union(*map(kept_settings.named, tables))
+
+
+async def _ol_settings(code: CodeVersion, progress: Progress) -> dict[str, Any]:
+    """What the code's ol.yaml says, if it has one. Raises: BadFunctionConfig, BadArchive."""
+    text = await in_thread(code.ol_yaml)
+    if text is None:
+        return {}
+    read = await in_thread(ol_yaml.read, text)  # a parser in Python
+    for note in read.notes:
+        progress(Note(note))
+    return read.settings

@@ -1,0 +1,181 @@
+"""The functions of a worker that serve requests: the last deploy of each, and the published versions in use.
+
+    get ──► by_name              the last deploy
+       ├──► published            a number or an alias
+       └──► restoring            what an earlier worker left and something is missing of
+
+Owns them and their allowances. Knows nothing of deploys: these call `switch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from sockd.base.errors import NoSuchFunction, SecretsLocked, SockdError
+from sockd.base.invoke_request import InvokeRequest
+from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.registry.registry import Registry
+from sockd.functions.serving.allowance import Allowance
+from sockd.functions.serving.allowances import Allowances
+from sockd.functions.serving.door_settings import DoorSettings
+from sockd.functions.serving.function import Caches, Function
+from sockd.functions.serving.published import Published
+from sockd.functions.serving.restoring import Restoring, Unready, why_unready
+from sockd.functions.serving.version import Version
+from sockd.functions.serving.version_files import VersionFiles
+
+HOW_TO_UNLOCK = (
+    "the key %s is missing or wrong, so these functions cannot run: %s. Put the right file back and start sockd again; "
+    "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy the functions again"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class LiveFunctions:
+    """`load` first. Every change is one step of the loop."""
+
+    def __init__(
+        self, registry: Registry, files: VersionFiles, caches: Caches, *, restore_wait_s: float, live_versions: int
+    ) -> None:
+        """Args: restore_wait_s: how long a call waits for what its function lacks; live_versions: published versions that stay
+        live without a request."""
+        self._registry = registry
+        self._files = files
+        self._caches = caches
+        self.by_name: dict[str, Function] = {}
+        """The last deploy of each function of which all parts are there."""
+        self.allowances = Allowances(caches)
+        self.door_settings = DoorSettings()
+        self.restoring = Restoring(files.restore, lambda record: self._open(files.load(record)), wait_s=restore_wait_s)
+        """Functions of an earlier worker that cannot run yet, because something of them is missing."""
+        if caches.images is not None:
+            caches.images.added.append(self.restoring.imported)
+        self.published = Published(
+            registry,
+            self.restoring.files,
+            caches,
+            version_of=files.load,
+            allowance_of=self._allowance,
+            most=live_versions,
+        )
+
+    def load(self) -> None:
+        """Make the recorded functions live, or note what they lack. Starts no process."""
+        locked = []
+        for record in self._registry.list():
+            try:
+                self._open(self._files.load(record))
+            except (SockdError, OSError) as error:
+                self.restoring.unready[record.name] = Unready(record, why_unready(record.name, error))
+                self.door_settings.note(record.name, record.readable)
+                if isinstance(error, SecretsLocked):
+                    locked.append(record.name)
+        if locked:
+            key = self._registry.key_path
+            _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
+
+    async def called(self, request: InvokeRequest) -> Function:
+        """The version for a request. Raises: as `get`."""
+        return await self.get(request.name, request.qualifier, request.draw())
+
+    async def get(self, name: str, qualifier: str = "", draw: float = 0.0) -> Function:
+        """A live version of a function: the last deploy, or a published version.
+
+        Args: qualifier: a number or an alias; draw: in [0, 1), decides between the versions of an alias.
+        Raises: NoSuchFunction; as `Restoring.restore`, if something of it was lost."""
+        if qualifier:
+            number = self.published.resolve(name, qualifier, draw)
+            if number is not None:
+                return await self.published.get(name, number)
+        function = self.by_name.get(name)
+        if function is not None:
+            return function
+        await self.restoring.restore(name)
+        return await self.get(name)
+
+    def current(self, name: str) -> Version:
+        """The last deploy of a function. Raises: NoSuchFunction; what it lacks, if it cannot run."""
+        if name in self.by_name:
+            return self.by_name[name].version
+        return self._files.load(self._registry.get(name))
+
+    def settings(self, name: str) -> FunctionConfig:
+        """The settings of a function, also of one that cannot run. Raises: NoSuchFunction, SecretsLocked."""
+        if name in self.by_name:
+            return self.by_name[name].version.config
+        return self._registry.get(name).settings
+
+    def call_key(self, name: str) -> bytes | None:
+        """The key of the deployer's signatures, if any."""
+        with contextlib.suppress(NoSuchFunction, SecretsLocked):
+            return self.settings(name).call_key
+        return None
+
+    def is_app(self, name: str) -> bool:
+        """Whether a function is live and known to be a web app."""
+        return name in self.by_name and bool(self.by_name[name].version.program.is_app)
+
+    def incarnation(self, name: str, qualifier: str = "") -> str:
+        """An id that distinguishes a function from a removed one of the same name; empty: no such function, version or
+        alias. (Numbers of versions are never reused.)"""
+        deploys = self._registry.of(name).deploys
+        if not deploys or (qualifier and not self.published.is_known(name, qualifier)):
+            return ""
+        return repr(deploys[-1].created_at)
+
+    def all(self) -> list[Version]:
+        """The current version of every live function, by name."""
+        return [self.by_name[name].version for name in sorted(self.by_name)]
+
+    def names(self) -> list[str]:
+        """Every function, also those that cannot run, by name."""
+        return sorted({*self.by_name, *self.restoring.unready})
+
+    def switch(self, version: Version) -> Version:
+        """Make a recorded version the one that requests get. Raises: NoCapacity."""
+        name = version.record.name
+        self.restoring.unready.pop(name, None)
+        if name in self.by_name:
+            self.by_name[name].switch(version)
+            self.door_settings.note(name, version.config)
+        else:
+            self._open(version)
+        return version
+
+    def remove(self, name: str) -> tuple[list[Function], Allowance | None]:
+        """Close a function. Returns: its versions, and its allowance, which end with the last requests."""
+        self.door_settings.forget(name)
+        self.restoring.unready.pop(name, None)
+        closed = self.published.drop(name)
+        if (function := self.by_name.pop(name, None)) is not None:
+            function.close()
+            closed.append(function)
+        return closed, self.allowances.closed(name)
+
+    def end_unused(self) -> None:
+        """End the Zygotes that no live version is forked from."""
+        published = [function.version for function in self.published.live()]
+        self._caches.learner.end_unused([version.view for version in (*self.all(), *published)])
+
+    def close(self) -> None:
+        """Close all functions."""
+        self.published.close()
+        for function in self.by_name.values():
+            function.close()
+        self.allowances.close()
+        self.by_name.clear()
+
+    def _open(self, version: Version) -> None:
+        """Make a function live. Raises: NoCapacity."""
+        name = version.record.name
+        self.by_name[name] = Function(version, self._caches, self.allowances.opened(name, version.config))
+        self.door_settings.note(name, version.config)
+
+    def _allowance(self, name: str) -> Allowance:
+        """For a published version, which may be live before the last deploy is. Raises: NoSuchFunction, NoCapacity."""
+        allowance = self.allowances.get(name)
+        if allowance is None:
+            allowance = self.allowances.opened(name, self._registry.get(name).settings)
+        return allowance
