@@ -1,26 +1,27 @@
-"""The few S3 calls that development tools and tests make, over one kept connection, with the standard library alone.
+"""The few S3 calls that development tools and tests make, over kept connections, each sent once: a fault of the server is seen.
 
-For one thread. Not for functions: those have boto3 or `storage`.
+Not for functions: those have boto3 or `storage`.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-import select
-import socket
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
 
 from benchmarks.s3.xml import NAMESPACE
+from sockd.base.http_client.pool import ConnectionPool
 from sockd.base.sigv4.credentials import Credentials
 from sockd.base.sigv4.signer import Signer
 
-TIMEOUT_S = 60.0
+CONNECT_S = 60.0
+DEADLINE_S = 600.0
+"""For one exchange; rules of the server may delay it for minutes."""
 Records = list[dict[str, Any]]
 """Fields of request_log.Record."""
 
@@ -45,7 +46,7 @@ class Reply:
 
 
 class Client:
-    """A connection, made when it is first needed.
+    """A client of one server. Owns its connections, which are made when they are needed.
 
     Args:
         url: http://host:port of the server, or of a proxy before it.
@@ -55,10 +56,9 @@ class Client:
     Every call raises Refused, OSError and http.client.HTTPException."""
 
     def __init__(self, url: str, credentials: Credentials, *, admin_token: str = "") -> None:
-        self._host = urlsplit(url).netloc
+        self._connections = ConnectionPool(url, connect_s=CONNECT_S)
         self._signer = Signer(credentials, service="s3")
         self._admin_token = admin_token
-        self._connection = http.client.HTTPConnection(self._host, timeout=TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +69,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._connection.close()
+        self._connections.close()
 
     def make_bucket(self, bucket: str, *, exist_ok: bool = False) -> None:
         try:
@@ -144,7 +144,7 @@ class Client:
         path = f"/{bucket}" + (f"/{quote(key, safe='/~')}" if key else "")
         query = urlencode(parameters or {}, quote_via=quote)
         target = f"{path}?{query}" if query else path
-        fields = {"Host": self._host, **(headers or {})}
+        fields = {"Host": self._connections.host, **(headers or {})}
         self._signer.sign(method, target, fields, body)
         return self._exchange(method, target, fields, body)
 
@@ -152,27 +152,12 @@ class Client:
         return self._exchange(method, f"/-/{path}", {"Authorization": f"Bearer {self._admin_token}"}, body).body
 
     def _exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        kept = self._connection.sock
-        if kept and _has_more(kept):
-            self._connection.close()  # the server has: nothing else can come between two requests
-        try:
-            self._connection.request(method, target, body or None, dict(headers))
-            response = self._connection.getresponse()
-            data = response.read()
-        except BaseException:
-            self._connection.close()  # half an exchange; the next call makes a new one
-            raise
-        if response.status >= 300:
-            raise _refused(response.status, data)
-        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, data)
-
-
-def _has_more(kept: socket.socket) -> bool:
-    """Whether a connection has data, or its end, between two requests. Tests give this module to functions, which do not have
-    sockd.linux."""
-    poller = select.poll()
-    poller.register(kept, select.POLLIN)
-    return bool(poller.poll(0))
+        answer = self._connections.exchange(
+            method, target, headers, body, limit_bytes=sys.maxsize, deadline_s=DEADLINE_S
+        )
+        if answer.status >= 300:
+            raise _refused(answer.status, answer.body)
+        return Reply(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.body)
 
 
 def _refused(status: int, body: bytes) -> Refused:

@@ -15,9 +15,10 @@ from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
 
 from sockd.base.errors import ChunkMissing, StoreFull, StoreUnavailable, Tampered
+from sockd.base.http_client.pool import Answer, TooLong
 from sockd.base.sigv4.credentials import Credentials
 from sockd.images.chunks.chunk import CHUNK_BYTES, is_named
-from sockd.images.chunks.s3_connections import Answer, Patience, S3Connections, TooLong, error_code
+from sockd.images.chunks.s3_connections import Patience, S3Connections, error_code
 from sockd.images.chunks.store import (
     MAX_OBJECT_BYTES,
     StoredObject,
@@ -200,8 +201,8 @@ class S3Store:
     def _conditional(self, key: str, data: bytes, condition: dict[str, str]) -> bool:
         answer = self._write(key, data, condition)
         if answer.status == 412 or self._is_missing(answer):
-            # After a retry, what is there may be what an earlier attempt wrote.
-            found = self.get_object(key) if answer.attempts > 1 else None
+            # What is there may be what the same request wrote before its connection broke.
+            found = self.get_object(key) if answer.is_repeated else None
             return found is not None and found.data == data
         self._expect(answer, 200)
         return True

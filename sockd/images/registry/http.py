@@ -11,28 +11,28 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-import threading
 import urllib.parse
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from sockd.base.errors import BadImage, RegistryUnavailable
-from sockd.base.strict_response import StrictResponse
+from sockd.base.http_client.connection import new_connection
+from sockd.base.http_client.retries import Again, GaveUp, Retries, Stopped
 from sockd.images.registry.destinations import Destinations
 from sockd.images.registry.origin import Origin
 
 MOST_REDIRECTS = 5
 MOST_ATTEMPTS = 5
-FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
-"""Between attempts, doubled each time; a Retry-After of the server counts instead, up to the most."""
+FIRST_WAIT_S = 0.5
+"""Between attempts, doubled each time; a Retry-After of the server counts instead."""
 TIMEOUT_S = 30.0
 """For a connection, and for each read."""
 PROBE_S = 3.0
 """For the TLS handshake of a server that may also be spoken with in plain HTTP: some wait for the end of a request in it."""
 AGENT = "sockd"
 _REDIRECTS = (301, 302, 303, 307, 308)
+STOPPED = "the transfer was stopped"
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
-BROKEN = (OSError, http.client.HTTPException)
-"""What a connection that breaks raises."""
 
 
 class Response:
@@ -84,13 +84,12 @@ class HttpClient:
         tls: what `default_tls` returned, as to read all authorities takes tens of milliseconds; None: it is called now."""
         self._destinations = destinations or Destinations()
         self._timeout_s = timeout_s
-        self._first_wait_s = first_wait_s
+        self._retries = Retries(MOST_ATTEMPTS, first_wait_s)
         self._tls = tls or default_tls()
-        self._stopped = threading.Event()
 
     def stop(self) -> None:
         """End waits between attempts; requests fail from now on."""
-        self._stopped.set()
+        self._retries.stop()
 
     def allows_plain(self, origin: Origin, registry: Origin) -> bool:
         """Whether plain HTTP may be spoken with this host."""
@@ -114,23 +113,27 @@ class HttpClient:
             authorization: the header for an origin; asked again at each attempt.
             reason: what a failure says, for the message.
         Raises: RegistryUnavailable, BadImage."""
-        for attempt in range(1, MOST_ATTEMPTS + 1):
+
+        def attempt(number: int) -> Response:
             try:
                 response = self._follow(method, url, headers, registry, authorization, body)
             except ssl.SSLCertVerificationError as error:
                 raise RegistryUnavailable(
                     f"the certificate of {Origin.of(url)} is not valid: {error.verify_message}"
                 ) from None
-            except BROKEN as error:
-                why, asked_s = _words(error), None
-            else:
-                if response.status not in _TEMPORARY:
-                    return response
-                why, asked_s = f"HTTP status {response.status}{reason(response)}", _retry_after(response)
-                response.close()
-            if attempt < MOST_ATTEMPTS:
-                self.pause(attempt, asked_s)
-        raise RegistryUnavailable(f"{Origin.of(url)} does not answer after {MOST_ATTEMPTS} attempts: {why}")
+            if response.status in _TEMPORARY:
+                with closing(response):
+                    raise Again(f"HTTP status {response.status}{reason(response)}", _retry_after(response))
+            return response
+
+        try:
+            return self._retries.run(attempt)
+        except GaveUp as failure:
+            raise RegistryUnavailable(
+                f"{Origin.of(url)} does not answer after {MOST_ATTEMPTS} attempts: {failure}"
+            ) from None
+        except Stopped:
+            raise RegistryUnavailable(STOPPED) from None
 
     def probe(self, url: str) -> None:
         """Whether a registry speaks HTTPS. Raises: ssl.SSLError if it does not; OSError if it does not answer; BadImage."""
@@ -139,11 +142,12 @@ class HttpClient:
     def pause(self, failures: int, asked_s: float | None = None) -> None:
         """Wait before another attempt.
 
-        Args: asked_s: what the server asked for.
+        Args: asked_s: the seconds that the server asked for.
         Raises: RegistryUnavailable if `stop` was called."""
-        wait_s = self._first_wait_s * 2 ** (failures - 1) if asked_s is None else asked_s
-        if self._stopped.wait(min(wait_s, MOST_WAIT_S)):
-            raise RegistryUnavailable("the transfer was stopped")
+        try:
+            self._retries.pause(failures, asked_s)
+        except Stopped:
+            raise RegistryUnavailable(STOPPED) from None
 
     def _follow(
         self,
@@ -180,14 +184,10 @@ class HttpClient:
     ) -> Response:
         timeout_s = timeout_s or self._timeout_s
         origin = Origin.of(url)
-        connection: http.client.HTTPConnection
-        if origin.scheme == "https":
-            connection = http.client.HTTPSConnection(origin.host, origin.port, timeout=timeout_s, context=self._tls)
-        else:
-            connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
+        tls = self._tls if origin.scheme == "https" else None
+        connection = new_connection(origin.host, origin.port, timeout_s=timeout_s, tls=tls)
         # http.client would resolve the name itself, and connect to any of its addresses.
         connection.auto_open = 0
-        connection.response_class = StrictResponse
         connection.sock = self._connect(origin, registry, timeout_s)
         try:
             parts = urllib.parse.urlsplit(url)
@@ -219,14 +219,6 @@ class HttpClient:
 def default_tls() -> ssl.SSLContext:
     """With the system's certificate authorities."""
     return ssl.create_default_context()
-
-
-def _words(error: Exception) -> str:
-    """Why a connection failed or broke."""
-    if isinstance(error, socket.gaierror):
-        return "the name is not known (DNS)"
-    text = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-    return text[:200].lower() if isinstance(error, ConnectionError) else text[:200]
 
 
 def _retry_after(response: Response) -> float | None:

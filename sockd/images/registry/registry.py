@@ -10,11 +10,12 @@ from typing import BinaryIO, cast
 import msgspec
 
 from sockd.base.errors import BadImage, ImageAccessDenied, NoSuchImage, RegistryUnavailable
+from sockd.base.http_client.connection import BROKEN
 from sockd.images.registry import documents
 from sockd.images.registry.credentials import HUB_SERVER, Credentials
 from sockd.images.registry.digests import Verified
 from sockd.images.registry.documents import Descriptor, Manifest
-from sockd.images.registry.http import BROKEN, MOST_ATTEMPTS, HttpClient, Response
+from sockd.images.registry.http import MOST_ATTEMPTS, HttpClient, Response
 from sockd.images.registry.image import Layer, OciImage, Platform
 from sockd.images.registry.limits import Limits
 from sockd.images.registry.origin import Origin

@@ -11,9 +11,10 @@ from collections.abc import Callable
 import msgspec
 
 from sockd.base.errors import BadImage, ImageAccessDenied, RegistryUnavailable
+from sockd.base.http_client.connection import BROKEN
 from sockd.images.registry import documents
 from sockd.images.registry.credentials import Credentials
-from sockd.images.registry.http import BROKEN, HttpClient
+from sockd.images.registry.http import HttpClient
 from sockd.images.registry.origin import Origin
 
 MOST_TOKEN_BYTES = 1 << 20

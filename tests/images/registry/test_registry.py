@@ -296,22 +296,6 @@ def test_a_temporary_failure_is_tried_again_and_not_for_ever(script: Script, pul
         pull()
 
 
-def test_the_registry_s_retry_after_is_waited_for_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-
-    def wait(wait_s: float) -> bool:
-        waits.append(wait_s)
-        return False
-
-    one = client()
-    monkeypatch.setattr(one._stopped, "wait", wait)
-    for asked_s in (7, 100_000):
-        one.pause(1, asked_s)
-    one.pause(1)
-    one.pause(20)
-    assert waits == [7, 30.0, 0.001, 30.0]
-
-
 def test_a_wait_ends_when_the_source_is_closed(script: Script, tmp_path: Path) -> None:
     script.answers["/manifests"] = [(503, {"Retry-After": "30"})]
     with scripted_registry(script) as address:
