@@ -191,8 +191,9 @@ def _of_refusals() -> Iterator[tuple[str, int, str]]:
 
 
 ABOUT_VARIABLES = """
-    Each variable of CPython 3.11 to 3.14, and what becomes of it in a function that is forked from a Zygote. Programs (`runtime =
-    "provided"`, programs of images, interpreters that a function starts) get all variables, and obey them as everywhere."""
+    Each variable of CPython 3.11 to 3.14 and of its loader, and what becomes of it in a function that is forked from a Zygote.
+    Programs (`runtime = "provided"`, programs of images, interpreters that a function starts) get all variables, and obey them as
+    everywhere."""
 
 
 def python_variables() -> str:

@@ -1,4 +1,4 @@
-"""POLICY: what the interpreter's own variables (PYTHON...) in a function's environment mean for it. Pure.
+"""POLICY: what variables of the interpreter and of its loader (PYTHON..., LD_...) in a function's environment mean for it. Pure.
 
 A sandbox is forked from an interpreter that has started. It applies the variables that a running interpreter can still obey.
 Those that hold only from the start are refused where a configuration is accepted, never when a recorded one is loaded. Programs
@@ -19,7 +19,6 @@ from sockd.isolation.roots.image_python import ImagePython
 from sockd.isolation.roots.interpreter import OWN_PYTHON
 from sockd.isolation.roots.python_variables import VARIABLES, Handling, PythonVariable
 
-PREFIX = "PYTHON"
 PATH = "PYTHONPATH"
 SEARCH_PATH = "sys.path"
 """Compared as a variable of this name: the function's own PYTHONPATH, without the platform's part."""
@@ -27,9 +26,7 @@ READ_BY_IMPORTS = frozenset(
     {each.name for each in VARIABLES if each.handling is Handling.OBEYED and each.is_seen_by_imports} - {PATH}
 ) | {SEARCH_PATH}
 """Variables that the interpreter has read for each import: a Zygote without them serves no function that has them."""
-TOO_LATE = (
-    "CPython obeys it only when its process starts, and functions are forked from an interpreter that runs already"
-)
+TOO_LATE = "it is obeyed only when a process starts, and functions are forked from an interpreter that runs already"
 IN_HOSTS_PYTHON = (
     "leave it out, start another interpreter with it in the code (subprocess), or deploy a program in an image"
 )
@@ -65,7 +62,7 @@ def check(env: Mapping[str, str], started: Started, accepted: Mapping[str, str] 
     Args: accepted: variables that the function has already, which were accepted before they were checked.
     Raises: BadFunctionConfig, which names the variable and shows no value: it may be a secret."""
     known = accepted or {}
-    for variable, value in _of_python(env, started):
+    for variable, value in _known_of(env, started):
         if known.get(variable.name) == value:
             continue
         if reason := _why_not(variable, value, started):
@@ -76,7 +73,7 @@ def obeyed(env: Mapping[str, str], started: Started) -> dict[str, str]:
     """The variables that a function's sandbox has to apply (`sockd_zygote.handlers.interpreter_settings`)."""
     return {
         variable.name: value
-        for variable, value in _of_python(env, started)
+        for variable, value in _known_of(env, started)
         if variable.handling is Handling.OBEYED
         and variable.name != PATH
         and variable.meaning(value) != variable.meaning(started.variables.get(variable.name, ""))
@@ -92,10 +89,10 @@ def search_path(env: Mapping[str, str], directory: str) -> list[str]:
     return [posixpath.normpath(posixpath.join(directory, each)) for each in own.split(":")] if own else []
 
 
-def _of_python(env: Mapping[str, str], started: Started) -> Iterator[tuple[PythonVariable, str]]:
+def _known_of(env: Mapping[str, str], started: Started) -> Iterator[tuple[PythonVariable, str]]:
     """Iterate over the variables of a function that its interpreter obeys, with their values."""
     for name, value in env.items():
-        if name.startswith(PREFIX) and (variable := _KNOWN.get(name)) and started.minor >= variable.since:
+        if (variable := _KNOWN.get(name)) and started.minor >= variable.since:
             yield variable, value
 
 

@@ -1,4 +1,4 @@
-"""The environment variables of CPython 3.11 to 3.14, and what becomes of each in a function. Plain data; pure.
+"""The environment variables of CPython 3.11 to 3.14 and of its loader, and what becomes of each in a function. Plain data; pure.
 
 A function is forked from an interpreter that has started before the function's variables are known. `interpreter_settings`
 applies this table, and docs/reference/python-variables.md is made from it.
@@ -23,7 +23,7 @@ class Handling(enum.Enum):
     OBEYED = "Obeyed: the sandbox does what CPython would have done when it starts"
     READ_LATER = "Works by itself: CPython reads it when it is needed"
     NO_EFFECT = "Accepted without effect"
-    REFUSED = "Refused if the value would change something: CPython obeys it only when its process starts"
+    REFUSED = "Refused if the value would change something: it is obeyed only when a process starts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,5 +191,20 @@ VARIABLES: tuple[PythonVariable, ...] = (
     _refused("PYTHON_DISABLE_REMOTE_DEBUG", "`sys.remote_exec`", is_on, since=14),
     _refused("PYTHON_THREAD_INHERIT_CONTEXT", "the context of new threads", _equal_to("0"), since=14),
     _refused("PYTHON_CONTEXT_AWARE_WARNINGS", "the filters of `catch_warnings`", _equal_to("0"), since=14),
+    # ld.so(8)
+    _refused(
+        "LD_PRELOAD",
+        "libraries that are loaded before all others",
+        str,
+        instead="ctypes.CDLL loads a library at any time",
+    ),
+    _refused(
+        "LD_LIBRARY_PATH",
+        "where the loader looks for libraries",
+        str,
+        instead="ctypes.CDLL with a path, or libraries with an rpath",
+    ),
+    _refused("LD_AUDIT", "libraries that watch the loader", str),
+    _refused("GLIBC_TUNABLES", "settings of the C library, as of its allocator", str),
 )
 """POLICY: all of them; any other name is the function's own."""

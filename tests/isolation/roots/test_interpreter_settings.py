@@ -57,6 +57,8 @@ def test_every_variable_that_an_interpreter_names_is_in_the_table(version: str) 
         {"PYTHONOPTIMIZE": "x"},
         {"PYTHONMALLOC": "malloc"},
         {"PYTHONHOME": "/x"},
+        {"LD_PRELOAD": "/x.so"},
+        {"LD_LIBRARY_PATH": "/var/task/lib"},
         {"PYTHONINTMAXSTRDIGITS": "639"},
         {"PYTHONINTMAXSTRDIGITS": "x"},
         {"PYTHONTRACEMALLOC": "-1"},
