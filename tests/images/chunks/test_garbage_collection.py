@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from sockd.base.errors import ChunkMissing, ManifestMissing, SecretsLocked, StoreUnavailable, Tampered
+from sockd.base.errors import ManifestMissing, SecretsLocked, StoreUnavailable, Tampered
 from sockd.images.chunks.catalog import Catalog, UploadTarget
 from sockd.images.chunks.chunk import CHUNK_BYTES, decrypt
 from sockd.images.chunks.collection import Delete, Wait
@@ -16,7 +16,7 @@ from sockd.images.chunks.image_keys import ImageKeys
 from sockd.images.chunks.layout import MANIFESTS
 from sockd.images.chunks.manifest import Manifest
 from sockd.images.chunks.root_table import RootState, read_table
-from sockd.images.chunks.root_watch import RootWatch, WatchedStore
+from sockd.images.chunks.root_watch import RootWatch
 from sockd.images.chunks.store import ChunkStore, StoredObject
 from sockd.images.chunks.upload import upload
 from tests.support.chunk_memory import MemoryStore
@@ -263,20 +263,20 @@ def test_a_manifest_of_another_image_is_tampered(store: ChunkStore, catalog: Cat
         catalog.open("a")
 
 
-def test_a_read_of_an_expired_root_stops_deletion_until_it_is_cleared(
+def test_an_image_opened_from_an_expired_root_stops_deletion_until_it_is_cleared(
     store: ChunkStore, catalog: Catalog, collector: Collector, clock: Clock
 ) -> None:
     manifest = deployed(catalog, store, "a")
+    assert catalog.open("a") == manifest
     assert collector.forget_worker("w") == 1
     collector.rotate()
     list(collector.run())
-    reader = WatchedStore(store, RootWatch(store, "reader", clock=clock, refresh_s=0))
-    assert manifest.chunks[0]
-    reader.get(manifest.root, manifest.chunks[0].name)
+    assert list(store.list_objects("alarms/")) == []
+    assert catalog.open("a") == manifest, "the worker holds it still, as it knows"
     clock.now_s += GRACE_S + LEASE_S
     for _ in range(3):
         step = collector.step()
-        assert isinstance(step.action, Wait) and "reader has read an expired root" in step.action.reasons[-1]
+        assert isinstance(step.action, Wait) and "w has read an expired root" in step.action.reasons[-1]
     assert collector.clear_alarms(restore=True) == [manifest.root]
     catalog.follow(lambda manifest: None)  # writes the reference again that was dropped
     collected(collector, catalog, clock)
@@ -388,12 +388,3 @@ def test_a_reader_asks_for_the_table_twice_a_minute_at_most() -> None:
         clock.now_s = second
         watch.reading(root)
     assert store.reads == ["roots", "roots"]
-
-
-def test_a_chunk_of_a_deleted_root_is_missing_and_an_alarm() -> None:
-    store, clock = MemoryStore(), Clock()
-    deployed(made_catalog(store, clock), store, "a")
-    reader = WatchedStore(store, RootWatch(store, "reader", clock=clock))
-    with pytest.raises(ChunkMissing):
-        reader.get("r-gone", bytes(32))
-    assert list(store.list_objects("alarms/")) == ["alarms/r-gone/reader"]
