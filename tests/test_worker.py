@@ -27,6 +27,7 @@ class FakeTree:
     def __init__(self, outcome: Exception | None) -> None:
         self._outcome = outcome
         self.destroyed = 0
+        self.children = self
 
     async def fork_spare(self, zygote: Any) -> Any:
         if self._outcome is not None:

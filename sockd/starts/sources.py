@@ -99,7 +99,7 @@ class Spares:
         self._tree = tree
 
     def take(self, wanted: Wanted) -> Started | None:
-        if not self._tree.most_spares:
+        if not self._tree.spares.most:
             return None
         started_ns = time.monotonic_ns()
         reservation = wanted.conditions.reserve_nowait(wanted.program)
@@ -107,7 +107,7 @@ class Spares:
             return None
         reserved_ns = time.monotonic_ns()
         node = self._tree.best_now(wanted.view)
-        spare = self._tree.take_spare(node, reservation) if node is not None else None
+        spare = self._tree.spares.take(node, reservation) if node is not None else None
         if node is None or spare is None:
             reservation.close()
             return None
@@ -189,14 +189,14 @@ class Forks:
             try:
                 node = await self._living_best(wanted)
                 # It has waited, perhaps for memory: by now there may be a spare.
-                spare = tree.take_spare(node, reservation)
+                spare = tree.spares.take(node, reservation)
             except BaseException:
                 reservation.close()
                 raise
             if spare is not None:
                 return Started(spare, "spare", node, started_ns, reserved_ns)
             try:
-                sandbox = await tree.fork(node, wanted.program, reservation)
+                sandbox = await tree.children.fork(node, wanted.program, reservation)
             except (ZygoteGone, ImageUnavailable) as error:
                 failure = error
                 continue

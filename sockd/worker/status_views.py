@@ -46,7 +46,7 @@ def status(worker: Worker) -> dict[str, Any]:
         "initscripts": engine_state(worker),
         "networks": worker.networks.view(),
         "images": {"stored": len(worker.images.store.all()), "why_not": worker.images.store.why_not},
-        "spares": worker.tree.most_spares,
+        "spares": worker.tree.spares.most,
         "kernel": kernel_ways(worker),
     }
 

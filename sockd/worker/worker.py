@@ -82,12 +82,13 @@ from sockd.starts.sources import Starts
 from sockd.starts.templates.template_maker import TemplateMaker
 from sockd.starts.templates.templates import Templates
 from sockd.starts.templates.used_templates import UsedTemplates
+from sockd.starts.zygotes.children import SPARE_MEMORY_BYTES
 from sockd.starts.zygotes.import_learner import ImportLearner
 from sockd.starts.zygotes.program_zygotes import ProgramZygotes
 from sockd.starts.zygotes.soundness import ImportView
 from sockd.starts.zygotes.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
-from sockd.starts.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd.worker.idle_memory import IdleMemory
 from sockd.worker.image_parts import ImageParts
 from sockd.worker.space_reserve import SpaceReserve
@@ -312,10 +313,9 @@ class Worker:
     def _keep_house(self) -> None:
         """Every few seconds, drop or make spares, forget ports that are free again, return freed memory to the kernel."""
         self.sockets.forget_ports(time.monotonic())
-        self.tree.adjust_spares()
+        self.tree.adjust()
         self.templates.adjust()
         self.networks.adjust()
-        self.tree.measure_root()
         self.reserve.fill()
         if self.heap.is_due():
             asyncio.get_running_loop().run_in_executor(None, self.heap.trim)
@@ -468,7 +468,7 @@ def _initscripts(
 async def try_sandbox(tree: ZygoteTree) -> None:
     """Make one, so that a host that refuses them is known before anything is served. Raises: SandboxFailed."""
     try:
-        (await tree.fork_spare(tree.root.zygote)).destroy()
+        (await tree.children.fork_spare(tree.root.zygote)).destroy()
     except NoCapacity:
         return  # it would have been a spare; functions bring memory of their own
     except (SandboxFailed, OSError, TimeoutError) as error:

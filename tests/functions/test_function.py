@@ -41,7 +41,12 @@ Told = list[Outcome | BaseException]
 class FakeTree:
     """Nothing can be forked from it."""
 
-    most_spares, most_levels = 0, 1
+    most_levels = 1
+    most = 0
+    """Spares of a node."""
+
+    def __init__(self) -> None:
+        self.lineages = self.spares = self.children = self
 
     def expect(self, lineage: Lineage, *, at_once: bool) -> None:
         """Every root is there."""

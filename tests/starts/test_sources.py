@@ -21,13 +21,14 @@ MB = 1 << 20
 class Sandboxes:
     """The handler cache and the tree, by what they are asked for: `has` is what there is."""
 
-    most_spares, most_levels = 1, 3
+    most, most_levels = 1, 3
 
     def __init__(self, *has: str, memory: int = 1) -> None:
         self.has = list(has)
         self.asked: list[str] = []
         self.budget = MemoryBudget(memory * MB)
         self.wanted = Wanted(NO_PACKAGES, cast(Program, SimpleNamespace(limits=None)), self)
+        self.spares = self.children = self
         self.starts = Starts(self, self)  # type: ignore[arg-type]
         self.gone = 0
         """Forks that fail, as the Zygote has ended."""
@@ -52,7 +53,7 @@ class Sandboxes:
     async def living_best(self, view: object) -> Any:
         return "node"
 
-    def take_spare(self, node: object, reservation: Reservation) -> Any:
+    def take(self, node: object, reservation: Reservation) -> Any:
         return self._take("spare")
 
     async def fork(self, node: object, program: object, reservation: Reservation) -> Any:

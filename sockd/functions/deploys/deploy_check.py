@@ -76,7 +76,7 @@ async def started_once(version: Version, caches: Caches, *, is_known: bool) -> A
     Args: is_known: the function is there already, and has a log, which gets what a failed start printed.
     Raises: VersionFailed; NoCapacity, and what else a start raises, if none could be made."""
     lineage = version.view.lineage
-    caches.tree.expect(lineage, at_once=False)
+    caches.tree.lineages.expect(lineage, at_once=False)
     try:
         allowance = _allowance(version, caches)
         try:
@@ -86,7 +86,7 @@ async def started_once(version: Version, caches: Caches, *, is_known: bool) -> A
             allowance.egress.close()
         yield advice
     finally:
-        caches.tree.release(lineage)
+        caches.tree.lineages.release(lineage)
         version.close()
 
 
@@ -107,7 +107,7 @@ async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_k
         raise NoCapacity(f"{words}: {error.message}; deploy again later, or with --no-check") from None
     reply, printed = await _initialized(started, version)
     if started.node is not None:
-        caches.tree.refill(started.node)
+        caches.tree.spares.refill(started.node)
     if reply.error is not None:
         if is_known:
             caches.failed_inits.note(version, reply)

@@ -102,7 +102,7 @@ class ImagePythons:
             return msgspec.structs.replace(wanted, facts=await self._facts_of_program(record, config, progress))
         known = await self._answered(record, wanted, command, progress)
         if not known.python.reason:
-            failure = await self._tree.why_no_root(Lineage(config.network, wanted.id))
+            failure = await self._tree.lineages.why_no_root(Lineage(config.network, wanted.id))
             if failure is not None:
                 if not python_failures.is_of_image(failure):
                     raise python_failures.of_worker(failure) from failure

@@ -158,7 +158,7 @@ class Function:
         reply = await started.sandbox.initialize()
         if started.node is not None:
             self._verify(started.node, self.version)
-            self.caches.tree.refill(started.node)
+            self.caches.tree.spares.refill(started.node)
         if reply.error is not None:
             if started.template is not None:
                 self.give_up_template(started.template, started.sandbox, reply.error)
@@ -181,7 +181,7 @@ class Function:
         if version.config.snapshot and self.caches.templates is not None:
             self.caches.templates.expect(self._snapshotted(version))
         self.caches.learner.adopt(version.view)
-        self.caches.tree.expect(version.view.lineage, at_once=not version.record.image)
+        self.caches.tree.lineages.expect(version.view.lineage, at_once=not version.record.image)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
 
@@ -196,7 +196,7 @@ class Function:
     def _let_go(self, version: Version) -> None:
         if version.config.snapshot and self.caches.templates is not None:
             self.caches.templates.forget(version.program)
-        self.caches.tree.release(version.view.lineage)
+        self.caches.tree.lineages.release(version.view.lineage)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.release(version.initscript)
         version.close()
@@ -370,7 +370,7 @@ class Function:
                 self._verify(leased.node, version)
             elif self.caches.verifier is not None:
                 self.caches.verifier.leave_out(version.view, quick(sandbox.init_ns))
-            self.caches.tree.refill(leased.node)
+            self.caches.tree.spares.refill(leased.node)
 
     def _verify(self, node: ZygoteNode, version: Version) -> None:
         """A sandbox of a version was forked from `node`, and others will be, unless the version was withdrawn meanwhile."""

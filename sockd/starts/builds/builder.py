@@ -138,7 +138,7 @@ class Builder:
                 await in_thread(self._put_uv)
             program = self._program(python)
             try:
-                sandbox = await self._tree.start_apart(program, deadline_s=WAIT_S)
+                sandbox = await self._tree.children.start_apart(program, deadline_s=WAIT_S)
                 try:
                     reply = await self._answer(sandbox, body, variables, answer)
                     # A build whose compiler was killed fails; the cgroup of a dead sandbox is somebody else's already.

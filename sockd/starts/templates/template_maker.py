@@ -60,7 +60,7 @@ class TemplateMaker:
             node = self._parent(await self._tree.living_best(wanted.view))
             ended = Ended(on_end)
             zygote = await node.zygote.spawn_template(
-                use_of(program), deadline_s=self._tree.spawn_deadline_s, on_end=ended.note
+                use_of(program), deadline_s=self._tree.children.spawn_deadline_s, on_end=ended.note
             )
             undo.callback(zygote.close)
             report = await self._run_init(wanted, zygote, ended)
@@ -84,7 +84,7 @@ class TemplateMaker:
 
     async def _run_init(self, wanted: Snapshotted, zygote: Zygote, ended: Ended) -> TemplateReport:
         """Raises: SnapshotRefused; as `make`."""
-        program, parts = wanted.program, self._tree.parts_of(zygote)
+        program, parts = wanted.program, self._tree.children.parts_of(zygote)
         assert zygote.cgroup is not None
         zygote.cgroup.lower_weight()
         output, theirs = Output.open(program.log_bytes)
@@ -147,7 +147,7 @@ async def start_from(tree: ZygoteTree, template: Template, reservation: Reservat
     """A fork of a template, which has to become its program; it owns the reservation, also when this fails.
 
     Raises: SandboxFailed, NoCapacity, ImageUnavailable, OSError, TimeoutError."""
-    sandbox = await tree.fork_from(template.zygote, template.of.program, reservation)
+    sandbox = await tree.children.fork_from(template.zygote, template.of.program, reservation)
     sandbox.init_timeout_s = RESTORE_S
     return sandbox
 

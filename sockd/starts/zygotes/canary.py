@@ -34,7 +34,7 @@ async def try_out(tree: ZygoteTree, zygote: Zygote, request: ImportRequest, *, d
 
     Raises: SandboxFailed, which says what does not work; TimeoutError; NoCapacity; OSError."""
     async with asyncio.timeout(deadline_s):
-        sandbox = await tree.fork_spare(zygote)
+        sandbox = await tree.children.fork_spare(zygote)
     try:
         reply = await _answer(sandbox, request, deadline_s)
     finally:

@@ -474,7 +474,7 @@ class ImportLearner:
         zygote: Zygote | None = None
         culprit = ""
         try:
-            zygote = await self._tree.spawn(parent)
+            zygote = await self._tree.lineages.spawn(parent)
             for culprit in self._suspects(plan):
                 await self._maker.try_one(zygote, parent, plan, culprit)
         except NoCapacity as reason:

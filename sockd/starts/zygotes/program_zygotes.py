@@ -48,7 +48,7 @@ class ProgramZygotes:
         except BaseException:
             reservation.close()
             raise
-        return await self._tree.fork_from(zygote, program, reservation)
+        return await self._tree.children.fork_from(zygote, program, reservation)
 
     async def aclose(self) -> None:
         """End them; sandboxes live on."""
@@ -64,9 +64,9 @@ class ProgramZygotes:
         return await self._making.do(network, partial(self._make, network))
 
     async def _make(self, network: Network) -> Zygote:
-        zygote = await self._tree.spawn_apart(network)
+        zygote = await self._tree.lineages.spawn_apart(network)
         try:
-            imported = await self._tree.import_modules(zygote, REQUEST, deadline_s=self._deadline_s)
+            imported = await self._tree.children.import_modules(zygote, REQUEST, deadline_s=self._deadline_s)
             if imported.failed or imported.left or imported.threads > 1:
                 raise SandboxFailed(f"the Zygote of images' programs: {imported.failed or imported.left or 'threads'}")
         except BaseException:

@@ -502,7 +502,7 @@ class Verifier:
         """What one new sandbox tells. Raises: TrialFailed, SandboxFailed, NoCapacity, OSError."""
         whose = "a fork" if node.imports else "a start of its own"
         deadline_s = MEMORY_DEADLINE_S if work.tries >= PATIENT_TRIES else 0.0
-        sandbox = await self._tree.fork_apart(node, program, deadline_s=deadline_s)
+        sandbox = await self._tree.children.fork_apart(node, program, deadline_s=deadline_s)
         try:
             reply = await sandbox.request(uuid.uuid4().bytes, msgspec.json.encode(trial))
         finally:

@@ -93,7 +93,7 @@ class ZygoteMaker:
 
     async def make(self, parent: ZygoteNode, plan: Plan) -> ZygoteNode:
         """Fork, import, try: a node that may serve. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
-        zygote = await self._tree.spawn(parent)
+        zygote = await self._tree.lineages.spawn(parent)
         try:
             request = self._request(parent, plan, plan.modules)
             imported = await self._import(zygote, request)
@@ -110,7 +110,7 @@ class ZygoteMaker:
 
     async def _import(self, zygote: Zygote, request: ImportRequest) -> Imported:
         """Raises: SandboxFailed, when forks would not be as after imports of their own."""
-        imported = await self._tree.import_modules(zygote, request, deadline_s=self._config.import_deadline_s)
+        imported = await self._tree.children.import_modules(zygote, request, deadline_s=self._config.import_deadline_s)
         if imported.failed:
             module = min(imported.failed)
             raise ImportFailed(f"it cannot be imported in a Zygote: {imported.failed[module]}", module)
@@ -147,7 +147,7 @@ class ZygoteMaker:
 
     def _request(self, parent: ZygoteNode, plan: Plan, modules: Sequence[str]) -> ImportRequest:
         """Return what a Zygote is asked to import. Raises: ZygoteGone."""
-        image = self._tree.image_imports(parent.lineage) if parent.lineage.interpreter != OWN else None
+        image = self._tree.children.image_imports(parent.lineage) if parent.lineage.interpreter != OWN else None
         if image is not None:
             return ImportRequest(
                 paths=image.roots,
@@ -174,7 +174,7 @@ class ZygoteMaker:
         await canary.try_out(self._tree, node.zygote, request, deadline_s=deadline_s)
         if self._config.spares:
             async with asyncio.timeout(deadline_s):
-                node.add_spare(await self._tree.fork_spare(node.zygote))
+                node.add_spare(await self._tree.children.fork_spare(node.zygote))
         if not node.zygote.alive:  # the tree was told of its end before it was in the tree
             node.drop_spares()
             raise ZygoteGone("it ended as soon as it was there")

@@ -123,7 +123,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: 
     (directory / RECORD).write_bytes(msgspec.json.encode(record))
     store = ImageStore(tmp_path / "images", tmp_path, cast(Base, None), cast(Importer, NoFiles()))
     store.recover()
-    tree = cast(Any, SimpleNamespace(why_no_root=why_no_root))
+    tree = cast(Any, SimpleNamespace(lineages=SimpleNamespace(why_no_root=why_no_root)))
     pythons = ImagePythons(store, nothing, tree, nothing, nothing, tmp_path / "pythons")
     monkeypatch.setattr(pythons, "_probe", probe)
     return pythons

@@ -98,6 +98,7 @@ class Tree:
     """As much of a ZygoteTree as the learner sees, and an event for each change."""
 
     def __init__(self) -> None:
+        self.lineages = self.children = self
         self.nodes: list[Any] = []
         self.demand = {HOST_LINEAGE: DemandMeter(60.0)}
         self.imports: list[tuple[list[str], list[str]]] = []

@@ -17,10 +17,11 @@ from sockd.isolation.roots.program import HOST_LINEAGE, Lineage, Program
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.starts.sources import Forks, Wanted
+from sockd.starts.zygotes.children import SPARE_MEMORY_BYTES
 from sockd.starts.zygotes.soundness import NO_PACKAGES, ImportView, Preimported
 from sockd.starts.zygotes.top_level import Module, Step, TopLevel, import_id
 from sockd.starts.zygotes.zygote_node import ZygoteNode
-from sockd.starts.zygotes.zygote_tree import SPARE_MEMORY_BYTES, ZygoteTree
+from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +122,7 @@ async def test_a_root_that_could_not_be_made_is_tried_again_by_the_next_request(
     tree = Tree()
     await tree.open()
     roots += [OSError(24, "Too many open files")] * 4
-    tree.zygote_ended(tree.root.zygote)
+    tree.lineages.zygote_ended(tree.root.zygote)
     with pytest.raises(SandboxFailed, match="being restarted"):
         await tree.ask()
     assert tree.budget.used == 0
@@ -146,8 +147,8 @@ async def test_make_room_takes_the_roots_spares_last(roots: list[Any]) -> None:
             node.add_spare(Spare())  # type: ignore[arg-type]
     kept = []
     for need in (0, 1, SPARE_MEMORY_BYTES, SPARE_MEMORY_BYTES + 1):
-        tree.make_room(need)
-        kept.append((len(other.spares), len(tree.root.spares), tree.spare_bytes() // SPARE_MEMORY_BYTES))
+        tree.spares.make_room(need)
+        kept.append((len(other.spares), len(tree.root.spares), tree.spares.memory_bytes() // SPARE_MEMORY_BYTES))
     assert kept == [(2, 2, 4), (1, 2, 3), (0, 2, 2), (0, 0, 0)]
     tree.close()
 
@@ -247,10 +248,10 @@ async def test_a_node_whose_parent_was_evicted_while_it_imported_hangs_below_the
 async def test_a_node_that_imported_while_its_last_function_went_does_not_stay(roots: list[Any]) -> None:
     tree, image = Tree(), Lineage(interpreter="image:a")
     first, late = (learned(number, "a", None, lineage=image) for number in (1, 2))
-    tree.expect(image, at_once=False)
+    tree.lineages.expect(image, at_once=False)
     tree.add(first)
     assert tree.nodes == [first]
-    tree.release(image)
+    tree.lineages.release(image)
     tree.add(late)
     assert tree.nodes == [] and not first.zygote.alive and not late.zygote.alive
     tree.close()
@@ -291,7 +292,7 @@ async def test_all_zygotes_of_a_lost_image_end_and_the_next_start_makes_a_root(
     tree, view = Tree(farms), ImportView(frozenset(), interpreter=IMAGE.interpreter)
     await tree.open()
     farms.coming = [Root(1, alive=True), Root(2, alive=True)]
-    tree.expect(IMAGE)
+    tree.lineages.expect(IMAGE)
     root: Any = await tree.living_best(view)
     children: list[Any] = [Root(3, alive=True), Root(4, alive=True)]
     for child in children:
@@ -319,14 +320,14 @@ async def test_a_root_whose_image_cannot_be_read_is_tried_once_by_each_start_and
     farms = Farms()
     tree, view = Tree(farms), ImportView(frozenset(), interpreter=IMAGE.interpreter)
     await tree.open()
-    tree.expect(IMAGE, at_once=False)
+    tree.lineages.expect(IMAGE, at_once=False)
     for _ in range(3):
         farms.coming = [LOST]
         with pytest.raises(ImageUnavailable, match="the agent is gone") as told:
             await tree.living_best(view)
         assert told.value is not LOST and told.value.retry_after_s == 7
     farms.coming = [LOST]
-    assert await tree.why_no_root(IMAGE) is LOST
+    assert await tree.lineages.why_no_root(IMAGE) is LOST
     lines = [each.getMessage() for each in caplog.records if "root Zygote" in each.getMessage()]
     assert lines == ["the root Zygote of the image sha256:0123456789ab cannot be started: the agent is gone"]
     farms.coming = [StoreUnavailable("s3://images", "it answers 503"), Root(1, alive=True)]
@@ -347,13 +348,13 @@ async def test_where_uids_are_short_a_new_root_ends_the_interpreter_that_was_use
     farms.coming = [Root(number, alive=True) for number in range(1, 5)]
     made: list[Any] = []
     for lineage in lineages[:2]:
-        tree.expect(lineage, at_once=False)
+        tree.lineages.expect(lineage, at_once=False)
         made.append(await tree.living_best(ImportView(frozenset(), interpreter=lineage.interpreter)))
     below = learned(9, "a", made[0], lineage=lineages[0])
     tree.add(below)
     made[0].last_used_s, below.last_used_s, made[1].last_used_s = 1.0, 3.0, 2.0
     farms.is_short_of_uids = True
-    tree.expect(lineages[2], at_once=False)
+    tree.lineages.expect(lineages[2], at_once=False)
     third = await tree.living_best(ImportView(frozenset(), interpreter=lineages[2].interpreter))
     assert set(tree.nodes) == {tree.root, made[0], below, third} and not made[1].zygote.alive
     third.last_used_s = 4.0
@@ -366,5 +367,5 @@ async def test_a_zygote_that_has_ended_imports_nothing(roots: list[Any]) -> None
     tree, ended = Tree(), Zygote(None, None, lambda zygote: None)  # type: ignore[arg-type]
     await tree.open()
     with pytest.raises(ZygoteGone, match="has ended"):
-        await tree.import_modules(ended, None, deadline_s=1)  # type: ignore[arg-type]
+        await tree.children.import_modules(ended, None, deadline_s=1)  # type: ignore[arg-type]
     tree.close()

@@ -79,6 +79,7 @@ class FakeTree:
     """As much of a ZygoteTree as the verifier sees: a root, a node with a, and one with both on top of it."""
 
     def __init__(self) -> None:
+        self.children = self
         self.root = node_of("root", None)
         self.node = node_of("of-a", self.root, a=A)
         self.both = node_of("of-both", self.node, a=A, b=B)
