@@ -24,6 +24,7 @@
      │   ├─ BeingRestored            packages or an image of the function are being fetched again
      │   ├─ BuffersFull              the front's memory for bodies and answers
      │   ├─ ClientGone               it waited for its turn, and nobody waits for it
+     │   ├─ DatabaseUnavailable       what the worker stores cannot be read or written now
      │   ├─ Draining
      │   ├─ StartsBusy               as many of the function's sandboxes were starting as may
      │   └─ StorageFull 507               nothing was changed
@@ -423,6 +424,12 @@ class StartsBusy(NoCapacity):
             "provision sandboxes"
         )
         self.retry_after_s = max(1, init_s)
+
+
+class DatabaseUnavailable(NoCapacity):
+    """The worker's database does not answer or refuses to write; the request stored nothing. The message names the reason."""
+
+    error_type = "Database.Unavailable"
 
 
 class StorageFull(NoCapacity):

@@ -146,7 +146,6 @@ def words_of(error: SockdError) -> str:
 
 
 def _text(words: str) -> str:
-    """A handler's words, as UTF-8 can hold them: lone surrogates are in no database."""
-    return (
-        words[: _MAX_ERROR_CHARS + len(STACK_FOLLOWS) + _MAX_STACK_CHARS].encode("utf-8", "backslashreplace").decode()
-    )
+    """Return a handler's text as every database holds it: without lone surrogates and NULs."""
+    most = _MAX_ERROR_CHARS + len(STACK_FOLLOWS) + _MAX_STACK_CHARS
+    return words.replace("\0", "\\0")[:most].encode("utf-8", "backslashreplace").decode()

@@ -10,16 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sockd.base.errors import SockdError
-from sockd.base.sqlite.store_thread import StoreThread
 from sockd.events.clock import Clock
 from sockd.events.dead_letter_table import STACK_FOLLOWS, DeadLetter
 from sockd.events.event import Event
+from sockd.events.event_backend import EventBackend
 from sockd.events.event_endings import Endings
 from sockd.events.event_records import embedded
-from sockd.events.event_store import EventStore
-
-MOST_AT_ONCE = 10_000
-"""Retried or deleted by one call."""
 
 
 class NoSuchEvent(SockdError):
@@ -32,44 +28,31 @@ class NoSuchEvent(SockdError):
 class DeadLetters:
     """The dead-letter queue of a worker."""
 
-    def __init__(
-        self, store: StoreThread[EventStore], endings: Endings, clock: Clock, again: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, backend: EventBackend, endings: Endings, clock: Clock, again: Callable[[Event], None]) -> None:
         """Args: again: takes an event that is in the store, to be run."""
-        self._store = store
+        self._backend = backend
         self._endings = endings
         self._clock = clock
         self._again = again
 
     async def last(self, function: str | None, limit: int) -> list[dict[str, Any]]:
         """The newest, newest first."""
-        letters = await self._store.run(lambda store: store.dead.last(limit, function))
-        return [_described(letter) for letter in letters]
+        return [_described(letter) for letter in await self._backend.dead_letters(function, limit)]
 
     async def show(self, event_id: str) -> dict[str, Any]:
         """One with its payload. Raises: NoSuchEvent."""
-        wanted = _parsed(event_id)
-
-        def look(store: EventStore) -> tuple[DeadLetter, bytes | None] | None:
-            letter = store.dead.get(wanted)
-            return (letter, store.dead.payload(letter)) if letter is not None else None
-
-        found = await self._store.run(look)
+        found = await self._backend.dead_letter(_parsed(event_id))
         if found is None:
             raise _missing(event_id)
         letter, payload = found
-        return {**_described(letter), "payload": embedded(payload or b"")}
+        return {**_described(letter), "payload": embedded(payload)}
 
     async def retry(self, function: str | None, event_id: str | None) -> int:
         """Have dead letters run again, as if they had been accepted now: one, those of a function, or all.
 
         Returns how many. Raises: NoSuchEvent."""
-        wanted, now = self._wanted(function, event_id), self._clock.now()
-
-        def revive(store: EventStore) -> tuple[list[Event], tuple[int, int]]:
-            return store.revive(wanted(store), now), store.dead.total()
-
-        events, self._endings.dead_total = await self._store.run(revive)
+        wanted = _parsed(event_id) if event_id is not None else None
+        events, self._endings.dead_total = await self._backend.revive(function, wanted, self._clock.now())
         if event_id is not None and not events:
             raise _missing(event_id)
         for event in events:
@@ -78,27 +61,11 @@ class DeadLetters:
 
     async def discard(self, function: str | None, event_id: str | None) -> int:
         """Delete dead letters: one, those of a function, or all. Returns how many. Raises: NoSuchEvent."""
-        wanted = self._wanted(function, event_id)
-
-        def discard(store: EventStore) -> tuple[int, tuple[int, int]]:
-            return sum(store.dead.discard(letter) for letter in wanted(store)), store.dead.total()
-
-        gone, self._endings.dead_total = await self._store.run(discard)
+        wanted = _parsed(event_id) if event_id is not None else None
+        gone, self._endings.dead_total = await self._backend.discard(function, wanted)
         if event_id is not None and not gone:
             raise _missing(event_id)
         return gone
-
-    @staticmethod
-    def _wanted(function: str | None, event_id: str | None) -> Callable[[EventStore], list[DeadLetter]]:
-        if event_id is None:
-            return lambda store: store.dead.last(MOST_AT_ONCE, function)
-        wanted = _parsed(event_id)
-
-        def one(store: EventStore) -> list[DeadLetter]:
-            found = store.dead.get(wanted)
-            return [found] if found is not None else []
-
-        return one
 
 
 def described(event: Event) -> dict[str, Any]:

@@ -8,29 +8,28 @@ that writing it twice is writing it once). A disk that is full is waited for: wh
 from __future__ import annotations
 
 import logging
-import sqlite3
 import uuid
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
 
 from sockd.base.blocking import in_thread
 from sockd.base.config import EventsConfig
-from sockd.base.errors import BadRequest, RequestTooLarge, SockdError, StorageFull
-from sockd.base.sqlite.store_thread import StoreThread
+from sockd.base.errors import BadRequest, DatabaseUnavailable, RequestTooLarge, SockdError, StorageFull
 from sockd.base.telemetry import Invocation
 from sockd.events.clock import Clock, pause
 from sockd.events.dead_letter_table import words_of
 from sockd.events.destinations import Directories, DirectoryDestination, FunctionDestination, parse_destination
 from sockd.events.event import Event
+from sockd.events.event_backend import Burial, DeadTotal, Death, EventBackend
 from sockd.events.event_policy import FUNCTION_ERRORS, SUCCESS
 from sockd.events.event_records import record
-from sockd.events.event_store import EventStore
 from sockd.events.repeated_warnings import RepeatedWarnings
 
 MAX_HOPS = 16
 """Destinations in a row; AWS stops functions that call each other at about as many."""
 MAX_STORE_PAUSE_S = 60.0
 T = TypeVar("T")
+P = ParamSpec("P")
 Explain = Callable[[SockdError, str], bytes]
 """An error as JSON; the second is the request's id."""
 Check = Callable[[str, str], object]
@@ -44,15 +43,16 @@ class Endings:
 
     def __init__(
         self,
-        store: StoreThread[EventStore],
+        backend: EventBackend,
         directories: Directories,
         config: EventsConfig,
         clock: Clock,
         *,
         check: Check,
         explain: Explain,
+        dead_total: DeadTotal,
     ) -> None:
-        self._store = store
+        self._backend = backend
         self._directories = directories
         self._config = config
         self._clock = clock
@@ -61,13 +61,12 @@ class Endings:
         self._warnings = RepeatedWarnings(_log)
         self.counts: dict[str, int] = {}
         """Endings by what they were, since the daemon started."""
-        self.dead_total = (0, 0)
-        """How many dead letters there are, and their bytes."""
+        self.dead_total = dead_total
 
     async def success(self, event: Event, payload: bytes, destination: str, invocation: Invocation) -> Event | None:
         """The function has answered."""
         if not destination:
-            await self._written(lambda store: store.remove(event.seq))
+            await self._written(self._backend.end, event)
             self._count("succeeded")
             return None
         version, answer, now = invocation.version, invocation.body, self._clock.now()
@@ -94,18 +93,11 @@ class Endings:
 
     async def begin(self, event: Event) -> bytes | None:
         """Note that an attempt is under way; what the event says. None: it has been removed."""
-
-        def begin(store: EventStore) -> bytes | None:
-            payload = store.payload(event.seq)
-            if payload is not None:
-                store.attempts.begin(event.seq)
-            return payload
-
-        return await self._written(begin)
+        return await self._written(self._backend.begin, event)
 
     async def note(self, event: Event) -> None:
         """Keep what has changed of an event that goes on."""
-        await self._written(lambda store: store.note(event))
+        await self._written(self._backend.note, event)
 
     async def _deliver(self, event: Event, destination: str, content: bytes) -> Event | None:
         """Hand a record on, and let go of its event; where that cannot be, it is a dead letter."""
@@ -115,7 +107,7 @@ class Endings:
             if isinstance(target, DirectoryDestination):
                 name = f"{uuid.UUID(bytes=event.id)}.json"
                 await in_thread(self._directories.write, target.name, name, content)
-                await self._written(lambda store: store.remove(event.seq))
+                await self._written(self._backend.end, event)
             else:
                 follower = await self._forward(event, target, content)
         except (SockdError, OSError) as error:
@@ -139,46 +131,36 @@ class Endings:
             *(0, uuid.uuid4().bytes, target.name, target.qualifier, "destination", event.hops + 1),
             *(now, now, 0, 0, 0, len(content)),
         )
-
-        def replace(store: EventStore) -> int:
-            store.remove(event.seq)
-            return store.add(follower, content)
-
-        follower.seq = await self._written(replace)
+        await self._written(self._backend.forward, event, follower, content)
         return follower
 
     async def _bury(self, event: Event, reason: str, error: SockdError | None) -> None:
         """Make a dead letter of an event."""
-        now, config = self._clock.now(), self._config
         error_type, words = (error.error_type, words_of(error)) if error is not None else ("", "")
-
-        def bury(store: EventStore) -> tuple[int, tuple[int, int]]:
-            store.bury(event, now, reason, error_type, words)
-            return store.dead.trim(config.max_dead, config.max_dead_bytes), store.dead.total()
-
-        self.buried(1, *await self._written(bury))
+        death = Death(self._clock.now(), reason, error_type, words)
+        self.count_burial(await self._written(self._backend.bury, event, death))
 
     def close(self) -> None:
         """Say what has been counted of warnings."""
         self._warnings.close()
 
-    def buried(self, buried: int, dropped: int, dead_total: tuple[int, int]) -> None:
-        """Count dead letters that came, and tell of those that had to go for them."""
-        self.dead_total = dead_total
-        if buried:
-            self._count("dead", buried)
-        if dropped:
-            self._count("dropped", dropped)
-            what = f"{dropped} dead letters were dropped: there is room for {self._config.max_dead}"
+    def count_burial(self, burial: Burial) -> None:
+        """Count the dead letters that were added, and log those that were deleted to make room."""
+        self.dead_total = burial.total
+        if burial.buried:
+            self._count("dead", burial.buried)
+        if burial.dropped:
+            self._count("dropped", burial.dropped)
+            what = f"{burial.dropped} dead letters were dropped: there is room for {self._config.max_dead}"
             self._warnings.warn("dead letters were dropped", what)
 
-    async def _written(self, work: Callable[[EventStore], T]) -> T:
-        """What `work` returns, once the store could do it."""
+    async def _written(self, verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a verb of the backend returns, which is called again until the backend could do it."""
         delay_s = 1.0
         while True:
             try:
-                return await self._store.run(work)
-            except (StorageFull, sqlite3.Error) as error:
+                return await verb(*args, **kwargs)
+            except (StorageFull, DatabaseUnavailable) as error:
                 what = f"events cannot be written: {error}; again in {delay_s:.0f} s"
                 self._warnings.warn("events cannot be written", what)
                 await pause(self._clock, delay_s)

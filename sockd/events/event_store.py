@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -92,18 +90,6 @@ class EventStore:
             return True
         run("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return False
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """A block whose statements all happen or none; before the store has a thread. Raises: sqlite3.Error."""
-        self.database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.database.execute("COMMIT")
-        except BaseException:
-            if self.database.in_transaction:
-                self.database.execute("ROLLBACK")
-            raise
 
     # -- events
 

@@ -1,6 +1,6 @@
 """Asynchronous invocation: accepts events, and has them run until each is over.
 
-Owns the store's thread and the dispatcher. `accept` returns when the event is committed: from then on it survives the
+Owns the backend and the dispatcher. `accept` returns when the event is committed: from then on it survives the
 daemon's death, runs at least once, and ends at a destination or as a dead letter.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import sqlite3
 import uuid
 from collections import Counter
 from contextlib import AbstractContextManager
@@ -19,21 +18,19 @@ import msgspec
 
 from sockd.base.blocking import in_thread
 from sockd.base.config import EventsConfig
-from sockd.base.errors import BadRequest, Draining, NoSuchFunction, RequestTooLarge, StorageFull
-from sockd.base.sqlite.store_thread import StoreThread
+from sockd.base.errors import BadRequest, DatabaseUnavailable, Draining, NoSuchFunction, RequestTooLarge, StorageFull
 from sockd.base.telemetry import TraceContext
 from sockd.base.trace_context import kept
-from sockd.events.attempt_table import Suspect
 from sockd.events.clock import Clock, LoopClock
 from sockd.events.dead_letters import DeadLetters, described
 from sockd.events.destinations import Directories, DirectoryDestination, parse_destination
 from sockd.events.dispatcher import Dispatcher, Functions
 from sockd.events.event import Event
+from sockd.events.event_backend import EventBackend, Recovered
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.event_endings import Endings
 from sockd.events.event_records import LATEST, embedded
 from sockd.events.event_room import EventRoom
-from sockd.events.event_store import EventStore
 
 CLOSE_DEADLINE_S = 2.0
 MOST_RETRIES = 100
@@ -47,50 +44,49 @@ class Events:
 
     def __init__(
         self,
-        store: EventStore,
+        backend: EventBackend,
+        recovered: Recovered,
         functions: Functions,
         directories: Directories,
         config: EventsConfig,
         clock: Clock | None = None,
     ) -> None:
+        """Args: backend: closed by `aclose`; recovered: what it has recovered."""
         self.config = config
         self.clock = clock or LoopClock()
         self._functions = functions
         self._directories = directories
-        suspects = self._recover(store)
-        waiting, configs, dead_total = store.waiting(), store.configs.all(), store.dead.total()
-        self.store = StoreThread(store, "sockd-events")
+        self.backend = backend
         self._endings = Endings(
-            self.store, directories, config, self.clock, check=functions.check, explain=functions.explain
+            backend,
+            directories,
+            config,
+            self.clock,
+            check=functions.check,
+            explain=functions.explain,
+            dead_total=recovered.dead,
         )
         self._dispatcher = Dispatcher(functions, self._endings, config, self.clock)
-        self._dispatcher.configs = {(each.function, each.qualifier): each for each in configs}
-        self.dead_letters = DeadLetters(self.store, self._endings, self.clock, self._dispatcher.add)
-        self._endings.dead_total = dead_total
-        for event in waiting:
-            suspect = suspects.get(event.seq)
-            if suspect is None:
-                self._dispatcher.add(event)
-            else:
-                self._dispatcher.add_suspect(event, suspect.deaths, suspect.due_at)
+        self._dispatcher.configs = {(each.function, each.qualifier): each for each in recovered.configs}
+        self.dead_letters = DeadLetters(backend, self._endings, self.clock, self._dispatcher.add)
+        self._add_recovered(recovered)
         self._room = EventRoom(self._dispatcher.queue, config)
         self._closing = False
         self.accepted = 0
         """Since the daemon started."""
 
-    def _recover(self, store: EventStore) -> dict[int, Suspect]:
-        """The events that were running when a daemon died, by their place in the file."""
-        try:
-            with store.transaction():
-                store.attempts.recover(self.clock.now(), self.config)
-        except sqlite3.Error as error:  # a full disk: they are suspects all the same, and counted by a later start
-            _log.error("the death of the last daemon cannot be noted: %s", error)
-        suspects = store.attempts.suspects()
-        for function, count in Counter(each.function for each in suspects).items():
+    def _add_recovered(self, recovered: Recovered) -> None:
+        for function, count in Counter(each.function for each in recovered.suspects).items():
             _log.warning(
                 "a daemon died while %d of the events of %s ran: it runs them late and one at a time", count, function
             )
-        return {each.seq: each for each in suspects}
+        suspects = {each.seq: each for each in recovered.suspects}
+        for event in recovered.waiting:
+            suspect = suspects.get(event.seq)
+            if suspect is None:
+                self._dispatcher.add(event)
+            else:
+                self._dispatcher.add_suspect(event, suspect.deaths, suspect.due_at)
 
     def start(self) -> None:
         """Run what is due, from now on."""
@@ -112,15 +108,15 @@ class Events:
         self._dispatcher.stop()
 
     async def aclose(self) -> None:
-        """Let attempts that have their answer end, and close the store."""
+        """Let attempts that have their answer end, and close the backend."""
         self.stop()
         await self._dispatcher.aclose(CLOSE_DEADLINE_S)
         self._endings.close()
         try:
-            await self.store.run(lambda store: store.attempts.end_all())
-        except (StorageFull, sqlite3.Error) as error:
+            await self.backend.interrupt()
+        except (StorageFull, DatabaseUnavailable) as error:
             _log.error("events that were cut off count as running when the daemon died: %s", error)
-        await self.store.aclose()
+        await self.backend.aclose()
 
     # -- accepting
 
@@ -137,7 +133,8 @@ class Events:
         """Have a function run later, once at least. Returns the request id of its attempts, when it is committed.
 
         Args: retry_key: what a retry of this very call has in common with it; within some minutes it is no other event.
-        Raises: NoSuchFunction, RequestTooLarge, TooManyEvents, Draining, StorageFull."""
+        Raises: NoSuchFunction, RequestTooLarge, TooManyEvents, Draining, StorageFull,
+        DatabaseUnavailable."""
         self._functions.check(name, qualifier)
         if len(payload) > self.config.max_payload_bytes:
             raise RequestTooLarge(
@@ -157,18 +154,8 @@ class Events:
         return str(uuid.UUID(bytes=await asyncio.shield(accepting)))
 
     async def _accept(self, event: Event, payload: bytes, key: bytes) -> bytes:
-        def add(store: EventStore) -> bytes:
-            since = event.accepted_at - self.config.remember_s
-            known = store.known(key, since) if key else None
-            if known is None:
-                event.seq = store.add(event, payload)
-                if key:
-                    most = self.config.max_remembered
-                    store.remember(key, event.id, event.accepted_at, since=since, most=most)
-            return known or event.id
-
         with self.room(event.function, event.size):
-            event_id = await self.store.run(add)
+            event_id = await self.backend.accept(event, payload, key)
         if event.seq:
             self.added(event)
         return event_id
@@ -190,30 +177,17 @@ class Events:
 
     async def forget(self, function: str) -> None:
         """A function has been removed: what waits for it becomes dead letters, and its settings go."""
-        queue, now = self._dispatcher.queue, self.clock.now()
+        queue = self._dispatcher.queue
         running = [entry.event.seq for entry in queue.entries() if entry.event.seq in queue.running]
         queue.drop_function(function)
         self._dispatcher.probation.forget(function)
-
-        def forget(store: EventStore) -> tuple[int, int, tuple[int, int]]:
-            store.configs.remove_function(function)
-            store.schedules.remove_function(function)
-            buried = store.dead.bury_function(function, now, "FunctionRemoved", but=running)
-            dropped = store.dead.trim(self.config.max_dead, self.config.max_dead_bytes)
-            return buried, dropped, store.dead.total()
-
-        self._endings.buried(*await self.store.run(forget))
+        self._endings.count_burial(await self.backend.forget(function, self.clock.now(), running=running))
         for key in [key for key in self._dispatcher.configs if key[0] == function]:
             del self._dispatcher.configs[key]
 
     async def forget_qualifier(self, function: str, qualifier: str) -> None:
         """A version of a function, or an alias, has been removed: its settings go. What waits for it fails as it is run."""
-
-        def forget(store: EventStore) -> None:
-            store.configs.remove(function, qualifier)
-            store.schedules.remove_qualifier(function, qualifier)
-
-        await self.store.run(forget)
+        await self.backend.forget_qualifier(function, qualifier)
         self._dispatcher.configs.pop((function, qualifier), None)
 
     def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None:
@@ -238,7 +212,7 @@ class Events:
             if destination:
                 await self._check_destination(destination, wanted.function)
         config = msgspec.structs.replace(wanted, modified_at=self.clock.now())
-        await self.store.run(lambda store: store.configs.put(config))
+        await self.backend.configure(config)
         self._dispatcher.configs[config.function, config.qualifier] = config
         return config
 
@@ -264,7 +238,7 @@ class Events:
     async def remove_event_config(self, name: str, qualifier: str) -> bool:
         """Back to the defaults; returns whether there was one."""
         key = (name, qualifier or LATEST)
-        await self.store.run(lambda store: store.configs.remove(*key))
+        await self.backend.unconfigure(*key)
         return self._dispatcher.configs.pop(key, None) is not None
 
     # -- looking
@@ -285,9 +259,8 @@ class Events:
         event = next((each for each in entries if str(uuid.UUID(bytes=each.id)) == event_id), None)
         if event is None:
             return await self.dead_letters.show(event_id)
-        seq = event.seq
-        payload = await self.store.run(lambda store: store.payload(seq))
-        state = "running" if seq in queue.running else "waiting"
+        payload = await self.backend.payload(event)
+        state = "running" if event.seq in queue.running else "waiting"
         return {**described(event), "state": state, "payload": embedded(payload or b"")}
 
     def depth(self) -> dict[str, int]:

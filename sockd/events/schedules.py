@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -23,7 +22,6 @@ import msgspec
 from sockd.base.blocking import in_thread
 from sockd.base.errors import BadRequest, NoCapacity, NoSuchFunction, SockdError, TooManyRequests
 from sockd.events.event import SCHEDULE, Event
-from sockd.events.event_store import EventStore
 from sockd.events.events import Events
 from sockd.events.schedule_events import check_event, event_of
 from sockd.events.schedule_expressions import parse
@@ -173,7 +171,7 @@ class Schedules:
     async def remove(self, name: str) -> None:
         """Raises: NoSuchSchedule."""
         self.get(name)
-        await self._events.store.run(lambda store: store.schedules.remove(name))
+        await self._events.backend.remove_schedule(name)
         self._schedules.pop(name, None)
         self._woken()
 
@@ -187,7 +185,7 @@ class Schedules:
         self._woken()
 
     async def _keep(self, schedule: Schedule) -> None:
-        await self._events.store.run(lambda store: store.schedules.put(schedule))
+        await self._events.backend.put_schedule(schedule)
         self._schedules[schedule.name] = schedule
         self._woken()
 
@@ -236,26 +234,18 @@ class Schedules:
             *(0, uuid.uuid4().bytes, schedule.function, schedule.qualifier, f"{SCHEDULE}{schedule.name}", 0),
             *(now, now, 0, 0, 0, len(payload)),
         )
-
-        def tick(store: EventStore) -> Schedule | None:
-            when = parse(schedule.expression, schedule.timezone)
-            following = when.after(now, since=schedule.created_at)
-            ticked = msgspec.structs.replace(schedule, next_at=following, last_at=schedule.next_at)
-            if not store.schedules.advance(schedule, ticked):
-                return None
-            if not is_missed:
-                event.seq = store.add(event, payload)
-            return ticked
-
+        when = parse(schedule.expression, schedule.timezone)
         try:
             with self._events.room(schedule.function, len(payload)):
-                ticked = await self._events.store.run(tick)
-        except (TooManyRequests, NoCapacity, sqlite3.Error) as error:
+                following = await in_thread(when.after, now, since=schedule.created_at)
+                ticked = msgspec.structs.replace(schedule, next_at=following, last_at=schedule.next_at)
+                has_ticked = await self._events.backend.tick(schedule, ticked, None if is_missed else event, payload)
+        except (TooManyRequests, NoCapacity) as error:
             _log.warning("schedule %s waits: %s", schedule.name, error)
             self._held_until = now + AGAIN_S
             return
         is_current = self._schedules.get(schedule.name) is schedule
-        if ticked is None:  # it is being changed
+        if not has_ticked:  # it is being changed
             if is_current:
                 self._held_until = now + AGAIN_S
             return

@@ -5,38 +5,61 @@ Owns both. Built before the doors open; what waits from an earlier life begins t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from sockd.base.config import EventsConfig
 from sockd.base.errors import NoSuchFunction
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import Invocation
 from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
-from sockd.events.event_store import EventStore
+from sockd.events.event_backend import EventBackend, Recovered
 from sockd.events.events import Events
 from sockd.events.schedules import Schedules
+from sockd.events.sqlite_events import SqliteEvents
 from sockd.http.server.answers import error_body
 from sockd.linux.wall_clock import WallTimer
 from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker
 
 
+class StoredEvents(NamedTuple):
+    """The open backend of events, and what it has recovered of an earlier daemon."""
+
+    backend: EventBackend
+    recovered: Recovered
+
+    @classmethod
+    async def open(cls, config: EventsConfig, state_path: Path) -> StoredEvents:
+        """Raises: BadEventStore; OSError."""
+        backend = SqliteEvents.open(state_path / "events.sqlite", config)
+        try:
+            return cls(backend, await backend.recover(time.time()))
+        except BaseException:
+            await backend.aclose()
+            raise
+
+
 class Asynchronous:
     """`start`, `stop`, then `aclose`."""
 
     def __init__(
-        self, worker: Worker, invoke: Callable[[InvokeRequest], Awaitable[Invocation]], metrics: Metrics
+        self,
+        worker: Worker,
+        stored: StoredEvents,
+        invoke: Callable[[InvokeRequest], Awaitable[Invocation]],
+        metrics: Metrics,
     ) -> None:
-        """Raises: BadEventStore, BadConfig."""
+        """Args: stored: closed by `aclose`. Raises: BadConfig."""
         config, path = worker.config.events, worker.state.path
         self._worker = worker
         directories = Directories(path / "destinations", config.directories)
-        store = EventStore.open(path / "events.sqlite", synchronous=config.synchronous)
         functions = Functions(invoke, self._check, self._places, error_body, worker.functions.live.incarnation)
-        rows = store.schedules.all()
-        self.events = Events(store, functions, directories, config)
-        self.schedules = Schedules(self.events, rows, self._check)
+        self.events = Events(*stored, functions, directories, config)
+        self.schedules = Schedules(self.events, stored.recovered.schedules, self._check)
         watch(metrics, self.events, self.schedules)
 
     def start(self) -> None:

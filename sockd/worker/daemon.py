@@ -36,7 +36,7 @@ from sockd.observe.observations import Observations
 from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
 from sockd.observe.traces import TraceKind
-from sockd.worker.asynchronous import Asynchronous
+from sockd.worker.asynchronous import Asynchronous, StoredEvents
 from sockd.worker.import_report import imports
 from sockd.worker.live import live
 from sockd.worker.status_views import package_rows, status, tree_snapshot, watch
@@ -55,8 +55,8 @@ REPORT_DEADLINE_S = 1.0
 class Daemon:
     """What the doors talk to (`sockd.http.run.worker_api.WorkerApi`)."""
 
-    def __init__(self, worker: Worker, noted: Observations) -> None:
-        """Raises: BadEventStore, BadConfig."""
+    def __init__(self, worker: Worker, noted: Observations, stored_events: StoredEvents) -> None:
+        """Raises: BadConfig."""
         self._worker = worker
         self._noted = noted
         self.urls = worker.urls
@@ -71,7 +71,7 @@ class Daemon:
         """As `WorkerApi.begin`: nothing stands between a request and its function."""
         self.url = ""
         watch(self._noted.metrics, worker)
-        self.later = Asynchronous(worker, self.invoke, self._noted.metrics)
+        self.later = Asynchronous(worker, stored_events, self.invoke, self._noted.metrics)
         self.events = self.later.events
 
     async def invoke(self, request: InvokeRequest) -> Invocation:

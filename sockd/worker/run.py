@@ -17,6 +17,7 @@ from sockd.base.config import Config
 from sockd.http.server.inherited import Inherited
 from sockd.http.server.sockets import url_of
 from sockd.observe.observations import Observations
+from sockd.worker.asynchronous import StoredEvents
 from sockd.worker.daemon import Daemon
 from sockd.worker.doors import Doors, Guards, Servers, open_without_key
 from sockd.worker.drain import Drain
@@ -48,7 +49,9 @@ async def serve(config: Config, inherited: Inherited | None = None, predecessor:
         observations = Observations.open(config, state.path / "logs", worker.live_output, state.path / HISTORY)
         stack.push_async_callback(observations.aclose)
         worker.functions.failed_inits.listeners.append(observations.note_failed_init)
-        daemon = Daemon(worker, observations)
+        stored_events = await StoredEvents.open(config.events, state.path)
+        stack.push_async_callback(stored_events.backend.aclose)
+        daemon = Daemon(worker, observations, stored_events)
         stack.push_async_callback(daemon.later.aclose)
         await worker.rebuild_zygotes()
         servers = await Doors(daemon, guards, config, state, inherited, stack).open(worker.ports, worker.networks)

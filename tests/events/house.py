@@ -15,9 +15,10 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import Invocation
 from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
-from sockd.events.event_store import EventStore
+from sockd.events.event_backend import Recovered
 from sockd.events.events import Events
 from sockd.http.server.answers import error_body
+from tests.events.backends import Backends, SqliteBackends
 from tests.support.fake_clock import FakeClock, until
 
 
@@ -61,10 +62,15 @@ class FakeFunctions:
 
 
 class House:
-    """Events over a file, functions and a clock."""
+    """Events over a backend, functions and a clock."""
 
-    def __init__(self, path: Path, **config: Any) -> None:
+    recovered: Recovered
+    """What the last daemon to be opened has found."""
+
+    def __init__(self, path: Path, backends: Backends | None = None, **config: Any) -> None:
+        """Args: backends: None: on a file below `path`."""
         self.path = path
+        self.backends = backends or SqliteBackends(path)
         self.clock = FakeClock()
         self.functions = FakeFunctions(self.clock)
         self.config = EventsConfig(**config)
@@ -72,9 +78,11 @@ class House:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Events]:
         """A daemon's life; leaving it is SIGTERM."""
-        functions = self.functions
+        functions, backend = self.functions, await self.backends.open(self.config)
+        self.recovered = await backend.recover(self.clock.now())
         events = Events(
-            EventStore.open(self.path / "events.sqlite"),
+            backend,
+            self.recovered,
             Functions(
                 functions.invoke, functions.check, lambda name: functions.places, error_body, functions.incarnation
             ),

@@ -1,4 +1,4 @@
-"""The event store: what is in it after what, and that its file survives the process that has it open."""
+"""The event store's file: what it survives, what it refuses, and how large it gets (`test_event_backend` has the verbs)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from sockd.base.errors import StorageFull
 from sockd.base.sqlite.store_thread import StoreThread
 from sockd.events import event_schema
 from sockd.events.event import Event
-from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.event_store import SPARE_PAGES, BadEventStore, EventStore
-from sockd.events.schedule_table import Schedule
 from tests.support.old_events import old_events
 
 NOW = 1_700_000_000.0
@@ -51,73 +49,8 @@ def store(path: Path) -> Iterator[EventStore]:
     store.close()
 
 
-def test_what_was_added_is_there_when_the_file_is_opened_again(store: EventStore, path: Path) -> None:
-    first, second = add(store, event(), b'{"a": 1}'), add(store, event("g", qualifier="live", hops=2))
-    second.attempts, second.failures, second.due_at = 1, 1, NOW + 60
-    store.note(second)
-    again = EventStore.open(path)
-    assert again.waiting() == [first, second]
-    assert again.payload(first.seq) == b'{"a": 1}'
-    again.close()
+def test_the_file_is_root_s_own(store: EventStore, path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_an_event_that_dies_keeps_its_payload_and_says_why(store: EventStore) -> None:
-    made = add(store, event(), b"[1]")
-    store.bury(made, NOW + 9, "RetriesExhausted", "Value\udcffError", "x" * 10_000)
-    assert store.waiting() == []
-    letter = store.dead.get(made.id)
-    assert letter is not None
-    assert (letter.reason, letter.error_type, len(letter.error), letter.died_at) == (
-        *("RetriesExhausted", "Value\\udcffError", 6036),  # room for a message and a stack
-        NOW + 9,
-    )
-    assert store.dead.payload(letter) == b"[1]"
-    assert store.dead.total() == (1, 2)
-    (revived,) = store.revive([letter], NOW + 20)
-    assert (revived.id, revived.accepted_at, store.dead.total()) == (made.id, NOW + 20, (0, 0))
-    assert store.payload(revived.seq) == b"[1]"
-    assert store.revive([letter], NOW + 20) == []
-
-
-def test_dead_letters_are_bounded_by_number_and_by_size(store: EventStore) -> None:
-    for size in (1, 2, 3, 50, 4):
-        store.bury(add(store, event(size=size)), NOW, "why")
-    assert store.dead.trim(4, 1000) == 1
-    assert store.dead.trim(10, 56) == 2
-    assert [letter.size for letter in store.dead.last(10)] == [4, 50]
-    assert store.dead.total() == (2, 54)
-
-
-def test_a_removed_function_takes_its_events_but_not_those_that_run(store: EventStore) -> None:
-    running, waiting, other = add(store, event()), add(store, event()), add(store, event("g"))
-    assert store.dead.bury_function("f", NOW, "FunctionRemoved", but=[running.seq]) == 1
-    assert store.waiting() == [running, other]
-    assert [letter.id for letter in store.dead.last(10, "f")] == [waiting.id]
-
-
-def test_what_an_sdk_was_told_is_known_for_a_while(store: EventStore) -> None:
-    store.remember(b"k1", b"e1", NOW, since=NOW - 300, most=10)
-    assert store.known(b"k1", NOW - 1) == b"e1"
-    assert store.known(b"k1", NOW + 1) is None
-    store.remember(b"k2", b"e2", NOW + 301, since=NOW + 1, most=10)
-    assert store.known(b"k1", 0) is None
-    for number in range(20):
-        store.remember(b"m%d" % number, b"e", NOW + 302, since=NOW, most=3)
-    assert store.database.execute("SELECT count(*) FROM accepted").fetchone() == (3,)
-
-
-def test_settings_and_schedules_are_kept(store: EventStore, path: Path) -> None:
-    config = EventInvokeConfig(function="f", max_retries=0, on_failure="directory:x", modified_at=NOW)
-    schedule = Schedule(name="s", function="f", expression="rate(1 minute)", created_at=NOW, next_at=NOW + 60)
-    store.configs.put(config)
-    store.schedules.put(schedule)
-    again = EventStore.open(path)
-    assert (again.configs.all(), again.schedules.all()) == ([config], [schedule])
-    again.close()
-    store.configs.remove_function("f")
-    store.schedules.remove_function("f")
-    assert (store.configs.all(), store.schedules.all()) == ([], [])
 
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough to be looked at" * 40, None])

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from sockd.base import errors
+from sockd.events.event import Event
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.events.event_store import EventStore
 from tests.events.house import House, all_over, busy, fails, raised, settled
 from tests.support.fake_clock import until
 
@@ -157,15 +155,15 @@ async def test_a_full_disk_is_waited_for_and_what_ran_is_not_run_again(
         house.functions.holding = asyncio.Event()
         await events.accept("f", "", b"{}", source="aws")
         await until(lambda: house.functions.ran)
-        tried, run = [0], events.store.run
+        tried, end = [0], events.backend.end
 
-        async def is_full(work: Callable[[EventStore], Any]) -> Any:
+        async def is_full(event: Event) -> None:
             tried[0] += 1
             if tried[0] < 4:
                 raise errors.StorageFull
-            return await run(work)
+            await end(event)
 
-        monkeypatch.setattr(events.store, "run", is_full)
+        monkeypatch.setattr(events.backend, "end", is_full)
         house.functions.holding.set()
         for pause_s in (1, 2, 4):
             await until(lambda: house.clock.next_in() is not None)

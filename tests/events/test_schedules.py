@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from sockd.base import errors
-from sockd.events.event_store import EventStore
 from sockd.events.events import Events
 from sockd.events.schedule_expressions import BadSchedule, parse
 from sockd.events.schedules import NoSuchSchedule, ScheduleExists, Schedules
@@ -91,11 +90,8 @@ class Calendar(House):
     @asynccontextmanager
     async def living(self) -> AsyncIterator[tuple[Events, Schedules]]:
         self.functions.do.setdefault("f", lambda payload: b"1")
-        store = EventStore.open(self.path / "events.sqlite")
-        rows = store.schedules.all()
-        store.close()
         async with self.open() as events:
-            schedules = Schedules(events, rows, self.functions.check)
+            schedules = Schedules(events, self.recovered.schedules, self.functions.check)
             schedules.start(self.clock.alarm)
             try:
                 yield events, schedules

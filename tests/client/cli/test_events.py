@@ -17,9 +17,9 @@ import uvloop
 from sockd.base.config import Config, EventsConfig, HttpConfig
 from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
-from sockd.events.event_store import EventStore
 from sockd.events.events import Events
 from sockd.events.schedules import Schedules
+from sockd.events.sqlite_events import SqliteEvents
 from sockd.http.front import Front
 from sockd.http.management import events as management_events
 from sockd.http.management import schedules as management_schedules
@@ -55,7 +55,9 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             worker.invoke, lambda name, _: worker.function(name), lambda name: 1, error_body, lambda name: ""
         )
         config = EventsConfig(retries=0)
-        worker.events = Events(EventStore.open(path / "e"), functions, Directories(path / "d", {}), config)
+        backend = SqliteEvents.open(path / "e", config)
+        recovered = await backend.recover(0.0)
+        worker.events = Events(backend, recovered, functions, Directories(path / "d", {}), config)
         worker.events.start()
         schedules = Schedules(worker.events, [], functions.check)
         schedules.start(FakeClock().alarm)
