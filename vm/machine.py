@@ -24,6 +24,7 @@ from vm.debian import CONTAINED, VmError
 from vm.emulators import Emulator, Ends, Files
 
 LAST_LINES = 25
+NO_MAPPINGS = "UML ran out of memory on the host side"
 OFF_S = 30
 """After its status a guest has this long to power off."""
 SCHED_SETATTR = 314
@@ -93,6 +94,7 @@ def run_machine(emulator: Emulator, files: Files, bounds: Bounds) -> int:
             status = _status(words_fd, files, bounds)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(OFF_S)
+            _tell_of_killed_processes(files)
             return status
         finally:
             process.kill()
@@ -123,6 +125,13 @@ def _word(fd: int, word: str, seconds: int, files: Files) -> str:
     if said != word:
         raise VmError(f'the guest said "{said}" instead of "{word}"\n{_console(files)}')
     return value
+
+
+def _tell_of_killed_processes(files: Files) -> None:
+    """Print why user-mode-linux killed processes: each page of one is a mapping of a process of the host, which bounds their number."""
+    if NO_MAPPINGS in files.console.read_text(errors="replace"):
+        print("vm: the guest killed processes that had more pages than this host allows mappings; raise it there:")
+        print("vm: sysctl vm.max_map_count=1048576", flush=True)
 
 
 def _console(files: Files) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -20,7 +21,7 @@ from vm.debian import CONTAINED, Debian, VmError, numbers, series_of
 from vm.emulators import EMULATORS, Ends, Files
 from vm.job import Checkout, write_job
 from vm.kernels import QEMU, UML, WAYS, Kernel, Kernels
-from vm.machine import preparing, run_directory
+from vm.machine import Bounds, preparing, run_directory, run_machine
 
 REPO = Path(__file__).parents[2]
 
@@ -185,6 +186,43 @@ def test_the_root_file_system_is_never_written(way: str, tmp_path: Path) -> None
         f"{tmp_path}/cow,{tmp_path}/root.ext4" in words
         or f"{tmp_path}/root.ext4,file.locking=off,if=virtio,format=raw,snapshot=on" in words
     )
+
+
+class Script:
+    """An emulator that runs a line of shell instead of a kernel."""
+
+    tools: dict[str, str] = {}  # noqa: RUF012  a constant
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    def command(self, files: Files, memory_mb: int, ends: Ends, network: str) -> list[str]:
+        return ["sh", "-c", self._line.format(console=ends.console, words=ends.words)]
+
+    def environment(self, files: Files, memory_mb: int) -> dict[str, str]:
+        return {}
+
+    def network(self, directory: Path) -> contextlib.AbstractContextManager[str]:
+        return contextlib.nullcontext("")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("console", "said"),
+    [
+        ("UML ran out of memory on the host side! This can happen due to ...", "sysctl vm.max_map_count=1048576\n"),
+        ("a quiet console", "Linux 6.1.9 booted in 0 s\n"),
+    ],
+)
+def test_the_sysctl_is_named_whose_bound_had_processes_of_the_guest_killed(
+    console: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = Files(tmp_path, Kernel(tmp_path), tmp_path / "root.ext4", tmp_path / "job.tar")
+    emulator = Script(
+        f"echo {console!r} > /proc/self/fd/{{console}}; echo booted 6.1.9 > /proc/self/fd/{{words}}; echo status 137 > /proc/self/fd/{{words}}"
+    )
+    assert run_machine(emulator, files, Bounds(256, 20, 20)) == 137
+    assert capsys.readouterr().out.endswith(said)
 
 
 def test_the_suite_tells_which_command_failed_on_which_kernel(
