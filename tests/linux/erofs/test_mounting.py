@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
 from sockd.base.errors import DamagedImage
-from sockd.linux import mounts
+from sockd.linux import loop_device, mounts
 from sockd.linux.erofs.mounting import LOOP, find_way, mount_image, why_no_images
 from tests.support.image_files import Layers, directory, mounted, written
+
+BLKRAGET = 0x1263
 
 
 def test_this_machine_mounts_images(tmp_path: Path) -> None:
@@ -64,6 +68,18 @@ def test_an_image_outlives_its_file_s_name(tmp_path: Path, by_loop: bool) -> Non
     with mounted(tmp_path / "image", by_loop=by_loop) as top:
         (tmp_path / "image").unlink()
         assert (top / "a").read_bytes() == b"1"
+
+
+@pytest.mark.root
+def test_a_loop_device_reads_no_more_ahead_than_other_mounts(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(bytes(1 << 20))
+    got = array.array("l", [0])
+    with (
+        (tmp_path / "image").open("rb") as file,
+        mounts.owned(loop_device.attach(file.fileno())) as device,
+    ):
+        fcntl.ioctl(device, BLKRAGET, got)
+    assert got[0] * 512 == 128 << 10
 
 
 @pytest.mark.root
