@@ -65,6 +65,8 @@ class AppRead(msgspec.Struct):
     """"region" or "network"."""
     start_ns: int
     end_ns: int
+    why: str = ""
+    """Why it did not come from the region, or what had to be asked before it could."""
 
 
 class RunReport(msgspec.Struct, kw_only=True):

@@ -10,7 +10,6 @@ import _thread
 import json
 import os
 
-from sockd_initscript.egress import note
 from sockd_storage import attributes
 from sockd_storage.reads import Read
 
@@ -40,14 +39,14 @@ class nosql:
         """Put an item; one with these keys is replaced."""
         table = table_of(table_name)
         item = attributes.item_from_python({**data, **dict((primary_key, secondary_key))})
-        changing(table).put_item(TableName=table, Item=item)
+        client().put_item(TableName=table, Item=item)
 
     def update(self, table_name: str, primary_key: Key, secondary_key: Key, updates: dict[str, Any]) -> None:
         """Set some attributes of an item."""
         table = table_of(table_name)
         names = {f"#name{index}": name for index, name in enumerate(updates)}
         values = {f":value{index}": attributes.from_python(value) for index, value in enumerate(updates.values())}
-        changing(table).update_item(
+        client().update_item(
             TableName=table,
             Key=key_of(primary_key, secondary_key),
             UpdateExpression="SET " + ", ".join(f"#name{index} = :value{index}" for index in range(len(updates))),
@@ -58,12 +57,12 @@ class nosql:
     def delete(self, table_name: str, primary_key: Key, secondary_key: Key) -> None:
         """Delete an item, if it is there."""
         table = table_of(table_name)
-        changing(table).delete_item(TableName=table, Key=key_of(primary_key, secondary_key))
+        client().delete_item(TableName=table, Key=key_of(primary_key, secondary_key))
 
     def get(self, table_name: str, primary_key: Key, secondary_key: Key) -> dict[str, Any]:
         """One item. Raises: KeyError when it is not there."""
         request = get_request(table_of(table_name), primary_key, secondary_key)
-        reply = call("GetItem", request, f"{primary_key[1]}\0{secondary_key[1]}")
+        reply = call("GetItem", request)
         return attributes.item_to_python(reply["Item"])
 
     def query(self, table_name: str, primary_key: Key, secondary_key_name: str) -> list[dict[str, Any]]:
@@ -71,7 +70,7 @@ class nosql:
         request = query_request(table_of(table_name), primary_key)
         items: list[dict[str, Any]] = []
         while True:
-            reply = call("Query", request, str(primary_key[1]))
+            reply = call("Query", request)
             items += map(attributes.item_to_python, reply["Items"])
             if not reply.get("LastEvaluatedKey"):
                 return items
@@ -105,33 +104,23 @@ def query_request(table: str, primary_key: Key) -> dict[str, Any]:
     }
 
 
-def changing(table: str) -> Any:
-    """The client, for a write."""
+def client() -> Any:
+    """The process's boto3 client."""
     from sockd_storage import network
 
-    note(f"a change of {table}")
     return network.client("dynamodb")
 
 
-def call(method: str, request: dict[str, Any], key: str) -> dict[str, Any]:
-    """Make a read, or have it made already. Args: key: its name in a number by hash, beside the table's."""
-
-    def matches(rpc: list[str]) -> bool:
-        return len(rpc) == 2 and rpc[0] == name and parse(rpc[1]) == request
-
-    name = f"dynamodb.{method}"
-    table = request["TableName"]
-    rpc = [name, json.dumps(request, default=str)]
-    read = Read(rpc, table, key, matches=matches)
+def call(method: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Make a read, or have it made already."""
+    read = Read([f"dynamodb.{method}", json.dumps(request, default=str)])
     message = read.prefetched()
     reply = parse(bytes(message.view)) if message is not None else None
     if isinstance(reply, dict) and ("Item" in reply or "Items" in reply):
         read.done("region")
         return reply
-    from sockd_storage import network
-
-    client = network.client("dynamodb")
-    answer: dict[str, Any] = read.from_network(client.get_item if method == "GetItem" else client.query, **request)
+    dynamodb = client()
+    answer: dict[str, Any] = read.from_network(dynamodb.get_item if method == "GetItem" else dynamodb.query, **request)
     return answer
 
 

@@ -16,7 +16,6 @@ import _thread
 import io
 import os
 
-from sockd_initscript.egress import note
 from sockd_storage.reads import Read
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -56,14 +55,12 @@ class storage:
     def upload(self, bucket: str, file: str, filepath: str) -> str:
         """Upload the file at `filepath` under a unique name made of `file`, which is returned."""
         key = self.unique_name(file)
-        note("an upload")
         self.client.upload_file(filepath, bucket, key)
         return key
 
     def upload_stream(self, bucket: str, file: str, data: BinaryIO | bytes | memoryview) -> str:
         """Upload what a file object has to read, or bytes, under a unique name made of `file`, which is returned."""
         key = self.unique_name(file)
-        note("an upload")
         self.client.upload_fileobj(data if hasattr(data, "read") else io.BytesIO(data), bucket, key)
         return key
 
@@ -71,7 +68,7 @@ class storage:
         """Leave the object `file` at `filepath`: a file that child processes can open. What was there is replaced.
 
         With SOCKD_STORAGE_LINK=1 it may be a symbolic link to memory, which cannot be written to."""
-        read = Read(["s3.GetObject", bucket, file], bucket, file)
+        read = Read(["s3.GetObject", bucket, file])
         message = read.prefetched()
         if message is not None:
             message.save(filepath, link=os.environ.get("SOCKD_STORAGE_LINK") == "1")
@@ -83,7 +80,7 @@ class storage:
 
     def download_stream(self, bucket: str, file: str) -> memoryview:
         """The object `file`, read-only; what the initscript fetched is not copied."""
-        read = Read(["s3.GetObject", bucket, file], bucket, file)
+        read = Read(["s3.GetObject", bucket, file])
         message = read.prefetched()
         if message is not None:
             view = message.view
@@ -96,16 +93,14 @@ class storage:
     def download_directory(self, bucket: str, prefix: str, path: str) -> None:
         """Download all objects whose keys begin with `prefix`, each to `path`/key. Raises: RuntimeError if there is none.
 
-        To an initscript this is one LIST for each page and then one GET for each key, in the order of the pages."""
+        To an initscript this is one LIST for each page and one GET for each key."""
         found = False
         for key in list(_list(bucket, prefix)):
             found = True
             target = os.path.join(path, key)
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            if key.endswith("/"):  # a placeholder that some tools put where a directory would be; it has its number
-                Read(["s3.GetObject", bucket, key], bucket, key)
-                continue
-            self.download(bucket, key, target)
+            if not key.endswith("/"):  # a placeholder that some tools put where a directory would be
+                self.download(bucket, key, target)
         if not found:
             raise RuntimeError(f"No objects found in bucket {bucket} with prefix {prefix}")
 
@@ -114,7 +109,7 @@ def _list(bucket: str, prefix: str) -> Iterator[str]:
     token: str | None = None
     while True:
         rpc = ["s3.ListObjectsV2", bucket, prefix, token] if token else ["s3.ListObjectsV2", bucket, prefix]
-        keys, token = _list_page(Read(rpc, bucket, prefix), bucket, prefix, token)
+        keys, token = _list_page(Read(rpc), bucket, prefix, token)
         yield from keys
         if token is None:
             return

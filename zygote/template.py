@@ -153,10 +153,7 @@ class Prepared:
                 handler_server.set_environment(changed)
             _native.set_title(f"sockd: {function['name']}", function["name"])
             if link is not None:
-                from sockd_zygote.handlers import egress
-
                 initscript_link.offer(link)
-                egress.watch()
             if is_spare:
                 handler_server.await_code(channel)
                 started = monotonic_ns()

@@ -17,6 +17,8 @@ class Held(msgspec.Struct):
     descriptor: list[str] | None = None
     """The descriptor of the RPC; None for a message from the app."""
     status: int = 0
+    etag: str = ""
+    """The version of the object that the reply is."""
 
     @property
     def length(self) -> int:

@@ -30,9 +30,18 @@ class Outbox:
         self._budget = budget
         self._link = link
         self._sent: dict[int, MessageRecord] = {}
+        self.versions: dict[int, tuple[list[str], str]] = {}
+        """The RPC's descriptor and the ETag, by message: of each that is a whole reply with an ETag."""
 
     def send(
-        self, number: int, buffer: Buffer | None, offset: int, length: int, descriptor: list[str] | None, status: int
+        self,
+        number: int,
+        buffer: Buffer | None,
+        offset: int,
+        length: int,
+        descriptor: list[str] | None,
+        status: int,
+        etag: str = "",
     ) -> None:
         """Push these bytes of a buffer (None is an empty one). Raises CallFailed: EEXIST, EDQUOT, EPIPE, EMSGSIZE."""
         number &= UNSIGNED
@@ -49,6 +58,8 @@ class Outbox:
             message.update(segment=segment.index, offset=buffer.offset + offset, length=length)
             if (fd := segment.take_fd()) is not None:
                 message["size"] = segment.size
+        if descriptor is not None and etag:
+            self.versions[number] = descriptor, etag
         try:
             reached = self._link.send(message, fd)
         except WireError:

@@ -25,6 +25,7 @@ import msgspec
 from sockd_initscripts.engine.alarm import Alarm
 from sockd_initscripts.engine.app_link import AppLink
 from sockd_initscripts.engine.calls import Calls, Input, socket_of
+from sockd_initscripts.engine.checks import Checks
 from sockd_initscripts.engine.connections import Connections, Connector
 from sockd_initscripts.engine.guest import Guest, GuestTemplate, Verdict
 from sockd_initscripts.engine.messages import Inbox, Outbox
@@ -70,6 +71,8 @@ class Run:
         self._link = AppLink(request.app, calls, self)
         self._inbox = Inbox(self._waiting)
         self._outbox = Outbox(budget, self._link)
+        self._checks = Checks(self._link, self._outbox)
+        self._dialer: Connector | None = None
         self._input = Input(request.input)
         self._given = self._input if static_args is None else Input(static_args)
         self._connections: Connections | None = None
@@ -125,6 +128,7 @@ class Run:
 
         Args: addresses: where to connect to before the guest asks; on_guest_end: hears where it asked for."""
         self._template = template
+        self._dialer = dialer
         self._on_abort = on_abort
         self._on_guest_end = on_guest_end
         shared = (self._budget, self._link, self._calls, self._waiting)
@@ -187,6 +191,8 @@ class Run:
         match message["op"]:
             case "message":
                 self._inbox.put_message(message["id"], payload)
+            case "check":
+                self._checks.begin(message["id"], self._dialer)
             case "read":
                 self._app_read(message)
             case op:
@@ -220,7 +226,7 @@ class Run:
             read = msgspec.convert(message, AppRead)
         except msgspec.ValidationError as error:
             raise WireError(str(error)) from error
-        size = len(read.served) + sum(map(len, read.rpc)) + 50 * len(read.rpc)
+        size = len(read.served) + len(read.why) + sum(map(len, read.rpc)) + 50 * len(read.rpc)
         if len(self._reads) >= READS_LIMIT or size > self._reads_room:
             self._reads_are_cut = True
             return
@@ -270,6 +276,7 @@ class Run:
         """The guest is over and the app is gone."""
         if self.done.done() or not (self._is_released or self._rpcs is None):
             return
+        self._checks.stop()
         self.region.close()
         self._input.close()
         self.done.set_result(self._report())

@@ -82,6 +82,8 @@ class Reply(msgspec.Struct):
 
     status: int
     buffer: Buffer | None
+    etag: str = ""
+    """Names the version of the object; empty if the protocol has no such thing."""
 
 
 class RpcTiming(msgspec.Struct):
@@ -120,6 +122,11 @@ class Connection(ABC):
     def descriptor(self, method: str, body: Body) -> list[str]:
         """What identifies the RPC to the app. Raises: RpcFailed if the body is none that `call` takes."""
         return [f"{self.address.partition(':')[0]}.{method}", self.address]
+
+    async def is_unchanged(self, descriptor: list[str], etag: str) -> bool:
+        """Whether the RPC with this descriptor would have the same reply now as the one that came with this ETag. False: no, or
+        that cannot be found out without its body. Raises: RpcFailed."""
+        return False
 
     async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
         """An open connection with nothing under way, as a blocking socket that is the caller's from now on: the TCP

@@ -75,6 +75,15 @@ class S3Connection(Connection):
             return [f"s3.{method}", listing.bucket, listing.prefix, *filter(None, (listing.continuation,))]
         _refuse(method)
 
+    async def is_unchanged(self, descriptor: list[str], etag: str) -> bool:
+        method, bucket, key = descriptor[:3]
+        if method == "s3.ListObjectsV2":
+            return False
+        path = _object_path(_Object(bucket, key))
+        request = self._service.head("HEAD", path, {"if-none-match": etag})
+        head = await self._client.fetch(request, BodySink(Region(0)), RpcTiming(), bodiless=True)
+        return head.status == 304
+
     async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
         return await self._client.detach()
 
@@ -98,7 +107,7 @@ class S3Connection(Connection):
             if verb == "HEAD":
                 headers = msgspec.json.encode(head.headers)
                 reply_buffer.allocate(len(headers))[:] = headers
-        return Reply(head.status, reply_buffer.buffer)
+        return Reply(head.status, reply_buffer.buffer, head.headers.get("etag", ""))
 
 
 def _decode(body: Body, kind: type[_T]) -> _T:

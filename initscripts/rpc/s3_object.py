@@ -68,7 +68,7 @@ class ObjectRead:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._reply_buffer.free()
             raise
-        return Reply(status, self._reply_buffer.buffer)
+        return Reply(status, self._reply_buffer.buffer, self._etag)
 
     async def _read_first(self, timing: RpcTiming) -> int:
         try:
@@ -81,6 +81,7 @@ class ObjectRead:
             self._reply_buffer = sink.reply_buffer
             head = await self._client.fetch(self._make_head({}), sink, timing)
         timing.parts = 1 + len(self._tasks)
+        self._etag = head.headers.get("etag", "")
         return 200 if head.status == 206 else head.status
 
     # -- the sink of the first reply

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import array
+import json
 import math
 import os
 import select
@@ -20,14 +21,28 @@ from .region import Message, Segment
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
+
+    Key = tuple[str, ...]
 
 ANCILLARY_BYTES = socket.CMSG_SPACE(4)
 EMPTY = Segment(-1, 0)
 """Where messages without bytes lie."""
+NOT_ASKED = "the script has not asked for it"
 SEND_TIMEOUT_S = 10.0
 """How long `send_msg` and `transfer_conn` wait for an engine that does not read."""
+
+
+def key_of(rpc: list[str]) -> Key:
+    """What equal RPCs have in common: DynamoDB's requests are JSON, whose members have no order."""
+    method, *rest = map(str, rpc) if rpc else [""]
+    if len(rest) == 1 and method.startswith("dynamodb."):
+        try:
+            return (method, json.dumps(json.loads(rest[0]), sort_keys=True))
+        except (ValueError, RecursionError):
+            return (method, *rest)
+    return (method, *rest)
 
 
 class TimedOut(NoMessage):
@@ -59,11 +74,20 @@ class Link:
         self._reading = False
         self._waiting: list[_thread.LockType] = []
         self._ended: str | None = None
+        """Why no message will come any more."""
+        self._gone: str | None = None
+        """Why nothing at all will."""
         self._closed = False
         self._patient = True
+        self._is_hung = False
         self._messages: dict[int, Message] = {}
-        self._sent: dict[int, list[str]] = {}
+        self._replies: dict[Key, list[Message]] = {}
+        """Replies that nobody has taken, in the order in which they came."""
+        self._due: dict[Key, int] = {}
+        """RPCs whose replies or failures have not been heard."""
         self._failed: dict[int, str] = {}
+        self._failures: dict[Key, str] = {}
+        self._checked: dict[int, bool] = {}
         self._connections: dict[int, Connection] = {}
         self._segments: dict[int, Segment] = {}
 
@@ -78,41 +102,52 @@ class Link:
         _ = message.view  # mapped now: it must outlive the link
         return message
 
-    def reply(self, msg_id: int, matches: Callable[[list[str]], bool], wait_s: float, grace_s: float) -> Message:
-        """The message `msg_id`, if it is the whole reply to what the caller wants.
+    def reply(self, rpc: list[str], wait_s: float, grace_s: float) -> Message:
+        """Take a whole reply to `rpc`, whatever its number; each is given to one caller.
 
-        Waits up to `wait_s` for a reply that is on its way. For one of which nothing was heard it waits `grace_s`, for
-        the script may be about to send that RPC; but once that was in vain, not again until something new is heard.
+        Waits up to `wait_s` for a reply that is on its way. For one of which nothing was heard it waits `grace_s` if the script
+        waits for nothing, for it may be about to send that RPC; but once that was in vain, not again until something new is
+        heard. Nor is an engine waited for that was silent for all of `wait_s`. Raises: NoMessage."""
+        key = key_of(rpc)
 
-        Args: matches: whether an RPC is the one that the caller would make. Raises: NoMessage."""
-
-        def under_way() -> bool | None:
-            rpc = self._sent.get(msg_id)
-            if rpc is not None and not matches(rpc):
-                raise NoMessage(f"number {msg_id} is to be another reply: {rpc}")
-            # A script may number its RPCs one way and its messages another.
-            return rpc is not None or any(matches(rpc) for rpc in self._unanswered()) or None
+        def is_heard_of() -> bool | None:
+            if self._replies.get(key) or self._due.get(key, 0) > 0:
+                return True
+            if key in self._failures or any(due > 0 for due in self._due.values()):
+                raise NoMessage(self._failures.get(key, NOT_ASKED))
+            return None
 
         def look() -> Message | None:
-            message = self._message(msg_id)
-            if message is None and not under_way():
-                raise NoMessage(f"number {msg_id} went by another number")
-            return message
+            waiting = self._replies.get(key)
+            if waiting:
+                return waiting.pop(0)
+            if self._due.get(key, 0) <= 0:
+                raise NoMessage(self._failures.get(key, "another read took the reply"))
+            return None
 
         try:
-            self._wait(lambda: self._message(msg_id) or under_way(), grace_s if self._patient else 0.0)
+            self._wait(is_heard_of, grace_s if self._patient else 0.0)
         except TimedOut:
             self._patient = False
-            raise
-        message: Message = self._wait(look, wait_s)
-        if message.rpc is None or not matches(message.rpc):
-            raise NoMessage(f"number {msg_id} is another reply: {message.rpc}")
+            raise NoMessage(NOT_ASKED) from None
+        message: Message = self._wait_for_engine(look, wait_s)
         return message
+
+    def is_unchanged(self, message: Message, timeout_s: float) -> bool:
+        """Whether the object that `message` is a copy of is the same now, as the engine finds out. False: nobody knows.
+
+        Raises: NoMessage, when the engine is gone or silent."""
+        try:
+            self._send({"op": "check", "id": message.number}, b"", timeout_s=0.0)
+        except OSError as error:
+            raise NoMessage(f"the engine takes no message: {error}") from None
+        found = self._wait_for_engine(lambda: self._checked.get(message.number), timeout_s, after_end=True)
+        return bool(found)
 
     def get_conn(self, conn_id: int, timeout_s: float | None = None) -> Connection:
         """Wait for the connection `conn_id`; it is given away once. Raises: NoMessage, as `recv_msg`."""
         connection: Connection = self._wait(lambda: self._connections.pop(conn_id, None), timeout_s)
-        egress.note("a connection of the script's")  # nothing tells what is sent over it
+        egress.note()  # nothing tells what is sent over it
         return connection
 
     # -- to the script
@@ -123,7 +158,7 @@ class Link:
         Raises: WireError when it is more; OSError when the engine is gone."""
         if len(data) > wire.MAX_PAYLOAD:
             raise wire.WireError(f"message of {len(data)} bytes, limit {wire.MAX_PAYLOAD}")
-        egress.note("a message to the script")
+        egress.note()
         self._send({"op": "message", "id": msg_id}, bytes(data))
 
     def transfer_conn(self, conn_id: int, addr: str, sock: socket.socket) -> None:
@@ -132,10 +167,10 @@ class Link:
         self._send({"op": "connection", "id": conn_id, "addr": addr}, b"", rights)
         sock.close()
 
-    def report_read(self, rpc: list[str], served: str, start_ns: int, end_ns: int) -> None:
-        """Tell the trace what was read, when (CLOCK_MONOTONIC) and from where: "region" or "network". Never waits: what
-        the engine does not take at once is dropped."""
-        message = {"op": "read", "rpc": rpc, "served": served, "start_ns": start_ns, "end_ns": end_ns}
+    def report_read(self, rpc: list[str], served: str, start_ns: int, end_ns: int, why: str = "") -> None:
+        """Tell the trace what was read, when (CLOCK_MONOTONIC), from where ("region" or "network") and why from there. Never
+        waits: what the engine does not take at once is dropped."""
+        message = {"op": "read", "rpc": rpc, "served": served, "start_ns": start_ns, "end_ns": end_ns, "why": why}
         try:
             self._sock.send(wire.encode(message), socket.MSG_NOSIGNAL)
         except (OSError, wire.WireError):
@@ -147,6 +182,7 @@ class Link:
             self._end("the link was closed")
             self._closed = True
             self._messages.clear()
+            self._replies.clear()
             for segment in self._segments.values():
                 segment.close()
             self._segments.clear()
@@ -168,15 +204,18 @@ class Link:
             raise NoMessage(self._failed[msg_id])
         return message
 
-    def _unanswered(self) -> Iterator[list[str]]:
-        """RPCs of which neither the reply nor the failure was heard under the number that they have."""
-        for number, rpc in self._sent.items():
-            if number not in self._messages and number not in self._failed:
-                yield rpc
+    def _wait_for_engine(self, look: Callable[[], Any], timeout_s: float, *, after_end: bool = False) -> Any:
+        """`_wait`, which an engine that is silent for so long is not worth a second time. Raises: NoMessage."""
+        try:
+            return self._wait(look, 0.0 if self._is_hung else timeout_s, after_end=after_end)
+        except TimedOut:
+            self._is_hung = True
+            raise
 
-    def _wait(self, look: Callable[[], Any], timeout_s: float | None) -> Any:
-        """What `look` gives, called with the lock held after each thing that is heard, as soon as it is not None.
+    def _wait(self, look: Callable[[], Any], timeout_s: float | None, *, after_end: bool = False) -> Any:
+        """Call `look` now and after whatever comes, until it returns something else than None; under the lock.
 
+        Args: after_end: for what comes also when the script has ended.
         Raises: NoMessage, when the link has ended; TimedOut; whatever `look` raises."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -184,8 +223,9 @@ class Link:
                 found = look()
                 if found is not None:
                     return found
-                if self._ended is not None:
-                    raise NoMessage(self._ended)
+                reason = self._gone if after_end else self._ended
+                if reason is not None:
+                    raise NoMessage(reason)
                 turn = None
                 if self._reading:
                     turn = _thread.allocate_lock()
@@ -215,16 +255,16 @@ class Link:
 
     def _read(self, timeout_s: float) -> bool:
         heard = self._receive()
-        if not heard and self._ended is None:
+        if not heard and self._gone is None:
             poller = select.poll()
             poller.register(self._sock, select.POLLIN)
             heard = bool(poller.poll(None if timeout_s < 0 else math.ceil(timeout_s * 1000)))
         while heard and self._receive():
             continue
-        return heard or self._ended is not None
+        return heard or self._gone is not None
 
     def _receive(self) -> bool:
-        """File one datagram, if there is one; the end of the link is none."""
+        """File one datagram, if there is one; the end of the link is none. False: nothing follows it now."""
         try:
             data, ancillary, flags, _ = self._sock.recvmsg(wire.MAX_DATAGRAM, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
@@ -251,7 +291,7 @@ class Link:
             finally:
                 for fd in fds:
                     os.close(fd)
-        return self._ended is None
+        return self._gone is None
 
     def _file(self, data: bytes, flags: int, fds: array.array[int]) -> None:
         """Take in one datagram; a descriptor that is kept is taken out of `fds`."""
@@ -264,7 +304,7 @@ class Link:
         operation(self, message, fds)
         if fds:
             raise wire.WireError(f"{message['op']} with a descriptor that nobody takes")
-        self._patient = True
+        self._patient, self._is_hung = True, False
 
     def _on_message(self, message: dict[str, Any], fds: array.array[int]) -> None:
         wire.require(message, wire.REGION_FIELDS)
@@ -279,14 +319,25 @@ class Link:
             segment = self._segments[number] = Segment(fds.pop(), message["size"])
         if length and not 0 <= offset < offset + length <= segment.size:
             raise wire.WireError(f"{length} bytes at {offset} of segment {number}, which has {segment.size}")
-        filed = Message(segment, offset, length, message.get("rpc"), message["status"])
-        self._messages.setdefault(message["id"], filed)
+        number, rpc = message["id"], message.get("rpc")
+        filed = Message(segment, offset, length, number, rpc, message["status"])
+        if self._messages.setdefault(number, filed) is filed and rpc is not None:
+            key = key_of(rpc)
+            self._replies.setdefault(key, []).append(filed)
+            self._due[key] = self._due.get(key, 0) - 1
 
     def _on_sent(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        self._sent.setdefault(message["id"], message["rpc"])
+        key = key_of(message["rpc"])
+        self._due[key] = self._due.get(key, 0) + 1
 
     def _on_failed(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        self._failed.setdefault(message["id"], message["reason"])
+        if message["id"] not in self._failed:
+            key, reason = key_of(message["rpc"]), message["reason"]
+            self._failed[message["id"]] = self._failures[key] = reason
+            self._due[key] = self._due.get(key, 0) - 1
+
+    def _on_checked(self, message: dict[str, Any], fds: array.array[int]) -> None:
+        self._checked[message["id"]] = message["same"]
 
     def _on_connection(self, message: dict[str, Any], fds: array.array[int]) -> None:
         wire.require(message, {"kind": str})
@@ -302,18 +353,25 @@ class Link:
         )
 
     def _on_end(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        self._end(f"the initscript has ended: {message['outcome']} {message['status']}")
+        self._ended = self._ended or f"the initscript has ended: {message['outcome']} {message['status']}"
 
     def _end(self, reason: str) -> None:
+        self._gone = self._gone or reason
         self._ended = self._ended or reason
 
     # -- sending
 
-    def _send(self, message: dict[str, Any], payload: bytes, rights: list[Any] | None = None) -> None:
+    def _send(
+        self,
+        message: dict[str, Any],
+        payload: bytes,
+        rights: list[Any] | None = None,
+        timeout_s: float = SEND_TIMEOUT_S,
+    ) -> None:
         data = wire.encode(message, payload)
         poller = select.poll()
         poller.register(self._sock, select.POLLOUT)
-        deadline = time.monotonic() + SEND_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while True:
             try:
                 self._sock.sendmsg([data], rights or [], socket.MSG_NOSIGNAL)
@@ -327,6 +385,7 @@ OPERATIONS: dict[str, Callable[[Link, dict[str, Any], array.array[int]], None]] 
     "message": Link._on_message,
     "sent": Link._on_sent,
     "failed": Link._on_failed,
+    "checked": Link._on_checked,
     "connection": Link._on_connection,
     "end": Link._on_end,
 }

@@ -1,7 +1,7 @@
-"""What the sandbox observed of this process's egress: whether a prefetched reply may be older than a write of the function.
+"""Whether a prefetched reply may be older than a write of the function.
 
-The sandbox observes its handler's process from before the function's code runs (`zygote/handlers/egress.py`). Every other process
-is not observed, and there each reply may be stale.
+The sandbox counts what its processes send from before the function's code runs (`zygote/handlers/egress.py`), and the process of
+its handler asks it. Other processes cannot, nor hosts that do not count: there each reply may be older.
 """
 
 from __future__ import annotations
@@ -10,40 +10,21 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
 OBSERVER = "sockd_zygote.handlers.egress"
+
+_noted = False
 
 
 def may_be_stale() -> bool:
-    """Whether something left this process that may have been a write, or a reply would be older than it may become."""
+    """Whether something left this sandbox that may have been a write, or a reply would be older than it may become."""
     observer = sys.modules.get(OBSERVER)
-    if observer is None or observer.reason():
+    if _noted or observer is None or observer.may_have_written():
         return True
     max_age_s = os.environ.get("SOCKD_STORAGE_MAX_AGE_S")
     return max_age_s is not None and time.monotonic_ns() - observer.began_ns > float(max_age_s) * 1e9
 
 
-def reading() -> AbstractContextManager[None]:
-    """`with reading():` what this thread sends is a read, which changes nothing."""
-    observer = sys.modules.get(OBSERVER)
-    return observer.exempt() if observer is not None else Unobserved()
-
-
-def note(what: str) -> None:
-    """Something is about to leave this process that may be a write."""
-    observer = sys.modules.get(OBSERVER)
-    if observer is not None:
-        observer.note(what)
-
-
-class Unobserved:
-    """Does nothing (contextlib is off the import diet)."""
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *error: object) -> None:
-        return
+def note() -> None:
+    """Something is about to leave this sandbox over a socket that it has not made."""
+    global _noted
+    _noted = True

@@ -89,12 +89,15 @@ class Segment:
 class Message:
     """One message of the script: bytes in a segment, and what they are the reply to."""
 
-    __slots__ = ("_length", "_offset", "_segment", "rpc", "status")
+    __slots__ = ("_length", "_offset", "_segment", "number", "rpc", "status")
 
-    def __init__(self, segment: Segment, offset: int, length: int, rpc: list[str] | None, status: int) -> None:
+    def __init__(
+        self, segment: Segment, offset: int, length: int, number: int, rpc: list[str] | None, status: int
+    ) -> None:
         self._segment = segment
         self._offset = offset
         self._length = length
+        self.number = number
         self.rpc = rpc
         """The engine's own word for the RPC whose whole reply this is: `["s3.GetObject", bucket, key]`; None: made up."""
         self.status = status

@@ -12,13 +12,16 @@ descriptor beside it. Both ends import this file; it needs only the standard lib
       ├───────────────────────────────────────►│
       │ connection {id, addr, kind, tls_server_name|null} [socket]
       ├───────────────────────────────────────►│
-      │ end        {outcome, status}               nothing more will come
+      │ checked    {id, same}                      whether the message's object is the same still
+      ├───────────────────────────────────────►│
+      │ end        {outcome, status}               no message more will come
       ├───────────────────────────────────────►│
       │◄──────────────── message    {id} + payload, at most MAX_PAYLOAD
       │◄──────────────── connection {id, addr} [socket]
-      │◄──────────────── read       {rpc, served, start_ns, end_ns}      what was read, and from where; for the trace
+      │◄──────────────── check      {id}                                 of a message, after what may have been a write
+      │◄──────────────── read       {rpc, served, start_ns, end_ns, why?} what was read, and from where; for the trace
 
-Nothing is acknowledged. The end of the socket means what `end` means. An id is an unsigned 64-bit number; a guest that
+Nothing else is acknowledged. The end of the socket means what `end` means. An id is an unsigned 64-bit number; a guest that
 counts in signed ones may send those: they are made unsigned here.
 """
 
@@ -42,6 +45,8 @@ FIELDS: dict[str, dict[str, type]] = {
     "connection": {"id": int, "addr": str},
     "failed": {"id": int, "rpc": list, "reason": str},
     "sent": {"id": int, "rpc": list},
+    "check": {"id": int},
+    "checked": {"id": int, "same": bool},
     "end": {"outcome": str, "status": int},
     "read": {"rpc": list, "served": str, "start_ns": int, "end_ns": int},
 }

@@ -9,8 +9,6 @@ from __future__ import annotations
 import _thread
 import os
 
-from sockd_initscript.egress import note, reading
-
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +18,6 @@ PART_BYTES = 8 << 20
 CONNECTIONS = 8
 CHUNK_BYTES = 256 << 10
 ATTEMPTS = 5
-READS = ("Get", "Head", "List", "Query", "Scan", "BatchGet", "TransactGet", "Describe")
-"""How the names of AWS's operations begin that change nothing."""
 
 _lock = _thread.allocate_lock()
 _clients: dict[str, Any] = {}
@@ -40,14 +36,7 @@ def client(service: str) -> Any:
             # A server of one's own rarely has a name for each bucket.
             config = Config(s3={"addressing_style": "path"}) if service == "s3" and own_endpoint else None
             made = _clients[service] = boto3.client(service, config=config)
-            made.meta.events.register("before-call", _observe)
         return made
-
-
-def _observe(model: Any, **_: Any) -> None:
-    """Our connections were opened by reads, so a write over one of them opens none that could be observed."""
-    if not model.name.startswith(READS):
-        note(model.name)
 
 
 def get(bucket: str, key: str, start: Callable[[int], Callable[[int, bytes], object]]) -> None:
@@ -97,8 +86,7 @@ def read_part(
         try:
             if body is None and offset < end:
                 wanted = f"bytes={offset}-{end - 1}"
-                with reading():  # in a thread of its own
-                    body = client("s3").get_object(Bucket=bucket, Key=key, Range=wanted, **same)["Body"]
+                body = client("s3").get_object(Bucket=bucket, Key=key, Range=wanted, **same)["Body"]
             while offset < end:
                 data = body.read(min(CHUNK_BYTES, end - offset))
                 if not data:

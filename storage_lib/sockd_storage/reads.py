@@ -1,22 +1,18 @@
 """What this process has read: which reply of its initscript belongs to which of its calls.
 
-POLICY: a prefetched reply is served once, to the very same RPC under the same number, and only before anything left this
-sandbox that may have been a write: to any service, by any code (`sockd_initscript.egress`). SOCKD_STORAGE_MAX_AGE_S bounds
-the age of a reply as well; without it the first request does, because the link ends with its answer.
-
-Calls are numbered in the order in which the function makes them, those that go to the network included: a call
-that differs from what the script expected costs itself, and the next one is compared under its own number again.
-With SOCKD_STORAGE_NAMING=hash the number is a hash of the call, and their order does not matter.
+POLICY: a prefetched reply is served once, to the very same RPC. Once anything has left this sandbox that may have been a write,
+to any service and by any code (`sockd_initscript.egress`), the engine is asked first whether the object is still the same.
+SOCKD_STORAGE_MAX_AGE_S bounds the age of a reply that is served without asking; without it the first request does, because the
+link ends with its answer.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 
 import sockd_initscript
-from sockd_initscript.egress import may_be_stale, reading
+from sockd_initscript.egress import may_be_stale
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -27,60 +23,44 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-HASH = 1 << 63
-"""The top bit: a number that is a hash is never one of a count."""
 SUCCESS = (200, 206)
-
-calls = itertools.count()
-"""The numbers of this process's reads."""
-_served: set[int] = set()
-
-
-def message_id(method: str, bucket: str, key: str) -> int:
-    """The number of a call by its arguments: FNV-1a of "method NUL bucket NUL key" in 64 bits, the top one set."""
-    value = 0xCBF29CE484222325
-    for byte in f"{method}\0{bucket}\0{key}".encode():
-        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return value | HASH
+CHECK_S = 1.0
+"""How long the engine may take to find out whether an object is the same; the network takes as long."""
 
 
 class Read:
-    """One read of the function. Make it when the call is made: it takes the next number."""
+    """One read of the function. Make it when the call is made."""
 
-    def __init__(
-        self, rpc: list[str], bucket: str, key: str, *, matches: Callable[[list[str]], bool] | None = None
-    ) -> None:
-        """
-        Args:
-            rpc: what an initscript would have sent, in the engine's words.
-            bucket, key: what it reads, for a number by hash.
-            matches: whether another RPC is the same; by default if all its words are."""
+    def __init__(self, rpc: list[str]) -> None:
+        """Args: rpc: what an initscript would have sent, in the engine's words."""
         self._rpc = rpc
-        self._matches = matches or rpc.__eq__
         self._started = time.monotonic_ns()
-        self._number = next(calls)
-        if os.environ.get("SOCKD_STORAGE_NAMING") == "hash":
-            self._number = message_id(rpc[0].rpartition(".")[2], bucket, key)
+        self._why = ""
 
     def prefetched(self) -> Message | None:
         """The reply to it that the initscript has fetched, or is fetching; None: it is for the network."""
         link = sockd_initscript.link()
-        if link is None or self._number in _served or may_be_stale():
+        if link is None:
             return None
         try:
-            message: Message = link.reply(self._number, self._matches, *patience())
-        except (sockd_initscript.NoMessage, OSError):
+            message: Message = link.reply(self._rpc, *patience())
+            if message.status not in SUCCESS:
+                self._why = f"the reply has status {message.status}"
+                return None
+            if may_be_stale():
+                self._why = "unchanged after what may have been a write"
+                if not link.is_unchanged(message, CHECK_S):
+                    self._why = "it may have changed after what may have been a write"
+                    return None
+        except (sockd_initscript.NoMessage, OSError) as error:
+            self._why = str(error)
             return None
-        if message.status not in SUCCESS or may_be_stale():  # it was waited for, and other threads went on meanwhile
-            return None
-        _served.add(self._number)
         return message
 
     def from_network(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Return what `call` returns. The trace gets the read also when it raises, as it has had its number."""
+        """Return what `call` returns. The trace gets the read also when it raises."""
         try:
-            with reading():
-                return call(*args, **kwargs)
+            return call(*args, **kwargs)
         finally:
             self.done("network")
 
@@ -88,7 +68,7 @@ class Read:
         """Tell the trace: "region" or "network"."""
         link = sockd_initscript.link()
         if link is not None:
-            link.report_read(self._rpc, served, self._started, time.monotonic_ns())
+            link.report_read(self._rpc, served, self._started, time.monotonic_ns(), self._why)
 
 
 def patience() -> tuple[float, float]:

@@ -20,12 +20,14 @@ from sockd.linux.bpf.port_guard import PortGuard
 from sockd.linux.bpf.socket_counts import PORT_KEPT_S, SocketCounts
 from sockd.linux.bpf.socket_programs import RESERVED
 from sockd.linux.cgroups.tree import Cgroup, CgroupTree, Hierarchies
+from sockd_zygote.handlers.egress import LEVEL, SOCKETS_MADE
 from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root
 
 MOST = 40
-REFUSAL = "EMFILE" if tuple(map(int, os.uname().release.split(".")[:2])) >= (5, 18) else "EPERM"
+RELEASE = tuple(map(int, os.uname().release.split(".")[:2]))
+REFUSAL = "EMFILE" if RELEASE >= (5, 18) else "EPERM"
 """What socket(2) says at the limit."""
 INSIDE = """
 import array, errno, json, os, socket, sys
@@ -234,6 +236,66 @@ def test_what_has_no_limit_is_not_counted(tree: CgroupTree, cgroup: Cgroup, leaf
     assert cgroup.open_sockets() == tree.sockets.open == 0
     assert inside(leaf("other")).sockets(MOST) == "ok"
     assert engine.sockets(1) == "ok"
+
+
+MADE = f"int.from_bytes(asked.getsockopt({LEVEL}, {SOCKETS_MADE}, 4), 'little')"
+ASKS = "globals().update(asked=socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))"
+OTHERS = """
+libc = __import__("ctypes").CDLL(None)
+def by_c():
+    libc.close(libc.socket(socket.AF_INET6, socket.SOCK_DGRAM, 0))
+def by_c_in_child():
+    child = libc.fork()
+    if child == 0:
+        by_c()
+        libc._exit(0)
+    libc.waitpid(child, None, 0)
+"""
+
+
+def test_a_process_reads_how_many_sockets_its_cgroup_has_made(cgroup: Cgroup, leaf: Leaf, inside: Start) -> None:
+    """The count only grows, whichever process and code makes one, and whether it is refused; other cgroups do not matter."""
+    process, other = inside(cgroup), inside(leaf("other"))
+    for each in (process, other):
+        each.tell(ASKS)
+    process.tell(f"exec({OTHERS!r}, globals())")
+    made = process.tell(MADE)
+    for number, way in enumerate(("by_c()", "by_c_in_child()", "socket.socket().close()"), made + 1):
+        process.tell(way)
+        assert process.tell(MADE) == number
+    other.sockets(3)
+    assert process.tell("len(socket.socketpair())") == 2
+    assert process.tell(MADE) == made + 3
+    cgroup.limit_sockets(0)
+    assert process.sockets(1) == REFUSAL
+    cgroup.limit_sockets()
+    assert (process.sockets(1), process.tell(MADE)) == ("ok", made + 5)
+
+
+@pytest.mark.skipif(RELEASE < (6, 7), reason="no program sees Unix sockets before Linux 6.7")
+def test_a_unix_socket_that_leaves_the_process_counts_as_made(cgroup: Cgroup, inside: Start) -> None:
+    process = inside(cgroup)
+    process.tell(ASKS)
+    made, name = process.tell(MADE), f"\0sockd-test-{uuid.uuid4().hex}"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        listener.bind(name)
+        listener.listen()
+        receiver.bind(f"{name}-datagrams")
+        assert process.tell(f"socket.socket(socket.AF_UNIX).connect({name!r})") is None
+        assert process.tell(MADE) == made + 1
+        assert process.tell(f"asked.sendto(b'.', {name!r} + '-datagrams')") == 1
+        assert process.tell(MADE) == made + 2
+
+
+def test_options_of_the_kernel_are_as_without_ours(cgroup: Cgroup, inside: Start) -> None:
+    process = inside(cgroup)
+    process.tell("globals().update(tcp=socket.socket())")
+    assert process.tell("tcp.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)") == socket.SOCK_STREAM
+    assert process.tell("len(tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1024))") > 100
+    congestion = "__import__('ctypes').create_string_buffer(65536)"
+    length = "__import__('ctypes').byref(__import__('ctypes').c_int(65536))"
+    assert process.tell(f"__import__('ctypes').CDLL(None).getsockopt(tcp.fileno(), 6, 13, {congestion}, {length})") == 0
+    assert process.tell(f"tcp.getsockopt({LEVEL}, 2, 4)") == process.tell("tcp.getsockopt(0x7777, 1, 4)") == "ENOTSUP"
 
 
 def test_threads_that_make_sockets_at_once_are_counted_right(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:

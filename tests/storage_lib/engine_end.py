@@ -33,6 +33,9 @@ class EngineEnd:
     def failed(self, number: int, *rpc: str) -> None:
         self.push({"op": "failed", "id": number, "rpc": rpc, "reason": "refused"})
 
+    def checked(self, number: int, *, same: bool) -> None:
+        self.push({"op": "checked", "id": number, "same": same})
+
     def end(self, outcome: str = "exit", status: int = 0) -> None:
         self.push({"op": "end", "outcome": outcome, "status": status})
 
@@ -81,12 +84,14 @@ class EngineEnd:
         return *wire.decode(data), list(fds)
 
     def reads(self) -> list[tuple[list[str], str]]:
-        """What the app says that it has read, and from where, so far."""
+        """What the app says that it has read, and from where, so far; what it asked in between is passed over."""
         self.sock.setblocking(False)
         found = []
         try:
             while (received := self.receive()) is not None:
                 message = received[0]
+                if message["op"] == "check":
+                    continue
                 assert message["op"] == "read" and 0 < message["start_ns"] <= message["end_ns"]
                 found.append((message["rpc"], message["served"]))
         except BlockingIOError:

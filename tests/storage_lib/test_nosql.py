@@ -101,10 +101,14 @@ def test_what_is_missing_is_a_key_error(nosql: Any, engine: EngineEnd, dynamodb:
         nosql.get("shopping_cart", *KEYS)
 
 
-def test_after_any_write_the_table_is_read_anew(nosql: Any, engine: EngineEnd, dynamodb: Any) -> None:
+def test_after_any_write_the_table_is_read_anew(
+    nosql: Any, engine: EngineEnd, dynamodb: Any, observer: Observer
+) -> None:
     for number in range(5):
         engine.message(number, json.dumps({"Items": []}).encode(), "dynamodb.Query", json.dumps(QUERY))
+        engine.checked(number, same=False)
     seen = [nosql.query("shopping_cart", KEYS[0], "product_id")]
+    observer.has_written = True
     nosql.insert("shopping_cart", *KEYS, dict(PLAIN))
     seen.append(nosql.query("shopping_cart", KEYS[0], "product_id"))
     nosql.update("shopping_cart", *KEYS, {"n": 6, "size": "a reserved word"})

@@ -1,14 +1,16 @@
-"""What a function reads: from its initscript when number and arguments match, from S3 in every other case, and rightly."""
+"""What a function reads: from its initscript when that has made the same RPC, from S3 in every other case, and rightly."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +41,7 @@ def test_what_the_script_fetched_is_served(storage: Any, engine: EngineEnd, tmp_
     assert engine.reads() == [([GET, "bkt", "x"], REGION), ([GET, "bkt", "y"], REGION)]
 
 
-def test_other_arguments_go_to_the_network_and_the_next_call_counts_on(storage: Any, engine: EngineEnd, s3: S3) -> None:
+def test_other_arguments_go_to_the_network(storage: Any, engine: EngineEnd, s3: S3) -> None:
     s3.put("other", b"the other")
     engine.message(0, b"zero", GET, "bkt", "x")
     engine.message(1, b"one", GET, "bkt", "y")
@@ -58,18 +60,24 @@ def test_only_the_very_same_call_is_served(storage: Any, engine: EngineEnd, s3: 
     assert served(engine) == [NETWORK]
 
 
-def test_the_right_object_under_the_wrong_number_is_not_served(storage: Any, engine: EngineEnd, s3: S3) -> None:
-    s3.put("x", b"from S3")
+def test_the_number_of_a_reply_is_of_no_matter(storage: Any, engine: EngineEnd) -> None:
     engine.message(5, b"from the script", GET, "bkt", "x")
     engine.end()
-    assert read(storage, "x") == b"from S3"
+    assert read(storage, "x") == b"from the script"
+
+
+def test_replies_to_equal_calls_are_served_one_after_the_other(storage: Any, engine: EngineEnd, s3: S3) -> None:
+    s3.put("x", b"from S3")
+    for number in (3, 9):
+        engine.message(number, b"%d" % number, GET, "bkt", "x")
+    assert [read(storage, "x") for _ in range(3)] == [b"3", b"9", b"from S3"]
 
 
 def test_an_error_is_not_served_but_raised_by_boto3(storage: Any, engine: EngineEnd) -> None:
     engine.message(0, b"<Error/>", GET, "bkt", "missing", status=404)
     with pytest.raises(storage.get_instance().client.exceptions.NoSuchKey):
         read(storage, "missing")
-    assert engine.reads() == [([GET, "bkt", "missing"], NETWORK)]  # told all the same: it has had its number
+    assert engine.reads() == [([GET, "bkt", "missing"], NETWORK)]
 
 
 def test_a_reply_on_its_way_is_waited_for(storage: Any, engine: EngineEnd, s3: S3) -> None:
@@ -140,14 +148,28 @@ def test_messages_may_be_numbered_unlike_rpcs(storage: Any, engine: EngineEnd, s
     later.join()
 
 
-def test_but_not_for_ever(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
+def test_a_reply_that_another_thread_took_is_not_waited_for(
+    storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("SOCKD_STORAGE_WAIT_S", "1000")
     s3.put("x", b"from S3")
     engine.sent(1000, GET, "bkt", "x")
-    later = threading.Timer(0.1, engine.message, (1000, b"elsewhere", GET, "bkt", "x"))
-    later.start()
-    assert read(storage, "x") == b"from S3"
+    with ThreadPoolExecutor(2) as threads:
+        found = [threads.submit(read, storage, "x") for _ in range(2)]
+        later = threading.Timer(0.1, engine.message, (1000, b"fetched", GET, "bkt", "x"))
+        later.start()
+        assert {each.result() for each in found} == {b"fetched", b"from S3"}
     later.join()
+
+
+def test_a_silent_engine_costs_one_wait(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SOCKD_STORAGE_WAIT_S", "0.3")
+    for number in range(3):
+        s3.put(f"k{number}", b"%d" % number)
+        engine.sent(number, GET, "bkt", f"k{number}")
+    assert read(storage, "k0") == b"0"
+    monkeypatch.setenv("SOCKD_STORAGE_WAIT_S", "1000")  # so that a second wait would end this test
+    assert [read(storage, key) for key in ("k1", "k2")] == [b"1", b"2"]
 
 
 def end(engine: EngineEnd) -> None:
@@ -204,38 +226,53 @@ def test_the_second_request_of_a_sandbox_has_no_initscript(
     assert engine.receive() is None
 
 
-def test_after_a_write_of_its_own_a_function_reads_from_s3(
-    storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any
+@pytest.mark.parametrize("same", [True, False])
+def test_after_what_may_be_a_write_the_engine_is_asked(
+    storage: Any, engine: EngineEnd, s3: S3, observer: Observer, same: bool
 ) -> None:
-    monkeypatch.setattr(storage.storage, "unique_name", staticmethod(lambda name: name))
-    s3.put("y", b"from S3")
-    for number, key in enumerate("xxy"):
-        engine.message(number, b"old", GET, "bkt", key)
-    client = storage.get_instance()
+    s3.put("x", b"new")
+    for number in range(2):
+        engine.message(number, b"old", GET, "bkt", "x")
     assert read(storage, "x") == b"old"
-    assert client.upload_stream("bkt", "x", b"new") == "x"
+    observer.has_written = True
+    engine.checked(1, same=same)
+    engine.end()
+    assert read(storage, "x") == (b"old" if same else b"new")
+    assert served(engine) == [REGION, REGION if same else NETWORK]
+
+
+def test_an_engine_that_cannot_be_asked_leaves_the_read_to_the_network(
+    storage: Any, engine: EngineEnd, s3: S3, observer: Observer
+) -> None:
+    s3.put("x", b"new")
+    engine.message(0, b"old", GET, "bkt", "x")
+    engine.end()
+    engine.close()
+    observer.has_written = True
     assert read(storage, "x") == b"new"
-    assert read(storage, "y") == b"from S3"
-    assert served(engine) == [REGION, NETWORK, NETWORK]
 
 
-@pytest.mark.parametrize("write", ["put_object", "delete_object"])
-def test_a_write_by_the_librarys_client_is_a_write(storage: Any, engine: EngineEnd, s3: S3, write: str) -> None:
-    s3.put("x", b"first")
-    s3.put("other", b"other")
-    engine.message(1, b"first", GET, "bkt", "x")
-    assert read(storage, "other") == b"other"  # opens the connection that the write goes over
-    client = storage.get_instance().client
-    client.head_object(Bucket="bkt", Key="x")
-    getattr(client, write)(Bucket="bkt", Key="other")
-    assert read(storage, "x") == b"first"
-    assert served(engine) == [NETWORK, NETWORK]
+@pytest.mark.parametrize("way", ["send_msg", "get_conn"])
+def test_what_the_script_is_told_may_make_it_write(
+    storage: Any, engine: EngineEnd, s3: S3, function: Callable[[str], ModuleType], way: str
+) -> None:
+    s3.put("x", b"new")
+    engine.message(0, b"old", GET, "bkt", "x")
+    engine.checked(0, same=False)
+    link = function("sockd_initscript").link()
+    if way == "send_msg":
+        link.send_msg(1, b"write")
+    else:
+        here, there = socket.socketpair()
+        here.close()
+        engine.push({"op": "connection", "id": 1, "addr": "tcp://h:1", "kind": "tcp"}, there.detach())
+        link.get_conn(1, 10).sock.close()
+    assert read(storage, "x") == b"new"
 
 
-def test_a_reply_is_served_once(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
-    monkeypatch.setenv("SOCKD_STORAGE_NAMING", "hash")
+def test_a_reply_is_served_once(storage: Any, engine: EngineEnd, s3: S3) -> None:
     s3.put("x", b"from S3")
-    engine.message(hash_of("GetObject", "bkt", "x"), b"fetched", GET, "bkt", "x")
+    engine.message(0, b"fetched", GET, "bkt", "x")
     assert [read(storage, "x"), read(storage, "x")] == [b"fetched", b"from S3"]
     assert served(engine) == [REGION, NETWORK]
 
@@ -249,20 +286,27 @@ def test_a_reply_is_served_for_a_time(
     engine.message(1, b"fetched", GET, "bkt", "x")
     assert read(storage, "x") == b"fetched"
     observer.began_ns -= 5 * 10**9
+    engine.checked(1, same=False)
     assert read(storage, "x") == b"from S3"
 
 
-def test_nothing_is_served_in_a_process_that_is_not_observed(
+def test_in_a_process_that_is_not_observed_the_engine_is_asked(
     storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any
 ) -> None:
     monkeypatch.delitem(sys.modules, "sockd_zygote.handlers.egress")
     s3.put("x", b"from S3")
-    engine.message(0, b"fetched", GET, "bkt", "x")
-    assert read(storage, "x") == b"from S3"
+    for number, same in enumerate((True, False)):
+        engine.message(number, b"fetched", GET, "bkt", "x")
+        engine.checked(number, same=same)
+    assert [read(storage, "x") for _ in range(2)] == [b"fetched", b"from S3"]
 
 
-def test_a_list_of_what_was_written_is_made_anew(storage: Any, engine: EngineEnd, s3: S3, tmp_path: Path) -> None:
+def test_a_list_of_what_was_written_is_made_anew(
+    storage: Any, engine: EngineEnd, observer: Observer, s3: S3, tmp_path: Path
+) -> None:
     engine.message(0, b"<ListBucketResult></ListBucketResult>", LIST, "bkt", "d/")
+    engine.checked(0, same=False)
+    observer.has_written = True
     key = storage.upload_stream("bkt", "d/x.txt", b"new")
     assert key.startswith("d/x.") and key.endswith(".txt")
     storage.download_directory("bkt", "d/", str(tmp_path))
@@ -287,7 +331,7 @@ def test_a_directory_is_a_list_and_its_keys(storage: Any, engine: EngineEnd, tmp
     assert served(engine) == [REGION] * 5
 
 
-def test_each_page_of_a_list_has_its_number(storage: Any, engine: EngineEnd, tmp_path: Path) -> None:
+def test_each_page_of_a_list_is_a_read(storage: Any, engine: EngineEnd, tmp_path: Path) -> None:
     engine.message(0, listing("a", more="t&amp;1"), LIST, "bkt", "")
     engine.message(1, listing("c"), LIST, "bkt", "", "t&1")
     engine.message(2, b"A", GET, "bkt", "a")
@@ -311,29 +355,6 @@ def test_an_empty_directory_is_an_error(storage: Any, engine: EngineEnd, s3: S3,
     engine.end()
     with pytest.raises(RuntimeError, match="none/"):
         storage.download_directory("bkt", "none/", "/nowhere")
-
-
-def test_numbers_by_hash_need_no_order(storage: Any, engine: EngineEnd, monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setenv("SOCKD_STORAGE_NAMING", "hash")
-    engine.message(hash_of("GetObject", "bkt", "y"), b"Y", GET, "bkt", "y")
-    engine.message(hash_of("GetObject", "bkt", "d/x"), b"X", GET, "bkt", "d/x")
-    engine.message(hash_of("ListObjectsV2", "bkt", "d/"), listing("d/x"), LIST, "bkt", "d/")
-    assert read(storage, "y") == b"Y"
-    storage.download_directory("bkt", "d/", str(tmp_path))
-    assert set(served(engine)) == {REGION}
-
-
-def hash_of(*words: str) -> int:
-    """FNV-1a, written down a second time."""
-    value = 14695981039346656037
-    for byte in "\0".join(words).encode():
-        value = ((value ^ byte) * 1099511628211) % 2**64
-    return value | 2**63
-
-
-def test_the_hash_is_the_published_one(function: Callable[[str], ModuleType]) -> None:
-    message_id = function("sockd_storage.reads").message_id
-    assert message_id("GetObject", "bucket", "key") == hash_of("GetObject", "bucket", "key") == 0xBB932CC7601A0A8D
 
 
 def test_a_stream_is_not_copied(storage: Any, engine: EngineEnd) -> None:

@@ -1,137 +1,78 @@
 """Egress: whether this sandbox may have changed anything outside of itself since its initscript began.
 
-A reply that an initscript fetched is what a read of the function would return only until the function's first write. What
-a process sends cannot be read from here, so everything that leaves counts as a write unless it is proven to be a read:
-a Python socket that connects or sends a datagram, a socket that C code opened, another process. The storage library
-proves its own reads with `exempt`.
+A reply that an initscript fetched is what a read of the function would return only until the function's first write. What a
+process sends cannot be read from here, so every socket that the sandbox has made since then counts as a write, and so does each
+that it had before. The kernel counts them for the cgroup, whichever process and whichever code makes one
+(`sockd.linux.bpf.socket_programs`), and tells the count as an option of any socket. A host that cannot count tells nothing:
+there a write is always possible.
 
-Python code is observed by an audit hook (PEP 578, sys.addaudithook), which cannot be removed: only sandboxes whose function
-has an initscript get one. C code is observed by what it leaves open: a C library that connects, writes and closes its socket
-between two reads of the storage library is not seen.
+The storage library asks here, in the process that its handler runs in.
 """
 
 from __future__ import annotations
 
-import _thread
 import os
-import sys
 from time import monotonic_ns
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    import socket
 
-SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
-STARTS = (
-    "subprocess.Popen",
-    "os.system",
-    "os.exec",
-    "os.fork",
-    "os.forkpty",
-    "os.posix_spawn",
-    "os.spawn",
-    "pty.spawn",
-)
-LEAVING = frozenset((*SENDS, *STARTS))
-"""Audit events of code that sends something, or that starts a process which may."""
-SPAWNERS = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
-"""Modules that start processes without an audit event; they are imported when the first is started."""
+LEVEL, SOCKETS_MADE = 0x736F, 1
+"""The option's level and name for getsockopt(2). No protocol of the kernel has this level."""
 FDS = "/proc/self/fd"
 
 began_ns = 0
-"""When the initscript's replies began to age (CLOCK_MONOTONIC); 0: nothing is observed."""
-_noted = ""
-_inherited: frozenset[str] = frozenset()
-_processes: frozenset[str] | None = None
-_python_sockets: list[Any] = []
-_threads = _thread._local()
-
-
-def watch() -> None:
-    """Observe this process from now on, to its end. Call it before the function's code runs, once."""
-    global _processes
-    begin()
-    _processes = frozenset(_running())
-    sys.addaudithook(_observe)
+"""When the initscript's replies began to age (CLOCK_MONOTONIC)."""
+_made: int | None = None
+"""What was made by then; None: nobody counts."""
+_asked: socket.socket | None = None
 
 
 def begin() -> None:
-    """Count from here, without a hook and without other processes: those beside the root Zygote are not its own."""
-    global began_ns, _inherited, _noted
+    """Count from here. Call it before the function's code runs."""
+    global began_ns, _made
     began_ns = monotonic_ns()
-    _noted = ""
-    _inherited = frozenset(name for _, name in _open_sockets())
+    _made = None if _has_internet_socket() else sockets_made()
 
 
-def forget() -> None:
+def end() -> None:
     """Undo `begin`."""
-    global began_ns
-    began_ns = 0
+    global _made, _asked
+    _made = None
+    if _asked is not None:
+        _asked.close()
+        _asked = None
 
 
-def note(what: str) -> None:
-    """Something left this sandbox."""
-    global _noted
-    _noted = _noted or what
+def may_have_written() -> bool:
+    """Whether anything may have left this sandbox since `begin`, or nobody knows."""
+    return _made is None or sockets_made() != _made
 
 
-def reason() -> str:
-    """Why a prefetched reply may be older than a write of this function; "" if there was none."""
-    if not began_ns:
-        return "nothing was observed in this process"
-    if not _noted:
-        _look()
-    return _noted
+def sockets_made() -> int | None:
+    """Sockets that this cgroup has made, in 32 bits; None: nobody counts, or this process has no room for a socket."""
+    global _asked
+    import socket
+
+    try:
+        if _asked is None:  # made here: a socket's cgroup is its maker's, and the kernel asks that cgroup's programs
+            _asked = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        return int.from_bytes(_asked.getsockopt(LEVEL, SOCKETS_MADE, 4), "little")
+    except OSError:
+        return None
 
 
-class exempt:
-    """`with exempt():` what this thread sends is part of a read."""
+def _has_internet_socket() -> bool:
+    """Whether this process has a socket that reaches beyond the sandbox: a snapshot's forks inherit what its init opened."""
+    import socket
 
-    def __enter__(self) -> None:
-        _threads.depth = getattr(_threads, "depth", 0) + 1
-
-    def __exit__(self, *error: object) -> None:
-        _threads.depth -= 1
-
-
-def _observe(event: str, args: tuple[Any, ...]) -> None:
-    if event == "socket.__new__":
-        from _weakref import ref
-
-        try:
-            _python_sockets.append(ref(args[0], _python_sockets.remove))
-        except TypeError:  # a socket type of C code's that has no weak references
-            note("a socket that cannot be observed")
-    elif event in LEAVING and not getattr(_threads, "depth", 0):
-        note(event)
-
-
-def _look() -> None:
-    """Find what no audit event tells of."""
-    known = {found.fileno() for found in (ref() for ref in list(_python_sockets)) if found is not None}
-    for fd, name in _open_sockets():
-        if fd not in known and name not in _inherited:
-            note(f"{name}, which C code opened")
-    if _processes is not None:
-        for name in frozenset(_running()) - _processes:
-            note(f"process {name}")
-    for name in SPAWNERS:
-        if name in sys.modules:
-            note(name)
-
-
-def _running() -> list[str]:
-    """The processes of this sandbox, as its /proc names them."""
-    return [name for name in os.listdir("/proc") if name.isdecimal()]
-
-
-def _open_sockets() -> Iterator[tuple[int, str]]:
-    """(descriptor, "socket:[inode]") of this process."""
     for number in os.listdir(FDS):
         try:
-            name = os.readlink(f"{FDS}/{number}")
+            if os.readlink(f"{FDS}/{number}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(number))) as found:
+                    if found.family != socket.AF_UNIX:
+                        return True
         except OSError:  # the descriptor of the directory itself
             continue
-        if name.startswith("socket:"):
-            yield int(number), name
+    return False

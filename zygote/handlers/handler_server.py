@@ -13,7 +13,7 @@ from time import monotonic_ns, tzset
 
 from sockd_zygote import _native, protocol
 from sockd_zygote.forks import hygiene
-from sockd_zygote.handlers import egress, entry, import_hooks, initscript_link, storage_finder
+from sockd_zygote.handlers import entry, import_hooks, initscript_link, storage_finder
 from sockd_zygote.handlers.handler import Handler
 from sockd_zygote.handlers.import_hooks import ImportTimer
 from sockd_zygote.messages import current_request, details, errors
@@ -117,7 +117,6 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
         _native.set_title(f"sockd: {function['name']}", function["name"])
         if link is not None and "debug" not in function:
             initscript_link.offer(link)
-            egress.watch()
         if is_spare:
             await_code(channel)
             started = monotonic_ns()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
+from sockd_zygote.handlers import egress
 from sockd_zygote.protocol import ProtocolError
 
 VARIABLE = "SOCKD_INITSCRIPT_FD"
@@ -31,9 +32,10 @@ def only_one(rights: tuple[int, ...]) -> int | None:
 
 
 def offer(fd: int) -> None:
-    """Let the function find it."""
+    """Let the function find it, and count from here what leaves the sandbox."""
     global offered
     offered = fd
+    egress.begin()
 
 
 def inherited() -> tuple[dict[str, str], tuple[int, ...]]:
@@ -56,6 +58,7 @@ def withdraw(fd: int) -> None:
     except Exception as error:  # the function closed the descriptor, or put something of its own in the library's place
         print(f"sockd: the link to the initscript: {error}", file=sys.stderr)
     offered = None
+    egress.end()
 
 
 def shut_down(fd: int) -> None:

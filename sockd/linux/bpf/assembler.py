@@ -143,6 +143,11 @@ def jump_if_not_less(left: int, right: int, label: str) -> Instruction:
     return Instruction(0x3D, left, right, label)
 
 
+def jump_if_greater(left: int, right: int, label: str) -> Instruction:
+    """Go to the label if left > right, both registers, unsigned."""
+    return Instruction(0x2D, left, right, label)
+
+
 def jump(label: str) -> Instruction:
     """Go to the label."""
     return Instruction(0x05, offset=label)

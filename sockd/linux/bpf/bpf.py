@@ -33,6 +33,7 @@ class ProgramType(enum.IntEnum):
     CGROUP_SOCK = 9
     SOCK_OPS = 13
     CGROUP_SOCK_ADDR = 18
+    CGROUP_SOCKOPT = 25
 
 
 class Attach(enum.IntEnum):
@@ -49,7 +50,10 @@ class Attach(enum.IntEnum):
     INET6_POST_BIND = 13
     UDP4_SENDMSG = 14
     UDP6_SENDMSG = 15
+    GETSOCKOPT = 21
     INET_SOCK_RELEASE = 34
+    UNIX_CONNECT = 49
+    UNIX_SENDMSG = 50
 
 
 class MapType(enum.IntEnum):

@@ -1,4 +1,4 @@
-"""How many IP sockets the processes of a cgroup have open: counted, and bounded, by eBPF programs (`socket_programs`).
+"""Counts of the IP sockets that the processes of a cgroup have open, bounded by eBPF programs (`socket_programs`).
 
 Owns the counters: an array that the kernel's programs and this process share as memory, so that a limit is changed without a
 system call. A socket is counted in three accounts: its cgroup's, the function's that this belongs to, and the worker's. It stays
@@ -7,12 +7,16 @@ still its maker's, and a cgroup whose account is not empty is not used again (`C
 as long as the kernel has it; so is, for a minute, each TCP port that was bound or listened on, as TIME_WAIT may keep it: but in
 the accounts of function and worker alone.
 
+How many a cgroup has made is told to its own processes, as an option of any socket that one of them makes
+(`sockd_zygote.handlers.egress`).
+
 Checked first, added later: processors that make sockets in the same microsecond may exceed a limit by one each. What is
 accepted is counted, but not refused: it takes a listener, which is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -35,8 +39,11 @@ from sockd.linux.bpf.socket_programs import (
     count,
     follow_connections,
     note_port,
+    note_unix,
+    tell_made,
     uncount,
 )
+from sockd_zygote.handlers import egress
 
 NO_LIMIT = 0xFFFFFFFF
 """The limit of a cgroup: its sockets are not counted, the worker's limit included."""
@@ -120,6 +127,15 @@ class SocketCounts:
         )
         connections = {bpf.Attach.SOCK_OPS: follow_connections(accounts_fd, storage_fd)}
         attach_program(directory, bpf.ProgramType.SOCK_OPS, connections)
+        unix = note_unix(cgroups_fd, accounts_fd)
+        with contextlib.suppress(OSError):  # before Linux 6.7 no program sees Unix sockets
+            attach_program(
+                directory,
+                bpf.ProgramType.CGROUP_SOCK_ADDR,
+                {bpf.Attach.UNIX_CONNECT: unix, bpf.Attach.UNIX_SENDMSG: unix},
+            )
+        told = tell_made(cgroups_fd, accounts_fd, egress.LEVEL, egress.SOCKETS_MADE)
+        attach_program(directory, bpf.ProgramType.CGROUP_SOCKOPT, {bpf.Attach.GETSOCKOPT: told})
         try:
             attach_program(directory, kind, {create: count(cgroups_fd, accounts_fd, storage_fd, errno.EMFILE)})
         except OSError:  # before Linux 5.18 a program cannot say which error it is: EPERM

@@ -1,4 +1,5 @@
-"""The eBPF programs that count sockets, run at socket(2), after bind(2), at TCP's events, and when a socket is closed.
+"""The eBPF programs that count sockets, run at socket(2), after bind(2), at TCP's events, and when a socket is closed; and the
+one by which a sandbox reads how many it has made, run at getsockopt(2).
 
 Pure: instructions, for `bpf.load`. Their maps: cgroup id -> index of its account; the accounts, an array of `FIELDS` numbers of
 32 bits; and beside each socket what it is counted in (`_OWN` and so on).
@@ -14,10 +15,10 @@ WORKER = 1
 RESERVED = 8
 """Open sockets up to which a sandbox is not refused because others have filled the worker's account."""
 FIELDS = 8
-"""The fields of an account; three are free."""
-OPEN, MOST, FUNCTION, PORTS, EXPIRED = range(5)
+"""The fields of an account; two are free."""
+OPEN, MOST, FUNCTION, PORTS, EXPIRED, MADE = range(6)
 """Sockets that are open, their limit, the index of the function's account; TCP ports taken so far, and those of them that are
-surely free again, which the daemon writes."""
+surely free again, which the daemon writes; sockets made and Unix sockets connected so far, which only grows."""
 
 STORAGE_BYTES = 24
 _OWN, _OF_FUNCTION, _COOKIE, _STATE = 0, 4, 8, 16
@@ -33,6 +34,10 @@ _OP, _NEW_STATE, _SK = 0, 8, 184
 _PASSIVE_ESTABLISHED, _STATE_CHANGED, _LISTEN, _TCP_CLOSE = 5, 10, 11, 7
 _TELL_STATES = 1 << 2
 """BPF_SOCK_OPS_STATE_CB_FLAG."""
+_OPTVAL, _OPTVAL_END, _LEVEL, _OPTNAME, _OPTLEN, _RETVAL = 8, 16, 24, 28, 32, 36
+"""Offsets in struct bpf_sockopt."""
+_MOST_BYTES = 4096
+"""The kernel refuses a longer option with EFAULT after a program that does not set its length to 0, which means: unchanged."""
 
 Code = list[Instruction | str]
 
@@ -40,12 +45,11 @@ Code = list[Instruction | str]
 def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> Code:
     """At socket(2): refuse if one of the three accounts is full, or else note beside the socket what it is counted in, and
     add 1 to each. A full worker refuses only who has `RESERVED` already: others cannot take a sandbox's last sockets.
-    What its own account does not limit is not counted at all.
+    What its own account does not limit is counted as made, and nowhere else.
 
     Args: refusal: the errno; 0: what the kernel says by itself."""
     own = -STORAGE_BYTES
-    code: Code = [asm.copy(R6, R1), asm.call(Helper.GET_CURRENT_CGROUP_ID), asm.store64(R10, _KEY, R0)]
-    code += [*asm.lookup(cgroups_fd, _KEY), asm.jump_if_equal(R0, 0, "allow"), asm.load32(R1, R0, 0)]
+    code: Code = [asm.copy(R6, R1), *_note_made(cgroups_fd, accounts_fd), asm.load32(R1, R10, _KEY)]
     code += [asm.store32(R10, own + _OWN, R1), *_room(accounts_fd, R7, in_ports=False)]
     code += [asm.jump_if_all_ones32(R2, "allow")]
     code += [asm.load32(R1, R7, 4 * FUNCTION), asm.store32(R10, own + _OF_FUNCTION, R1)]
@@ -66,6 +70,24 @@ def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> C
     if refusal:
         code += [asm.move(R1, -refusal), asm.call(Helper.SET_RETVAL)]
     return [*code, *asm.leave(0)]
+
+
+def note_unix(cgroups_fd: int, accounts_fd: int) -> Code:
+    """At connect(2) and sendmsg(2) with an address, of Unix sockets: it has left the cgroup like what a new socket sends."""
+    return [*_note_made(cgroups_fd, accounts_fd), "allow", *asm.leave(1)]
+
+
+def tell_made(cgroups_fd: int, accounts_fd: int, level: int, option: int) -> Code:
+    """At getsockopt(2): the value of our own option is what the cgroup of the calling process has made, as 32 bits."""
+    code: Code = [asm.copy(R6, R1), asm.load32(R1, R6, _LEVEL), asm.jump_if_equal(R1, level, "ours"), "others"]
+    code += [asm.load32(R1, R6, _OPTLEN), asm.move(R2, _MOST_BYTES + 1), asm.jump_if_not_less(R1, R2, "long")]
+    code += [asm.jump("allow"), "long", asm.move(R1, 0), asm.store32(R6, _OPTLEN, R1), asm.jump("allow")]
+    code += ["ours", asm.load32(R1, R6, _OPTNAME), asm.jump_if_not_equal(R1, option, "others")]
+    code += [*_account(cgroups_fd, accounts_fd), asm.load32(R7, R0, 4 * MADE)]
+    code += [asm.load64(R2, R6, _OPTVAL), asm.load64(R3, R6, _OPTVAL_END), asm.copy(R1, R2), asm.add_constant(R1, 4)]
+    code += [asm.jump_if_greater(R1, R3, "allow"), asm.store32(R2, 0, R7), asm.move(R1, 4)]
+    code += [asm.store32(R6, _OPTLEN, R1), asm.move(R1, 0), asm.store32(R6, _RETVAL, R1)]
+    return [*code, "allow", *asm.leave(1)]
 
 
 def uncount(accounts_fd: int, storage_fd: int) -> Code:
@@ -104,6 +126,18 @@ def _beside(storage_fd: int) -> Code:
     """R8 = what is noted beside the socket in R2; go to "done" if nothing is."""
     code: Code = [asm.map_address(R1, storage_fd), asm.move(R3, 0), asm.move(R4, 0), asm.call(Helper.SK_STORAGE_GET)]
     return [*code, asm.jump_if_equal(R0, 0, "done"), asm.copy(R8, R0)]
+
+
+def _note_made(cgroups_fd: int, accounts_fd: int) -> Code:
+    """Add 1 to what the calling process' cgroup has made; the index of its account is at `_KEY` then."""
+    return [*_account(cgroups_fd, accounts_fd), asm.move(R1, 1), asm.atomic_add32(R0, 4 * MADE, R1)]
+
+
+def _account(cgroups_fd: int, accounts_fd: int) -> Code:
+    """R0 = the account of the calling process' cgroup, whose index is at `_KEY` then; go to "allow" if it has none."""
+    code: Code = [asm.call(Helper.GET_CURRENT_CGROUP_ID), asm.store64(R10, _KEY, R0), *asm.lookup(cgroups_fd, _KEY)]
+    code += [asm.jump_if_equal(R0, 0, "allow"), asm.load32(R1, R0, 0), asm.store32(R10, _KEY, R1)]
+    return [*code, *asm.lookup(accounts_fd, _KEY), asm.jump_if_equal(R0, 0, "allow")]
 
 
 def _room(accounts_fd: int, account: int, *, in_ports: bool = True, full: str = "refuse") -> Code:

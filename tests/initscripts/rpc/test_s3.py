@@ -133,6 +133,23 @@ async def test_head(client: Apart, bucket: str, connection: Connection, region: 
     assert (await ask(connection, region, "HeadObject", {"bucket": bucket, "key": "none"})).status == 404
 
 
+async def test_a_version_is_unchanged_until_another_takes_its_place(
+    client: Apart, bucket: str, connection: Connection, region: Region
+) -> None:
+    descriptor = ["s3.GetObject", bucket, "key"]
+    for size in (5, FIRST + 1):
+        await client.put(bucket, "key", BODY[:size])
+        reply = await ask(connection, region, "GetObject", {"bucket": bucket, "key": "key"})
+        assert await connection.is_unchanged(descriptor, reply.etag)
+        await client.put(bucket, "key", BODY[:size])
+        assert await connection.is_unchanged(descriptor, reply.etag), "the same bytes are the same object"
+        await client.put(bucket, "key", BODY[1 : size + 1])
+        assert not await connection.is_unchanged(descriptor, reply.etag)
+    await client.delete(bucket, "key")
+    assert not await connection.is_unchanged(descriptor, reply.etag)
+    assert not await connection.is_unchanged(["s3.ListObjectsV2", bucket, ""], '"any"')
+
+
 async def test_list_page_after_page(client: Apart, bucket: str, connection: Connection, region: Region) -> None:
     keys = [f"a b/{number:04}&" for number in range(1005)]
     for key in keys:
