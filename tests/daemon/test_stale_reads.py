@@ -1,5 +1,4 @@
-"""Reads after what may have been a write of the function: never of what its initscript fetched before, whoever sent the write, and
-from memory all the same if nothing has changed."""
+"""A read after a possible write of the function is never older than the write, and from memory if the object has not changed."""
 
 from __future__ import annotations
 

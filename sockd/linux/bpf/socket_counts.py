@@ -7,8 +7,7 @@ still its maker's, and a cgroup whose account is not empty is not used again (`C
 as long as the kernel has it; so is, for a minute, each TCP port that was bound or listened on, as TIME_WAIT may keep it: but in
 the accounts of function and worker alone.
 
-How many a cgroup has made is told to its own processes, as an option of any socket that one of them makes
-(`sockd_zygote.handlers.egress`).
+A process reads how many its own cgroup has made, as an option of any socket that it makes (`sockd_zygote.handlers.egress`).
 
 Checked first, added later: processors that make sockets in the same microsecond may exceed a limit by one each. What is
 accepted is counted, but not refused: it takes a listener, which is refused.
