@@ -128,7 +128,7 @@ def _word(fd: int, word: str, seconds: int, files: Files) -> str:
 
 
 def _tell_of_killed_processes(files: Files) -> None:
-    """Print why user-mode-linux killed processes: each page of one is a mapping of a process of the host, which bounds their number."""
+    """Print why user-mode-linux killed processes: each page of one is a mapping of the host, which bounds their number."""
     if NO_MAPPINGS in files.console.read_text(errors="replace"):
         print("vm: the guest killed processes that had more pages than this host allows mappings; raise it there:")
         print("vm: sysctl vm.max_map_count=1048576", flush=True)

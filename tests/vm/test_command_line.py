@@ -218,9 +218,8 @@ def test_the_sysctl_is_named_whose_bound_had_processes_of_the_guest_killed(
     console: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = Files(tmp_path, Kernel(tmp_path), tmp_path / "root.ext4", tmp_path / "job.tar")
-    emulator = Script(
-        f"echo {console!r} > /proc/self/fd/{{console}}; echo booted 6.1.9 > /proc/self/fd/{{words}}; echo status 137 > /proc/self/fd/{{words}}"
-    )
+    booted, ended = (f"echo {word} > /proc/self/fd/{{words}}" for word in ("booted 6.1.9", "status 137"))
+    emulator = Script(f"echo {console!r} > /proc/self/fd/{{console}}; {booted}; {ended}")
     assert run_machine(emulator, files, Bounds(256, 20, 20)) == 137
     assert capsys.readouterr().out.endswith(said)
 
