@@ -86,6 +86,7 @@ class Server:
             app=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fds[0]),  # which need not be asked for, then
             arrived_ns=message.arrived_ns,
             request=message.request,
+            known=message.known,
         )
 
     def broke(self, error: Exception) -> None:

@@ -10,7 +10,7 @@ its fds closed; the peer is then another version or broken, and is not spoken to
       │◄───────────────────────── ready  {wasmtime}                    once, when everything is imported
       │ define {id, name, env, budget, static_args?} [compiled file]    the file is missing for record-only functions
       ├─────────────────────────────►
-      │ start  {run, function, request, arrived_ns} + event [app link, memfd of an event over EVENT_LIMIT_BYTES]
+      │ start  {run, function, request, arrived_ns, known} + event [app link, memfd of an event over EVENT_LIMIT_BYTES]
       ├═════════════════════════════►                                   on the wire of starts
       │◄───────────────────────── abort  {run, status, message}        at once, when a guest aborts the launch
       │ cancel {run}
@@ -74,6 +74,8 @@ class Start(Message, tag="start"):
     function: int
     request: str = ""
     arrived_ns: int = 0
+    known: tuple[tuple[str, ...], ...] = ()
+    """Descriptors of RPCs whose replies the function has already: the init of its snapshot has read them."""
 
 
 class Cancel(Message, tag="cancel"):

@@ -20,6 +20,7 @@ from sockd_zygote.forks import children, clocks, hygiene, kept, randomness, runn
 from sockd_zygote.forks.parked import Parked, numbers
 from sockd_zygote.forks.surroundings import OpenFiles, Surroundings
 from sockd_zygote.handlers import entry, handler_server, import_hooks, initscript_link, snapshot_hooks, storage_finder
+from sockd_zygote.handlers.init_reads import InitReads
 from sockd_zygote.messages import errors
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -64,16 +65,18 @@ def run(function: dict, note: Callable[[int], None]) -> dict:
     os.chdir(function["code"])
     gc.enable()  # as in a sandbox
     seeds = randomness.Watch(takes_clocks=True)
+    reads = InitReads()
     with children.Ends() as ends, seeds, Finder(seeds):
         left = kept.Kept(WHO)
         own = numbers()
         started = monotonic()
         note(INIT)
         try:
-            handler = load(function)
+            handler = load(function, reads)
             seconds = monotonic() - started
             note(HOOKS)
             snapshot_hooks.run_before_snapshot()
+            reads.end()
         except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
             return {"error": json.loads(errors.describe(error))}
         note(CHECK)
@@ -92,11 +95,14 @@ def run(function: dict, note: Callable[[int], None]) -> dict:
         "refused": [complaint[:500] for complaint in refused[:MOST_TOLD]],
         "closed": prepared.parked.closed[:MOST_TOLD],
         "notes": seeds.notes[:MOST_TOLD],
+        "reads": reads.rpcs,
     }
 
 
-def load(function: dict) -> Handler:
-    """Do what `handler_server.initialize` does for one sandbox. Raises: whatever the function's module raises."""
+def load(function: dict, reads: InitReads) -> Handler:
+    """Do what `handler_server.initialize` does for one sandbox. Raises: whatever the function's module raises.
+
+    Args: reads: notes from now on what is read."""
     handler_server.set_environment(function["env"])
     if "settings" in function:
         from sockd_zygote.handlers import interpreter_settings
@@ -107,6 +113,7 @@ def load(function: dict) -> Handler:
     handler_server.extend_path(function)
     if function.get("storage") == "sockd":
         storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
+    reads.begin()
     snapshot_hooks.offer()
     if b"AWS_LAMBDA_LOG_FORMAT" in function["env"]:
         from sockd_zygote.messages import log_layout

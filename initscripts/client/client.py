@@ -144,10 +144,13 @@ class EngineClient:
         if definition.module_fd >= 0:
             os.close(definition.module_fd)
 
-    def start(self, function: int, request_id: bytes, event: bytes, arrived_ns: int) -> Run | None:
+    def start(
+        self, function: int, request_id: bytes, event: bytes, arrived_ns: int, known: tuple[tuple[str, ...], ...] = ()
+    ) -> Run | None:
         """Start a run, at once or not at all: what is not done now would come too late. Never waits, never raises.
 
-        Args: function: a Definition's id; event: its input; arrived_ns: of the request, CLOCK_MONOTONIC."""
+        Args: function: a Definition's id; event: its input; arrived_ns: of the request, CLOCK_MONOTONIC; known: what the
+            function has read already (`wire.Start`)."""
         if self._wire is None or not self.serving or function not in self._definitions:
             return self._none(NOT_READY)
         if len(self._under_way) >= self._most_runs:
@@ -157,7 +160,9 @@ class EngineClient:
         except OSError:
             return self._none(BUSY)  # out of descriptors
         number = next(self._numbers)
-        message = wire.Start(run=number, function=function, request=request_id.hex(), arrived_ns=arrived_ns)
+        message = wire.Start(
+            run=number, function=function, request=request_id.hex(), arrived_ns=arrived_ns, known=known
+        )
         if not self._send(self._wire, message, event, theirs):
             link.close()
             return self._none(BUSY)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+from collections import Counter
 from collections.abc import Coroutine, Generator
 from typing import Any
 
@@ -25,6 +26,8 @@ from sockd_storage_lib.sockd_initscript import wire
 BODIES_LIMIT_BYTES = 8 * 1024 * 1024
 """Request bodies of one run that are held by the engine; a larger one is sent from the region (send_rpc_buf)."""
 
+KNOWN = 304
+"""The status of a reply without a body that stands for one that the function has: HTTP's Not Modified."""
 DESCRIPTOR_LIMIT = 4096
 """Characters: what an RPC asked for is kept for the report, and a DynamoDB request's name is its whole body."""
 
@@ -79,7 +82,7 @@ class Rpc:
             self._call.close()
 
     def finish(self, reply: Reply | None, number: int = 0, reason: str = "") -> None:
-        """On the loop: this is how it ended. Later endings are ignored."""
+        """On the loop, or before it is there: this is how it ended. Later endings are ignored."""
         if not self.done.is_set:
             self.reply, self.errno, self.reason = reply, number, reason
             self.body = b""
@@ -124,13 +127,16 @@ class Rpcs:
         link: AppLink,
         calls: LoopCalls,
         waiting: Waiting,
+        known: tuple[tuple[str, ...], ...] = (),
     ) -> None:
+        """Args: known: descriptors of RPCs that are not sent, each as often as it is there: the function has the replies."""
         self._connections = connections
         self._region = region
         self._budget = budget
         self._link = link
         self._calls = calls
         self._waiting = waiting
+        self._known = Counter(known)
         self._rpcs: dict[int, Rpc] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # One counter for each thread, so that neither takes a lock: what is held is the difference.
@@ -150,11 +156,26 @@ class Rpcs:
         held = len(body) if isinstance(body, bytes) else 0
         if held and self._queued_bytes - self._released_bytes + held > BODIES_LIMIT_BYTES:
             raise CallFailed(errno.ENOBUFS)
-        self._queued_bytes += held
         rpc = self._rpcs[number] = Rpc(number, found, method, body)
+        if self._known and self._is_known(rpc):
+            rpc.finish(Reply(KNOWN, None))
+            return
+        self._queued_bytes += held
         if found.is_reserved:
             rpc.begin(self._region)
         self._calls.post(self._begin, rpc)
+
+    def _is_known(self, rpc: Rpc) -> bool:
+        """Whether the function has the reply to an RPC; counts it then."""
+        try:
+            descriptor = rpc.connection.descriptor(rpc.method, rpc.body)
+        except RpcFailed:  # it fails for that when it is sent
+            return False
+        if not self._known[tuple(descriptor)]:
+            return False
+        self._known[tuple(descriptor)] -= 1
+        rpc.descriptor = descriptor
+        return True
 
     def is_under_way_on(self, connection: int) -> bool:
         """Whether an RPC is under way on a connection; raises CallFailed(EBADF)."""

@@ -54,6 +54,8 @@ class RunRequest(msgspec.Struct, kw_only=True):
     arrived_ns: int = 0
     request: str = ""
     """The invocation's id, for people."""
+    known: tuple[tuple[str, ...], ...] = ()
+    """Descriptors of RPCs whose replies the function has."""
 
 
 class Run:
@@ -133,7 +135,7 @@ class Run:
         self._on_guest_end = on_guest_end
         shared = (self._budget, self._link, self._calls, self._waiting)
         self._connections = Connections(dialer, *shared)
-        self._rpcs = Rpcs(self._connections, self.region, *shared)
+        self._rpcs = Rpcs(self._connections, self.region, *shared, self._request.known)
         self._connections.connect_ahead(addresses)
         self._host = Calls(self._given, self.region, self._connections, self._rpcs, self._outbox, self._inbox, self)
         self._guest = Guest(template, self._host, self.verdict)

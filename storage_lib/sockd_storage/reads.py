@@ -27,6 +27,9 @@ SUCCESS = (200, 206)
 CHECK_S = 1.0
 """How long the engine may take to find out whether an object is the same; the network takes as long."""
 
+observer: Callable[[list[str]], object] | None = None
+"""Called with each read of a process without an initscript, if that is to be known: the init of a snapshot."""
+
 
 class Read:
     """One read of the function. Make it when the call is made."""
@@ -69,6 +72,8 @@ class Read:
         link = sockd_initscript.link()
         if link is not None:
             link.report_read(self._rpc, served, self._started, time.monotonic_ns(), self._why)
+        elif observer is not None:
+            observer(self._rpc)
 
 
 def patience() -> tuple[float, float]:

@@ -143,11 +143,18 @@ class Room:
         self.engine.define(Definition(id=number, name=f"f{number}", module=path, **more))
         return number
 
-    def start(self, function: int, given: bytes | int = b"{}") -> tuple[Run, App]:
+    def start(
+        self, function: int, given: bytes | int = b"{}", known: tuple[tuple[str, ...], ...] = ()
+    ) -> tuple[Run, App]:
         """A run and its app."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = RunRequest(
-            id=next(self._numbers), function=function, input=given, app=theirs, arrived_ns=time.monotonic_ns()
+            id=next(self._numbers),
+            function=function,
+            input=given,
+            app=theirs,
+            arrived_ns=time.monotonic_ns(),
+            known=known,
         )
         return self.engine.start(request), App(ours)
 

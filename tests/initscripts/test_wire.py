@@ -33,7 +33,7 @@ def test_what_the_daemon_says(message: wire.ToEngine, fd_count: int, payload: by
     ("message", "fd_count", "payload"),
     [
         (wire.Start(run=1, function=2, request="ab", arrived_ns=3), 1, b'{"event":\n"\0"}'),
-        (wire.Start(run=1, function=2), 2, b""),
+        (wire.Start(run=1, function=2, known=(("s3.GetObject", "bucket", "key"),)), 2, b""),
     ],
 )
 def test_how_the_daemon_starts_a_run(message: wire.Start, fd_count: int, payload: bytes) -> None:

@@ -87,7 +87,8 @@ int32_t sockd_send_rpc_buf(int32_t conn, int64_t rpc_id, const char *method, uin
 
 /* Wait until the whole reply is in the region; may be called again for the same id. The function is told of a failure.
  * -ENOENT: never sent. -ECONNREFUSED, -ETIMEDOUT, -ECONNRESET, -EPROTO, -ENOSPC: as the RPC ended. A status that says
- * that something is wrong (404) is a reply like any other, and no failure. */
+ * that something is wrong (404) is a reply like any other, and no failure; nor is 304, without a body: the function has
+ * this object already, because the init of its snapshot has read it. */
 SOCKD_IMPORT("recv_rpc_reply") int32_t sockd_recv_rpc_reply(int32_t conn, int64_t rpc_id, sockd_reply *out);
 
 /* Copy up to n bytes of a buffer, from offset off. Answers how many were copied: fewer at its end, 0 beyond it. */

@@ -18,7 +18,7 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.failed_inits import FailedInits
-from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts
+from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts, become_beside
 from sockd.functions.serving.leased import Leased
 from sockd.functions.serving.provisioned import Pool, provisioned_init
 from sockd.functions.serving.start_conditions import ReservedBefore, StartConditions
@@ -44,7 +44,6 @@ from sockd.starts.zygotes.program_zygotes import ProgramZygotes
 from sockd.starts.zygotes.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
-from sockd_zygote import protocol
 
 AFTER_RESTORE_ERROR = "Runtime.AfterRestoreError"
 WORTH_RECORDING_NS = 10_000_000
@@ -251,14 +250,18 @@ class Function:
         wanted = Wanted(version.view, program or version.program, self._conditions(version))
         return partial(self.caches.starts.new, wanted)
 
-    def begin_script(self, script: Initscript | None, request: InvokeRequest) -> CompanionRun | None:
+    def begin_script(
+        self, script: Initscript | None, request: InvokeRequest, program: Program | None = None
+    ) -> CompanionRun | None:
         """Start the initscript of the following cold start before any step that waits, so that it fetches meanwhile. The caller
-        gives it up if no `start` follows."""
+        gives it up if no `start` follows. Args: program: it is started from this one's template, if that has one."""
         if script is None or self.caches.initscripts is None:
             return None
         if script.budget.private is not None and script.egress != self.allowance.egress.entries:
             self.caches.initscripts.change(script, self.allowance.egress.entries)
-        return self.caches.initscripts.start(script, request)
+        templates = self.caches.templates
+        known = templates.reads_of(program) if templates is not None and program is not None else ()
+        return self.caches.initscripts.start(script, request, known)
 
     async def start(
         self,
@@ -382,20 +385,3 @@ def quick(init_ns: int) -> str:
     """Say that an initialization is too short to be recorded."""
     threshold_ms = WORTH_RECORDING_NS // 1_000_000
     return f"it initializes in {init_ns / 1e6:.1f} ms without packages, and less than {threshold_ms} ms is not worth it"
-
-
-def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, *, is_recording: bool) -> None:
-    """`become` with an initscript run; if the run has already aborted the launch, destroy the sandbox.
-
-    Raises: OSError, as `become`."""
-    if beside.aborted() is not None:
-        sandbox.destroy()
-        beside.give_up()
-        return
-    sandbox.become(program, beside, recording_init(program.init) if is_recording else b"")
-    beside.watch(sandbox)
-
-
-def recording_init(init: bytes) -> bytes:
-    """An INIT message with our storage library in it, which tells what is read."""
-    return protocol.change_init(init, storage="sockd")

@@ -23,11 +23,13 @@ from sockd.functions.code.function_config import FunctionConfig, InitscriptConfi
 from sockd.functions.serving.initscript_store import InitscriptStore
 from sockd.isolation.networks import egress
 from sockd.isolation.networks.egress import Egress
+from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd_initscripts.client.client import DIED, NO_MEMORY, EngineClient, EngineDown
 from sockd_initscripts.client.daemon_run import Definition, Ending, Run
 from sockd_initscripts.limits import Budget
+from sockd_zygote import protocol
 
 ENGINE_DEADLINE_S = 10.0
 """Time that a deploy waits for the engine before it continues without."""
@@ -171,6 +173,23 @@ class CompanionRun:
             self._sandbox.end(error)
 
 
+def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, *, is_recording: bool) -> None:
+    """`become` with an initscript run; if the run has already aborted the launch, destroy the sandbox.
+
+    Raises: OSError, as `become`."""
+    if beside.aborted() is not None:
+        sandbox.destroy()
+        beside.give_up()
+        return
+    sandbox.become(program, beside, recording_init(program.init) if is_recording else b"")
+    beside.watch(sandbox)
+
+
+def recording_init(init: bytes) -> bytes:
+    """An INIT message with our storage library in it, which tells what is read."""
+    return protocol.change_init(init, storage="sockd")
+
+
 class Initscripts:
     """One per worker. `adopt` a version before it is served, `release` it when it is not any more."""
 
@@ -225,14 +244,18 @@ class Initscripts:
         script.id = next(_numbers)
         self.adopt(script)
 
-    def start(self, script: Initscript, request: InvokeRequest) -> CompanionRun | None:
-        """Start a run without waiting; None: impossible, which is counted with the reason."""
+    def start(
+        self, script: Initscript, request: InvokeRequest, known: tuple[tuple[str, ...], ...] = ()
+    ) -> CompanionRun | None:
+        """Start a run without waiting; None: impossible, which is counted with the reason.
+
+        Args: known: what the function has read before; the script need not fetch it."""
         worker, engine = (budget.reserve_nowait(script.reserve_bytes) for budget in self._budgets)
         run = None
         if worker is None or engine is None:
             self.client.refuse(NO_MEMORY)
         else:
-            run = self.client.start(script.id, request.id, request.payload, request.arrived_ns)
+            run = self.client.start(script.id, request.id, request.payload, request.arrived_ns, known)
             if run is not None:
                 return CompanionRun(run, (worker, engine))
         for reservation in (worker, engine):

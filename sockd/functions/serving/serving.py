@@ -227,7 +227,7 @@ class Serving:
             return
         if self._debugged is None:
             # Now, and not in the task's first step, which is a turn of the loop away.
-            self._beside = function.begin_script(self._recorder or version.initscript, request)
+            self._beside = function.begin_script(self._recorder or version.initscript, request, version.program)
         self._later(self._start(found))
 
     def _find_apart(self, version: Version) -> Starting:

@@ -17,6 +17,8 @@ from sockd_zygote import protocol
 
 MOST_WORDS = 500
 """Characters of one reason."""
+MOST_READ = 64 << 10
+"""Characters of what an init has read."""
 
 
 class TemplateError(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,6 +47,8 @@ class TemplateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Connections that were closed by the snapshot, each as HOST:PORT."""
     notes: tuple[str, ...] = ()
     """What else starts from it have otherwise than their own init would."""
+    reads: tuple[tuple[str, ...], ...] = ()
+    """What init has read through the storage library, each in the words of the initscript engine."""
 
 
 class TemplateFile:
@@ -92,6 +96,13 @@ def read_report(data: bytes) -> TemplateReport:
             refused=tuple(read_text(words[:MOST_WORDS]) for words in told.refused),
             closed=tuple(read_text(words[:MOST_WORDS]) for words in told.closed),
             notes=tuple(read_text(words[:MOST_WORDS]) for words in told.notes),
+            reads=read_reads(told.reads),
         )
     except (ValueError, RecursionError, OverflowError):  # msgspec's errors are ValueErrors
         raise ZygoteGone("the Zygote's answer is not one to `template`") from None
+
+
+def read_reads(told: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """Return what an init says to have read; nothing, if that is too long."""
+    size = sum(len(words) for rpc in told for words in rpc)
+    return tuple(tuple(map(read_text, rpc)) for rpc in told) if size <= MOST_READ else ()

@@ -97,6 +97,11 @@ class Templates:
             return None
         return template if template.may_fork else None
 
+    def reads_of(self, program: Program) -> tuple[tuple[str, ...], ...]:
+        """What the init of a program's template has read (`TemplateReport.reads`)."""
+        entry = self._entries.get(program)
+        return entry.template.report.reads if entry is not None and entry.template is not None else ()
+
     def entry(self, program: Program) -> Entry | None:
         """What is known of a version's template, for views; None: it is to have none."""
         return self._entries.get(program)

@@ -29,6 +29,10 @@ WAIT = "(call $note (call $recv_msg (i64.const 1) (i32.const 1024)))"
 """For a message of the app, which tests do not send."""
 
 
+AGAIN = GET.split("\n", 2)[2].replace("i64.const 7", "i64.const 8")
+"""The same RPC under another number."""
+
+
 async def test_a_guest_that_returns_exits_with_zero(here: Room) -> None:
     ran = await here.run(module("", notes=False))
     assert (ran.report.outcome, ran.report.status) == ("exit", 0)
@@ -65,6 +69,18 @@ async def test_a_reply_goes_on_to_the_app(here: Room) -> None:
     times += [record.done_ns, ran.report.messages[0].sent_ns, ran.report.ended_ns]
     assert times == sorted(times)
     assert [(message.id, message.bytes) for message in ran.report.messages] == [(7, 5), (99, 16)]
+
+
+async def test_what_the_function_has_read_before_is_not_fetched_again(here: Room) -> None:
+    async with http_server(hello=b"hello") as server:
+        function = here.define(module(GET + AGAIN, address=server.address, method="GET /hello"))
+        known = (("http.GET /hello", server.address),)
+        ran = await here.finish(*here.start(function, known=known))
+        assert server.requests == ["/hello"]
+    assert ran.app.notes == [0, 0, 304, 0, 0, 0, 200, 0]
+    assert (ran.app.contents[7], ran.app.contents[8]) == (b"", b"hello")
+    assert [(record.id, record.status, record.bytes) for record in ran.report.rpcs] == [(7, 304, 0), (8, 200, 5)]
+    assert ran.report.rpcs[0].descriptor == list(known[0])
 
 
 async def test_a_large_reply_has_a_segment_of_its_own_and_slices_of_it_are_messages(here: Room) -> None:
