@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from tests.daemon.gate import Gate
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import COMMAND, RunningDaemon
 from tests.daemon.snapshots import TOKEN, deploy, kill_template, origin, state, template_pid
 from tests.daemon.test_runtime_api import archive
 from tests.support.cases import case
@@ -110,13 +111,51 @@ def test_one_that_is_killed_while_it_forks_costs_one_start_by_the_next_source(da
     )
 
 
+HASTY = """
+import sys
+from sockd.client.cli.main import main
+from sockd.starts.templates import template_maker
+template_maker.LEAST_DEADLINE_S = 1.0
+sys.argv[0] = "sockd"
+main()
+"""
+"""A worker in which inits have 1 s, or the function's timeout, instead of 130."""
+
+
+@case("T10", "an init, or a hook before the snapshot, hangs", expect="no snapshot, with the reason; it serves")
+def test_an_init_that_hangs_in_a_template_is_ended(tmp_path: Path) -> None:
+    asleep = "os.environ['AWS_LAMBDA_INITIALIZATION_TYPE'] == 'snap-start' and time.sleep(60)"
+    hangs = {
+        "in-init": (f"import os, time\n{asleep}\n", "runs init"),
+        "in-hook": (
+            "import time, snapshot_restore_py\nsnapshot_restore_py.register_before_snapshot(time.sleep, 60)\n",
+            "runs hooks before the snapshot",
+        ),
+    }
+    command = (COMMAND[0], "-c", HASTY, *COMMAND[3:])
+    daemon = RunningDaemon.start(tmp_path / "state", command=command)
+    try:
+        for name, (source, stage) in hangs.items():
+            source += "def handler(event, context): return 5\n"
+            function, _ = deploy(daemon, name, source, timeout_s=2)
+            assert function["snapshot_reason"] == (
+                f"SnapStartTimeoutException: the template {stage}, and that has not ended within 2 s"
+            )
+            answer = daemon.run(name)
+            assert origin(answer) != "template" and answer.json == 5
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+
+
 CHOICE = """
-import os, snapshot_restore_py
+import os, snapshot_restore_py, time
 from gate import wait
 @snapshot_restore_py.register_after_restore
 def choose():
     word = wait({port})
     if word == "exit": os._exit(3)
+    if word == "hang": time.sleep(600)
     if word == "raise": raise OSError("no host")
     if word == "memory": BLOCKS = [bytearray(1 << 20) for _ in range(500)]
 def handler(event, context): return os.environ["AWS_LAMBDA_INITIALIZATION_TYPE"]
@@ -130,8 +169,19 @@ def let_on(gate: Gate, *words: str) -> None:
         gate.open(word)
 
 
-@case("T5", "a start ends, or runs out of memory, in a hook", expect="one start by the next source; no request fails")
-@pytest.mark.parametrize(("word", "words"), [("exit", "exit status 3"), ("memory", "out of memory")])
+@case(
+    "T5",
+    "a start ends, hangs, or runs out of memory in a hook",
+    expect="one start by the next source; no request fails",
+)
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("exit", "exit status 3"),
+        ("memory", "out of memory"),
+        ("hang", "SnapStartTimeoutException: loading and the hooks after the restore have not ended within 10 s"),
+    ],
+)
 def test_a_start_that_dies_before_it_is_ready_is_one_by_the_next_source(
     daemon: RunningDaemon, gate: Gate, word: str, words: str
 ) -> None:

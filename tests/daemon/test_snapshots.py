@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+
 import pytest
 
 from tests.daemon.gate import Gate
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import REPO, RunningDaemon
 from tests.daemon.snapshots import TOKEN, deploy, has_template, origin, state
+from tests.support import sockd_template
 from tests.support.cases import case
 from tests.support.threads import at_once, in_background
 
@@ -194,6 +199,22 @@ def test_no_two_starts_draw_the_same_numbers(daemon: RunningDaemon) -> None:
     assert len(seen) == 48
     for name in seen[0]:
         assert len({each[name] for each in seen}) == (1 if name == "fixed" else len(seen)), name
+
+
+def test_the_tree_the_page_and_the_metrics_show_templates(daemon: RunningDaemon) -> None:
+    deploy(daemon, "shown", TOKEN)
+    daemon.call("shown")
+    env = {**os.environ, "SOCKD_STATE_DIR": str(daemon.state), "NO_COLOR": "1"}
+    tree = sockd_template.run([sys.executable, "-m", "sockd", "tree"], env=env, cwd=REPO).stdout
+    assert re.search(r"snapshot: shown \$LATEST: serving  \(\d+(\.\d)? MB; saves \d+\.\d\d s each; 1 starts", tree), (
+        tree
+    )
+    page = daemon.request("GET", "/").body.decode()
+    assert re.search(
+        r'id="snapshots">.*<th scope="row">shown <small>\$LATEST</small></th><td title="">serving</td>', page, re.S
+    )
+    metrics = daemon.request("GET", "/metrics").body.decode()
+    assert re.search(r'sockd_templates\{state="serving"\} [1-9]', metrics), metrics
 
 
 @case("T9", "a template serves while its function is deployed again and again", expect="no request fails")

@@ -37,7 +37,7 @@ from sockd.linux.bpf.socket_counts import NO_LIMIT, UNCOUNTED, Account
 from sockd.linux.latency.latency import Latency
 from sockd.starts.handler_cache import HandlerCache
 from sockd.starts.sources import Started, Starting, Starts, Wanted
-from sockd.starts.templates.template import Snapshotted, Template, lost_words
+from sockd.starts.templates.template import Snapshotted, Template, failed_words, lost_words
 from sockd.starts.templates.templates import Templates
 from sockd.starts.zygotes.import_learner import ImportLearner
 from sockd.starts.zygotes.program_zygotes import ProgramZygotes
@@ -317,7 +317,7 @@ class Function:
         Returns: why, in words; empty: the function itself has answered so: its handler, or one of its hooks."""
         if sandbox.has_initialized or (isinstance(error, FunctionFailed) and error.error_type == AFTER_RESTORE_ERROR):
             return ""
-        reason = f"a start from it failed: {error.error_type}: {error.message}"
+        reason = f"a start from it failed: {failed_words(error)}"
         if self.caches.templates is not None:
             self.caches.templates.lose(template, reason)
         return lost_words(reason)

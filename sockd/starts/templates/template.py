@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sockd.base.errors import SockdError
+from sockd.base.errors import SockdError, TimedOut
 from sockd.isolation.farm.templated import TemplateReport
 from sockd.isolation.farm.zygote import Zygote
 from sockd.isolation.roots.program import Program
@@ -95,6 +95,15 @@ class Template:
         """End it; its sandboxes live on. Safe to call twice."""
         self.zygote.close()
         self.reservation.close()
+
+
+def failed_words(error: SockdError) -> str:
+    """Say how a start from a template has failed."""
+    if isinstance(error, TimedOut):
+        return (
+            f"SnapStartTimeoutException: loading and the hooks after the restore have not ended within {RESTORE_S:g} s"
+        )
+    return f"{error.error_type}: {error.message}"
 
 
 def lost_words(reason: str) -> str:

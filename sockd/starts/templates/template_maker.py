@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from sockd.base.errors import FunctionFailed, NoCapacity, SandboxFailed
+from sockd.base.errors import NoCapacity, SandboxFailed
 from sockd.isolation.farm.control import ZygoteGone, ZygoteLate
 from sockd.isolation.farm.templated import TemplateReport
 from sockd.isolation.farm.zygote import MAX_TASKS, Use, Zygote
@@ -22,7 +22,7 @@ from sockd.isolation.sandbox.memory_budget import Reservation
 from sockd.isolation.sandbox.output import Output
 from sockd.isolation.sandbox.parts import Parts
 from sockd.isolation.sandbox.sandbox import Sandbox
-from sockd.starts.templates.template import RESTORE_S, SnapshotRefused, Snapshotted, Template
+from sockd.starts.templates.template import RESTORE_S, SnapshotRefused, Snapshotted, Template, failed_words
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd_zygote import protocol
@@ -139,8 +139,7 @@ class TemplateMaker:
             await sandbox.aclose(GONE_S)
         if reply.error is not None:
             wanted.log(reply.log, reply.error)
-            kind = reply.error.error_type if isinstance(reply.error, FunctionFailed) else type(reply.error).__name__
-            raise SnapshotRefused(f"the first start from the template failed: {kind}: {reply.error.message}")
+            raise SnapshotRefused(f"the first start from the template failed: {failed_words(reply.error)}")
 
 
 async def start_from(tree: ZygoteTree, template: Template, reservation: Reservation) -> Sandbox:
