@@ -46,8 +46,8 @@ NEEDED = {
         *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
-        *("app_kinds", "apps", "asgi", "debugging", "image_program", "interpreter_settings", "own_listener"),
-        *("package_path", "snapshot_hooks", "snapshot_restore_py", "web_server", "wsgi"),
+        *("app_kinds", "apps", "asgi", "debugging", "image_program", "init_reads", "interpreter_settings"),
+        *("own_listener", "package_path", "snapshot_hooks", "snapshot_restore_py", "web_server", "wsgi"),
     ],
     "messages": "log_layout rare_answers".split(),
     "own_functions": [

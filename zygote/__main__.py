@@ -122,8 +122,11 @@ def run() -> None:
     try:
         role = fork_server.serve()
         if role == fork_server.SPARE:
-            if handler_server.begin_prepared is None:  # else it would become another function
+            if handler_server.begin_prepared is None:
                 rehearsal.rehearse()
+            else:  # a rehearsal would make it another function
+                for first, count in handler_server.ahead:
+                    _native.copy_pages(first, count)
             _native.set_title("sockd: spare", "sockd-spare")
             os.write(fork_server.CHANNEL_FD, protocol.encode_frame(protocol.PRIMED, 0))
         status = handler_server.run(fork_server.CHANNEL_FD, is_spare=role == fork_server.SPARE) if role else 0

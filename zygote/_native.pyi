@@ -65,6 +65,9 @@ def part_large(joins: bool, /) -> int:
 
     Only while there is one thread. Args: joins: whether to try huge pages first. Raises: OSError."""
 
+def copy_pages(first: int, count: int, /) -> None:
+    """Have pages of these numbers be this process's own, as far as it may write to them and the kernel can (Linux 5.14)."""
+
 def receive(channel: int, soon: bool = False, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
     """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError.
 

@@ -14,6 +14,7 @@ import time
 
 from sockd_zygote import _native, protocol, rehearsal
 from sockd_zygote.forks import fork_hooks, hygiene
+from sockd_zygote.handlers import handler_server
 
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
@@ -103,6 +104,12 @@ def become_template(message: dict) -> dict:
     finally:
         os.close(file)
     return {"op": "templated", "bytes": count}
+
+
+def keep_ahead(message: dict) -> dict:
+    """`ahead`: which pages spares of a template are to copy."""
+    handler_server.ahead[:] = [(first, count) for first, count in message["pages"]]
+    return {"op": "ahead"}
 
 
 def report_imports(file: int, count: int) -> int:
@@ -231,6 +238,7 @@ def title(paths: list[str]) -> str:
 OPERATIONS = {
     "import": import_modules,
     "template": become_template,
+    "ahead": keep_ahead,
     "settle": settle_in_network,
     "hello": say_hello,
 }

@@ -21,7 +21,10 @@ Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a 
       │ template {id, bytes} [a memory file: INIT; a root; an output; a network namespace if it has one]
       ├───────────────────────────────────────►│ run a version's init; it forks sandboxes of this version alone from now on
       │◄──────────────── templated {id, bytes}    (the memory file: {seconds, error, refused, closed})
-      │◄──────────────── refused {id, error}      (the answer to any of the six that could not be done)
+      │ ahead   {id, pages}                       (to a template: its spares copy these pages before they wait)
+      ├───────────────────────────────────────►│ keep them in mind
+      │◄──────────────── ahead {id}
+      │◄──────────────── refused {id, error}      (the answer to any of the seven that could not be done)
       │ status  {id, pid}                         (of a child that has ended, where no pidfd tells: before Linux 6.15)
       ├───────────────────────────────────────►│ look at those that it has waited for
       │◄──────────────── status {id, status}      (a wait status; -1: unknown)

@@ -3,7 +3,8 @@ sandbox may start a new one only with a place of its function's gate (`sockd.fun
 
     idle     an idle sandbox of the same program: warm, or paused
     image    a new child of the Zygote for images' programs, if it is one; it is waited for
-    template a new child of the version's template, if it has one; it is waited for, and where that fails the next source is asked
+    template a child of the version's template, if it has one: a spare, or a new one that is waited for; where that fails the next
+             source is asked
     spare    a child that the best Zygote has forked ahead
     fork     a new child of the best Zygote; it is waited for
 
@@ -27,7 +28,7 @@ from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.memory_budget import Reservation
 from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.starts.handler_cache import HandlerCache
-from sockd.starts.templates.template import Template, lost_words
+from sockd.starts.templates.template import RESTORE_S, Template, lost_words
 from sockd.starts.templates.template_maker import start_from
 from sockd.starts.templates.templates import Templates
 from sockd.starts.zygotes.program_zygotes import ProgramZygotes
@@ -139,7 +140,8 @@ class ImagePrograms:
 
 
 class TemplateForks:
-    """New children of the version's template. One that is gone or refuses is given up, and the same start goes on elsewhere."""
+    """Children of the version's template: a spare, or a new one. One that is gone or refuses is given up, and the same start
+    goes on elsewhere."""
 
     def __init__(
         self, tree: ZygoteTree, templates: Templates, others: Callable[[Wanted], Coroutine[Any, Any, Started]]
@@ -149,14 +151,28 @@ class TemplateForks:
         self._templates = templates
         self._others = others
 
-    def take(self, wanted: Wanted) -> Starting | None:
+    def take(self, wanted: Wanted) -> Started | Starting | None:
         template = self._templates.of(wanted.program)
-        return None if template is None else lambda: self._fork(template, wanted)
+        if template is None:
+            return None
+        started_ns = time.monotonic_ns()
+        reservation = wanted.conditions.reserve_nowait(wanted.program)
+        if reservation is not None:
+            reserved_ns = time.monotonic_ns()
+            spare = self._templates.spares.take(template, reservation)
+            if spare is not None:
+                return self._started(spare, template, started_ns, reserved_ns)
+            reservation.close()
+        return lambda: self._fork(template, wanted)
 
     async def _fork(self, template: Template, wanted: Wanted) -> Started:
         started_ns = time.monotonic_ns()
         reservation = await wanted.conditions.reserve(wanted.program)
         reserved_ns = time.monotonic_ns()
+        # It has waited, perhaps for memory: by now there may be a spare.
+        spare = self._templates.spares.take(template, reservation)
+        if spare is not None:
+            return self._started(spare, template, started_ns, reserved_ns)
         try:
             sandbox = await start_from(self._tree, template, reservation)
         except (SandboxFailed, ImageUnavailable, OSError, TimeoutError) as error:
@@ -167,7 +183,12 @@ class TemplateForks:
             return started
         except NoCapacity:
             return await self._others(wanted)
+        return self._started(sandbox, template, started_ns, reserved_ns)
+
+    def _started(self, sandbox: Sandbox, template: Template, started_ns: int, reserved_ns: int) -> Started:
+        sandbox.init_timeout_s = RESTORE_S
         template.hit()
+        self._templates.spares.hit(template)
         return Started(sandbox, "template", None, started_ns, reserved_ns, template)
 
 

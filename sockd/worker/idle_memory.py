@@ -33,13 +33,15 @@ class IdleMemory:
         """POLICY: networks that wait for a burst go first, as their memory is free at once; then spares where they are enough, as
         a new one takes milliseconds; else idle sandboxes, and then spares; templates last, as each is seconds of init."""
         missing = self._networks.make_room(need_bytes - self._budget.free)
-        if self._tree.spares.memory_bytes() < missing:
+        of_templates = self._templates.spares.memory_bytes()
+        if self._tree.spares.memory_bytes() + of_templates < missing:
             missing = self._handlers.make_room(need_bytes)
-        left = missing - self._tree.spares.memory_bytes()
-        self._tree.spares.make_room(missing)
+        left = missing - self._tree.spares.memory_bytes() - of_templates
+        self._tree.spares.make_room(missing - of_templates)
+        self._templates.spares.make_room(missing)
         self._templates.make_room(left)
 
     def can_give(self, size: int) -> bool:
         """Whether `make_room` can find so many bytes."""
-        others = self._tree.spares.memory_bytes() + self._networks.spare_bytes() + self._templates.memory_bytes()
-        return self._handlers.holds(size - others)
+        templates = self._templates.memory_bytes() + self._templates.spares.memory_bytes()
+        return self._handlers.holds(size - self._tree.spares.memory_bytes() - self._networks.spare_bytes() - templates)

@@ -13,6 +13,7 @@ from typing import Any
 from sockd import __version__
 from sockd.http.run.worker_api import TemplateRow, Tree, TreeNode
 from sockd.observe.metrics import Metrics
+from sockd.starts.templates.template_spares import TemplateSpares
 from sockd.starts.templates.templates import Entry
 from sockd.starts.zygotes.refusals import Refusal
 from sockd.starts.zygotes.top_level import STANDARD_LIBRARY_WORDS
@@ -132,12 +133,12 @@ def tree_snapshot(worker: Worker) -> Tree:
     ]
     return {
         "root": show(nodes[0]) if nodes else None,
-        "templates": [template_row(entry) for entry in worker.templates.entries()],
+        "templates": [template_row(entry, worker.templates.spares) for entry in worker.templates.entries()],
         "refused": refused,
     }
 
 
-def template_row(entry: Entry) -> TemplateRow:
+def template_row(entry: Entry, spares: TemplateSpares) -> TemplateRow:
     """A version that is to have a snapshot."""
     template = entry.template
     return {
@@ -148,6 +149,7 @@ def template_row(entry: Entry) -> TemplateRow:
         "memory_bytes": template.memory_bytes if template is not None else 0,
         "init_s": template.report.seconds if template is not None else 0.0,
         "starts": template.starts if template is not None else 0,
+        "spares": spares.count(template) if template is not None else 0,
         "losses": entry.losses,
     }
 

@@ -79,7 +79,6 @@ from sockd.starts.builds.builder import Builder
 from sockd.starts.handler_cache import HandlerCache
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.starts.sources import Starts
-from sockd.starts.templates.template_maker import TemplateMaker
 from sockd.starts.templates.templates import Templates
 from sockd.starts.templates.used_templates import UsedTemplates
 from sockd.starts.zygotes.children import SPARE_MEMORY_BYTES
@@ -214,7 +213,7 @@ class Worker:
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)
         stack.callback(handlers.close)
-        templates = Templates(TemplateMaker(tree), budget, UsedTemplates(state.path / "templates.json"))
+        templates = Templates(config.zygote, tree, budget, UsedTemplates(state.path / "templates.json"))
         stack.push_async_callback(templates.aclose)
         foreign.retired.append(templates.end_interpreter)
         idle = IdleMemory(budget, tree, handlers, templates, networks)

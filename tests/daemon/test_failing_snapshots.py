@@ -17,6 +17,13 @@ from tests.support.threads import in_background
 
 pytestmark = pytest.mark.root
 
+
+@pytest.fixture(scope="module")
+def config() -> str:
+    """A start is a fork that is waited for, not a spare."""
+    return "[zygote]\nspares = 0\n"
+
+
 REFUSED = {
     "thread": (
         "import threading\nthreading.Thread(target=threading.Event().wait, name='my-poller', daemon=True).start()\n",

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 begin_prepared: Begin | None = None
 """In forks of a template: what they do instead of `initialize`, as its init has run."""
+ahead: list[tuple[int, int]] = []
+"""In a template: rows of pages, by the first and their count, that its spares copy before they wait for a request."""
 
 
 def run(channel: int, *, is_spare: bool = False) -> int:

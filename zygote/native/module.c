@@ -40,6 +40,7 @@ static PyMethodDef methods[] = {
     {"grow_apart", native_grow_apart, METH_NOARGS, NULL},
     {"join_pages", native_join_pages, METH_NOARGS, NULL},
     {"part_large", native_part_large, METH_VARARGS, NULL},
+    {"copy_pages", native_copy_pages, METH_VARARGS, NULL},
     {"receive", native_receive, METH_VARARGS, NULL},
     {"reply", native_reply, METH_VARARGS, NULL},
     {"set_environment", native_set_environment, METH_VARARGS, NULL},

@@ -102,6 +102,7 @@ PyObject *native_gather_arenas(PyObject *module, PyObject *args);
 PyObject *native_grow_apart(PyObject *module, PyObject *args);
 PyObject *native_join_pages(PyObject *module, PyObject *args);
 PyObject *native_part_large(PyObject *module, PyObject *args);
+PyObject *native_copy_pages(PyObject *module, PyObject *args);
 PyObject *native_receive(PyObject *module, PyObject *args);
 PyObject *native_reply(PyObject *module, PyObject *args);
 PyObject *native_set_environment(PyObject *module, PyObject *args);

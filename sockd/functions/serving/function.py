@@ -332,9 +332,11 @@ class Function:
 
         Errors go to the loop's handler: the request is over, and none of its callers could do anything."""
         try:
-            self.dispose(leased, version)
-            if self.starts.waiters:
-                self.offer_idle()
+            templates = self.caches.templates
+            if leased.template is None or templates is None:
+                self.dispose(leased, version)
+            else:
+                templates.answered(leased.template, leased.sandbox, partial(self.dispose, leased, version))
         except Exception as error:
             self.loop.call_exception_handler({"message": "a sandbox that was put back", "exception": error})
         finally:
@@ -374,6 +376,8 @@ class Function:
             elif self.caches.verifier is not None:
                 self.caches.verifier.leave_out(version.view, quick(sandbox.init_ns))
             self.caches.tree.spares.refill(leased.node)
+        if self.starts.waiters:
+            self.offer_idle()
 
     def _verify(self, node: ZygoteNode, version: Version) -> None:
         """A sandbox of a version was forked from `node`, and others will be, unless the version was withdrawn meanwhile."""

@@ -59,6 +59,8 @@ class TemplateRow(TypedDict):
     init_s: float
     """What it saves each start."""
     starts: int
+    spares: int
+    """Children that wait for a request."""
     losses: int
     """How often it has ended by itself."""
 

@@ -1,4 +1,4 @@
-"""The memory file that says what a template is to become, and in which it reports what came of it.
+"""What a Zygote is asked for that is to be a template, and the memory file in which it reports what came of it.
 
 As that of an import (`sockd.isolation.farm.imported`): its size is sealed, and the Zygote, which has run the function's code
 by then, may write anything there. A false report can only cause that starts of this version alone fail, or have no template.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 
 import msgspec
 
 from sockd.base.untrusted import read_seconds, read_text
-from sockd.isolation.farm.control import ZygoteGone, ZygoteRefused
+from sockd.isolation.farm.control import ZygoteGone, ZygoteRefused, close_all
+from sockd.isolation.farm.zygote import Zygote
+from sockd.isolation.networks.endpoint import Endpoint
 from sockd_zygote import protocol
 
 MOST_WORDS = 500
@@ -49,6 +52,36 @@ class TemplateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What else starts from it have otherwise than their own init would."""
     reads: tuple[tuple[str, ...], ...] = ()
     """What init has read through the storage library, each in the words of the initscript engine."""
+
+
+async def become_template(
+    zygote: Zygote, init: bytes, tree: int, output: int, endpoint: Endpoint | None, *, deadline_s: float
+) -> TemplateReport:
+    """Have a Zygote run the init of a version, whose template it is from now on if the report refuses nothing.
+
+    Args:
+        init: its INIT message; tree: a root of a Zygote with the version's code, the caller's.
+        output: the write end of the pipe that it prints to; endpoint: the network of its init; None: the Zygote's.
+    Raises: ZygoteGone, with what it was doing, when the init killed it or hung; ZygoteRefused; OSError."""
+    file = TemplateFile(init)
+    network = () if endpoint is None or endpoint.namespace is None else (endpoint.namespace,)
+    try:
+        fds = file.fd, tree, output, *network
+        answer = await zygote.request("template", fds, deadline_s=deadline_s, bytes=file.init_bytes)
+        close_all(answer.fds)
+        return file.report(answer.message.get("bytes"))
+    except ZygoteGone as error:
+        error.stage = file.stage()
+        raise
+    finally:
+        file.close()
+
+
+async def copy_ahead(zygote: Zygote, pages: Sequence[tuple[int, int]], *, deadline_s: float) -> None:
+    """Have the spares of a template copy these rows of pages before they wait: (the number of the first, their count).
+
+    Raises: ZygoteGone, ZygoteRefused, OSError."""
+    close_all((await zygote.request("ahead", (), deadline_s=deadline_s, pages=pages)).fds)
 
 
 class TemplateFile:

@@ -18,7 +18,6 @@ from sockd.isolation.farm.adoption import Adoption
 from sockd.isolation.farm.control import Answer, ControlWire, ZygoteGone, close_all, read_status, take_pidfd
 from sockd.isolation.farm.farm import Farm, ForeignWire
 from sockd.isolation.farm.imported import Imported, ImportFile, ImportRequest
-from sockd.isolation.farm.templated import TemplateFile, TemplateReport
 from sockd.isolation.farm.uids import UidBlock
 from sockd.isolation.farm.walled_networks import EndpointSource, Wall
 from sockd.isolation.networks.endpoint import Endpoint
@@ -152,7 +151,7 @@ class Zygote:
     async def _serves(self, interpreter: Interpreter, words: int, deadline_s: float) -> None:
         """Wait until it answers. Raises: ZygoteGone; NeverServed with what it said on stderr."""
         try:
-            await self._request("hello", (), deadline_s=deadline_s)
+            await self.request("hello", (), deadline_s=deadline_s)
         except ZygoteGone as error:
             self.close()
             with suppress(BlockingIOError):
@@ -212,7 +211,7 @@ class Zygote:
         self._endpoints = wall.source(self.pidfd)
         home = await self._endpoints.home()
         try:
-            await self._request("settle", (home,), deadline_s=deadline_s)
+            await self.request("settle", (home,), deadline_s=deadline_s)
         finally:
             os.close(home)
 
@@ -243,7 +242,7 @@ class Zygote:
         if self.farm is None or type(number) is not int or not 0 < number < MOST_PROCESSES:
             return None
         with suppress(SandboxFailed):
-            answer = await self._request("status", (), deadline_s=deadline_s, pid=number)
+            answer = await self.request("status", (), deadline_s=deadline_s, pid=number)
             close_all(answer.fds)
             if (status := read_status(answer.message)) is not None:
                 return status
@@ -276,12 +275,12 @@ class Zygote:
         """Fork into these cgroups. A root Zygote runs no code but ours: its children join by themselves."""
         if self._is_root:
             given = (*fds, *procs, *last)
-            answer = await self._request(op, given, deadline_s=deadline_s, waits=False, **fields)
+            answer = await self.request(op, given, deadline_s=deadline_s, waits=False, **fields)
             return Child(take_pidfd(answer.fds), answer.message.get("pid"))
         adoption = Adoption()
         try:
             given = (*fds, adoption.waiting, *last)
-            answer = await self._request(op, given, deadline_s=deadline_s, waits=True, **fields)
+            answer = await self.request(op, given, deadline_s=deadline_s, waits=True, **fields)
             pidfd = take_pidfd(answer.fds)
             try:
                 await adoption.adopt(pidfd, self.pidfd, procs, quick=self._cgroups.quick_moves)
@@ -299,33 +298,11 @@ class Zygote:
         Raises: ZygoteGone, with the module, when an import killed it or hung; ZygoteRefused; OSError."""
         file = ImportFile(request)
         try:
-            answer = await self._request("import", (file.fd, tree), deadline_s=deadline_s, bytes=file.request_bytes)
+            answer = await self.request("import", (file.fd, tree), deadline_s=deadline_s, bytes=file.request_bytes)
             close_all(answer.fds)
             return file.report(answer.message.get("bytes"))
         except ZygoteGone as error:
             error.module = file.last_begun()
-            raise
-        finally:
-            file.close()
-
-    async def become_template(
-        self, init: bytes, tree: int, output: int, endpoint: Endpoint | None, *, deadline_s: float
-    ) -> TemplateReport:
-        """Run the init of a version, whose template it is from now on if the report refuses nothing.
-
-        Args:
-            init: its INIT message; tree: a root of a Zygote with the version's code, the caller's.
-            output: the write end of the pipe that it prints to; endpoint: the network of its init; None: this Zygote's.
-        Raises: ZygoteGone, with what it was doing, when the init killed it or hung; ZygoteRefused; OSError."""
-        file = TemplateFile(init)
-        network = () if endpoint is None or endpoint.namespace is None else (endpoint.namespace,)
-        try:
-            fds = file.fd, tree, output, *network
-            answer = await self._request("template", fds, deadline_s=deadline_s, bytes=file.init_bytes)
-            close_all(answer.fds)
-            return file.report(answer.message.get("bytes"))
-        except ZygoteGone as error:
-            error.stage = file.stage()
             raise
         finally:
             file.close()
@@ -421,9 +398,10 @@ class Zygote:
             self.close()
             raise
 
-    def _request(
+    def request(
         self, op: str, fds: Sequence[int], *, deadline_s: float, **fields: object
     ) -> Coroutine[object, object, Answer]:
+        """Send it a request (`protocol`) and wait for the answer. Raises: ZygoteGone, ZygoteRefused, OSError."""
         if self._wire is None:
             raise ZygoteGone("the Zygote is gone")
         return self._wire.request(op, fds, deadline_s=deadline_s, **fields)

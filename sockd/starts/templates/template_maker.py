@@ -14,7 +14,7 @@ from functools import partial
 
 from sockd.base.errors import NoCapacity, SandboxFailed
 from sockd.isolation.farm.control import ZygoteGone, ZygoteLate
-from sockd.isolation.farm.templated import TemplateReport
+from sockd.isolation.farm.templated import TemplateReport, become_template
 from sockd.isolation.farm.zygote import MAX_TASKS, Use, Zygote
 from sockd.isolation.networks.policy import Policy
 from sockd.isolation.roots.program import Program
@@ -121,7 +121,7 @@ class TemplateMaker:
                 if endpoint is not None and isinstance(program.policy, Policy):
                     endpoint.admit(program.policy)
                 root.mount_code(program)
-                return await zygote.become_template(program.init, root.fd, output, endpoint, deadline_s=deadline_s)
+                return await become_template(zygote, program.init, root.fd, output, endpoint, deadline_s=deadline_s)
             finally:
                 if endpoint is not None:
                     endpoint.take_back(endpoint)

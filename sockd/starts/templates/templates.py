@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from enum import Enum
 
+from sockd.base.config import ZygoteConfig
 from sockd.base.errors import NoCapacity, SockdError
 from sockd.isolation.farm.zygote import Zygote
 from sockd.isolation.roots.program import Program
+from sockd.isolation.sandbox.lifecycle import State as SandboxState
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
+from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.starts.templates.template import SnapshotRefused, Snapshotted, Template
 from sockd.starts.templates.template_maker import TemplateMaker
+from sockd.starts.templates.template_spares import TemplateSpares
 from sockd.starts.templates.used_templates import UsedTemplates
 from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
 MOST_LOSSES = 3
 """How often a template that serves may end by itself before it is not made again."""
@@ -57,9 +63,10 @@ class Entry:
 class Templates:
     """`expect` a version, `of` a program, `forget` a version; `aclose` last."""
 
-    def __init__(self, maker: TemplateMaker, budget: MemoryBudget, used: UsedTemplates) -> None:
+    def __init__(self, config: ZygoteConfig, tree: ZygoteTree, budget: MemoryBudget, used: UsedTemplates) -> None:
         """Args: used: which were used lately, as an earlier daemon has saved it."""
-        self._maker = maker
+        self._maker = TemplateMaker(tree)
+        self.spares = TemplateSpares(config, tree.children, budget)
         self._budget = budget
         self._used = used
         self._entries: dict[Program, Entry] = {}
@@ -112,6 +119,15 @@ class Templates:
         if entry is not None:
             await entry.settled.wait()
         return entry
+
+    def answered(self, template: Template, sandbox: Sandbox, then: Callable[[], None]) -> None:
+        """A sandbox from a template has answered its first request. Args: then: takes it, at once or a little later."""
+        if template.zygote.alive and sandbox.state is SandboxState.IDLE and self.spares.wants_pages(template):
+            self.spares.learn_pages(template, sandbox, then)
+            return
+        then()
+        if template.zygote.alive:
+            self.spares.refill(template)
 
     def lose(self, template: Template, reason: str) -> None:
         """A template has ended, or a start from it has failed: it serves no more, and is made again."""
@@ -181,11 +197,13 @@ class Templates:
                 entry.state = State.WAITING
                 self._wake.set()
         self._used.note(self.serving())
+        self.spares.adjust()
 
     async def aclose(self) -> None:
         """End all of them, and save which were used."""
         self._task.cancel()
         await asyncio.wait([self._task])
+        await self.spares.aclose()
         self._used.save(self.serving())
         for entry in self._entries.values():
             self._close(entry, State.REFUSED, "the worker ends")
@@ -223,6 +241,7 @@ class Templates:
                 return
             entry.template = template
             self._settle(entry, State.SERVING, "")
+            self.spares.refill(template)
             took_s, size_mb = time.monotonic() - began_s, template.memory_bytes / (1 << 20)
             _log.info("%s has a template: %.0f MB, made in %.2f s", entry.of.words, size_mb, took_s)
 
@@ -241,4 +260,5 @@ class Templates:
         entry.was_missed = False
         self._settle(entry, state, reason)
         if template is not None:
+            self.spares.drop(template)
             template.close()

@@ -155,7 +155,7 @@ def test_a_root_behind_a_wall_gets_a_block_of_uids_when_all_others_are_in_use(
 def test_a_request_that_cannot_be_understood_is_refused_and_the_zygote_lives(house: House) -> None:
     zygote = house.spawn()
     with pytest.raises(ZygoteRefused, match="KeyError"):
-        house.run(zygote._request("nonsense", (), deadline_s=5))
+        house.run(zygote.request("nonsense", (), deadline_s=5))
     with pytest.raises(ZygoteRefused, match="limit"):
         house.import_modules(zygote, ["m" * 1100] * 1000)
     assert zygote.in_flight == 0
