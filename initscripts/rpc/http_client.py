@@ -1,17 +1,21 @@
 """An origin as one function uses it: idle connections first, a new one otherwise, and one more try where that is safe.
 
 A kept connection may have been closed by its server while the request was on its way. If so, nothing of a reply has
-come, and a request that may be repeated is sent once more, on a new connection.
+come, and a request that may be repeated is sent once more, on a new connection. A request that may be hedged is also sent once
+more when nothing of a reply has come for a while; the first connection is given up when the other is faster.
 Owns the connection that it dials ahead, and those that an app gave it. Knows nothing of what requests mean.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import functools
 import itertools
 import socket
-from typing import Literal
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
 
 from sockd_initscripts.rpc.addresses import IpAddress, Origin
 from sockd_initscripts.rpc.base import RpcFailed, RpcTiming, busy, monotonic_ns
@@ -20,6 +24,7 @@ from sockd_initscripts.rpc.http_head import Head
 from sockd_initscripts.rpc.http_stream import Exchange, HttpStream, Sink
 from sockd_initscripts.rpc.policy import EndpointPolicy
 from sockd_initscripts.rpc.pool import ConnectionPool, Place
+from sockd_initscripts.rpc.race import Race
 from sockd_initscripts.rpc.relay import relay
 from sockd_initscripts.rpc.reserved import Reserved
 
@@ -81,10 +86,19 @@ class HttpClient:
         timing: RpcTiming,
         *,
         repeatable: bool = True,
+        hedged: bool = False,
         bodiless: bool = False,
     ) -> Head:
         """Send a request and receive its reply. If a connection is idle, the request has been written when this first
-        waits. Raises: RpcFailed, whatever a sink raises; the connection is closed then, as when it is cancelled."""
+        waits.
+
+        Args: hedged: send it once more, over another connection, if nothing comes (`RpcLimits.hedge_s`).
+        Raises: RpcFailed, whatever a sink raises; the connection is closed then, as when it is cancelled."""
+        again = None
+        if hedged:
+            race = Race(sink)
+            sink = race.lane()
+            again = functools.partial(self.fetch, request, race.lane(), timing, bodiless=bodiless)
         exchange = Exchange(request, sink, self._loop, bodiless=bodiless)
         first = exchange
         self._under_way.add(first)
@@ -98,7 +112,7 @@ class HttpClient:
                 timing.connection = "kept" if kept else "new"
                 timing.sent_ns = exchange.sent_ns
                 try:
-                    head = await exchange.done
+                    head = await (exchange.done if again is None else self._first_reply(exchange, again))
                 except RpcFailed as failure:
                     timing.first_byte_ns = exchange.first_byte_ns
                     stale = kept and failure.errno == errno.ECONNRESET and not exchange.first_byte_ns
@@ -111,11 +125,31 @@ class HttpClient:
                     stream.abandon(exchange)
                     raise
                 else:
+                    if not exchange.done.done():  # the other was faster
+                        stream.abandon(exchange)
+                        return head
                     timing.first_byte_ns, timing.done_ns = exchange.first_byte_ns, monotonic_ns()
                     timing.bytes = exchange.body_bytes
                     return head
         finally:
             self._under_way.discard(first)
+
+    async def _first_reply(self, exchange: Exchange, again: Callable[[], Coroutine[Any, Any, Head]]) -> Head:
+        """The head of this exchange, or of what `again` does if nothing of a reply comes for a while: of the faster one, if it
+        does not fail. Raises: RpcFailed of the exchange, if both fail."""
+        await asyncio.wait([exchange.done], timeout=self._pool.limits.hedge_s)
+        if exchange.done.done() or exchange.first_byte_ns:
+            return await exchange.done
+        second = self._loop.create_task(again())
+        second.add_done_callback(_retrieve)
+        try:
+            await asyncio.wait([exchange.done, second], return_when=asyncio.FIRST_COMPLETED)
+            if not exchange.done.done() or exchange.done.exception() is not None:
+                with contextlib.suppress(RpcFailed):
+                    return await second
+            return await exchange.done
+        finally:
+            second.cancel()
 
     async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
         """See Connection.detach."""
@@ -199,7 +233,7 @@ class HttpClient:
         return stream
 
 
-def _retrieve(task: asyncio.Task[HttpStream]) -> None:
+def _retrieve(task: asyncio.Task[Any]) -> None:
     """So that asyncio does not complain of a failure that no request came to hear of."""
     if not task.cancelled():
         task.exception()

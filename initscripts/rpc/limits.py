@@ -13,6 +13,10 @@ class RpcLimits:
     """For a name, a TCP connection and its TLS handshake together."""
     silence_s: float = 30.0
     """Without any byte of an awaited reply. Noticed after up to twice this time, which saves a timer per read."""
+    hedge_s: float = 1.0
+    """Without any byte of a reply before an object is asked for once more, over another connection."""
+    repeat_after_s: tuple[float, ...] = (0.05, 0.2)
+    """Before each further try of a read of S3 that met a 5xx or a lost connection, as SDKs of AWS do."""
     idle_s: float = 60.0
     """Before a kept connection is closed."""
     idle_per_origin: int = 16

@@ -1,11 +1,14 @@
 """`s3:`: GetObject, HeadObject and ListObjectsV2 of the function's S3, path style; parameters are JSON.
 
 Errors of S3 are replies: their status and XML. A HEAD has no body, so its reply's is made here: the headers, as a JSON
-object with names in lower case. Owns what requests look like.
+object with names in lower case. All of these only read: what meets a 5xx or a lost connection is asked for again, and what meets
+silence is asked for twice. Owns what requests look like.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import re
 import socket
 from typing import Literal, NoReturn, TypeVar
@@ -15,11 +18,11 @@ import msgspec
 
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc.aws import AwsService
-from sockd_initscripts.rpc.base import Body, Connection, Reply, RpcTiming, malformed
+from sockd_initscripts.rpc.base import Body, Connection, Reply, RpcFailed, RpcTiming, malformed
 from sockd_initscripts.rpc.http import BodySink
 from sockd_initscripts.rpc.http_client import HttpClient
 from sockd_initscripts.rpc.limits import RpcLimits
-from sockd_initscripts.rpc.s3_object import ObjectChanged, ObjectRead
+from sockd_initscripts.rpc.s3_object import ObjectChanged, ObjectRead, Unavailable
 
 _RANGE = re.compile(r"bytes=(?:\d{1,15}-\d{0,15}|-\d{1,15})")
 
@@ -53,6 +56,21 @@ class S3Connection(Connection):
         return self._client.is_reserved
 
     async def call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:
+        for pause_s in self._limits.repeat_after_s:
+            try:
+                reply = await self._call(method, body, region, timing)
+            except RpcFailed as failure:
+                if failure.errno != errno.ECONNRESET and not isinstance(failure, Unavailable):
+                    raise
+            else:
+                if reply.status < 500:
+                    return reply
+                if reply.buffer is not None:
+                    reply.buffer.shrink(0)
+            await asyncio.sleep(pause_s)
+        return await self._call(method, body, region, timing)
+
+    async def _call(self, method: str, body: Body, region: Region, timing: RpcTiming) -> Reply:
         if method == "GetObject":
             asked = _decode(body, _Object)
             if asked.range is None:
@@ -103,7 +121,7 @@ class S3Connection(Connection):
         sink = BodySink(region)
         with sink.reply_buffer as reply_buffer:
             request = self._service.head(verb, target, fields)
-            head = await self._client.fetch(request, sink, timing, bodiless=verb == "HEAD")
+            head = await self._client.fetch(request, sink, timing, hedged=True, bodiless=verb == "HEAD")
             if verb == "HEAD":
                 headers = msgspec.json.encode(head.headers)
                 reply_buffer.allocate(len(headers))[:] = headers

@@ -33,6 +33,10 @@ class ObjectChanged(RpcFailed):
         super().__init__(errno.EPROTO, "changed", detail)
 
 
+class Unavailable(RpcFailed):
+    """The server could not give a part now."""
+
+
 class _Indivisible(Exception):
     """The server cannot tell the size, or not which version this is: ask for all of it at once."""
 
@@ -72,14 +76,14 @@ class ObjectRead:
 
     async def _read_first(self, timing: RpcTiming) -> int:
         try:
-            head = await self._client.fetch(self._make_head({"range": self._first.header}), self, timing)
+            head = await self._client.fetch(self._make_head({"range": self._first.header}), self, timing, hedged=True)
         except _Indivisible:
             head = None
         if head is None or head.status == 416:  # the range of an object without bytes
             self._reply_buffer.free()
             sink = BodySink(self._region)
             self._reply_buffer = sink.reply_buffer
-            head = await self._client.fetch(self._make_head({}), sink, timing)
+            head = await self._client.fetch(self._make_head({}), sink, timing, hedged=True)
         timing.parts = 1 + len(self._tasks)
         self._etag = head.headers.get("etag", "")
         return 200 if head.status == 206 else head.status
@@ -116,7 +120,7 @@ class ObjectRead:
     async def _read_part(self, part: Range, sink: _PartSink) -> RpcTiming:
         timing = RpcTiming()
         request = self._make_head({"range": part.header, "if-match": self._etag})
-        head = await self._client.fetch(request, sink, timing)
+        head = await self._client.fetch(request, sink, timing, hedged=True)
         if not sink.placed:  # a reply without a body
             sink.check(head)
             raise protocol_error(f"an empty reply where {part.header} was asked for")
@@ -138,7 +142,8 @@ class _PartSink:
         if head.status in (404, 412, 416):
             raise ObjectChanged(f"status {head.status} for {range_text} of a version that was there before")
         if head.status != 206:
-            raise RpcFailed(errno.EPROTO, "rejected", f"status {head.status} for {range_text}")
+            kind = Unavailable if head.status >= 500 else RpcFailed
+            raise kind(errno.EPROTO, "rejected", f"status {head.status} for {range_text}")
         if head.headers.get("etag", self._etag) != self._etag:
             raise ObjectChanged(f"{range_text} is of another version than the first")
         if parse_content_range(head.headers.get("content-range", "")) != self._expected:

@@ -69,7 +69,7 @@ def test_what_the_script_fetched_while_the_sandbox_started_is_what_the_function_
     daemon: RunningDaemon, deploy: Any, s3: Client, gate: Gate
 ) -> None:
     deploy("reads", fetching("a", "b"), f"from gate import wait\nwait({gate.port})\n" + READS)
-    s3.inject("data/", delay_s=1, times=2)
+    s3.inject("data/", delay_s=0.5, times=2)
     with in_background(lambda: daemon.run("reads", {"keys": ["a", "b"]})) as answered:
         gate.arrived()
         while not all(request["end_ns"] for request in s3.requests(at_least=2)):

@@ -31,8 +31,8 @@ BODY = random.Random(1).randbytes(1_000_003)
 
 @pytest.fixture
 def limits() -> RpcLimits:
-    """Small ranges, so that small objects have many."""
-    return RpcLimits(silence_s=5, first_range_bytes=FIRST, part_bytes=PART, parts=5)
+    """Small ranges, so that small objects have many; and no second requests where a machine is slow."""
+    return RpcLimits(silence_s=5, hedge_s=30, first_range_bytes=FIRST, part_bytes=PART, parts=5)
 
 
 @pytest.fixture(scope="module")
@@ -203,10 +203,50 @@ async def test_a_server_that_breaks_off(
 
 async def test_a_part_that_is_refused(client: Apart, bucket: str, connection: Connection, region: Region) -> None:
     await client.put(bucket, "key", BODY)
-    await client.inject(bucket, skip=2, status=500)
+    await client.inject(bucket, skip=2, status=403)
     async with failing("rejected", errno.EPROTO):
         await ask(connection, region, "GetObject", {"bucket": bucket, "key": "key"})
     assert region.charged_bytes == 0
+
+
+@pytest.mark.parametrize("skip", [0, 2], ids=["the first request", "a part"])
+@pytest.mark.parametrize("fault", [{"status": 500}, {"status": 503}, {"truncate_after": 1000}])
+async def test_what_an_sdk_asks_for_again_is_asked_for_again(
+    client: Apart, bucket: str, connection: Connection, region: Region, fault: dict[str, object], skip: int
+) -> None:
+    await client.put(bucket, "key", BODY)
+    await client.inject(bucket, skip=skip, times=2 if skip == 0 else 1, **fault)
+    reply = await ask(connection, region, "GetObject", {"bucket": bucket, "key": "key"})
+    assert (reply.status, content(reply)) == (200, BODY)
+
+
+@pytest.mark.parametrize("skip", [0, 2], ids=["the first request", "a part"])
+async def test_a_silent_server_is_asked_over_another_connection(
+    s3: S3Process, client: Apart, bucket: str, region: Region, skip: int
+) -> None:
+    pool = ConnectionPool(RpcLimits(hedge_s=0.1, first_range_bytes=FIRST, part_bytes=PART, parts=5))
+    connection = Dialer(s3.env(), EndpointPolicy(), pool).connect("s3:")
+    await client.put(bucket, "key", BODY)
+    await client.inject(bucket, skip=skip, times=1, delay_s=15)
+    async with asyncio.timeout(10):
+        reply = await ask(connection, region, "GetObject", {"bucket": bucket, "key": "key"})
+    assert (reply.status, content(reply)) == (200, BODY)
+    await pool.aclose()
+
+
+async def test_a_server_that_is_only_slow_answers_the_first_request(
+    s3: S3Process, client: Apart, bucket: str, region: Region
+) -> None:
+    """The second is slower still, and is given up."""
+    pool = ConnectionPool(RpcLimits(hedge_s=0.1))
+    connection = Dialer(s3.env(), EndpointPolicy(), pool).connect("s3:")
+    await client.put(bucket, "key", b"here")
+    await client.inject(bucket, times=1, delay_s=0.5)
+    await client.inject(bucket, delay_s=15)
+    async with asyncio.timeout(10):
+        reply = await ask(connection, region, "GetObject", {"bucket": bucket, "key": "key"})
+    assert content(reply) == b"here"
+    await pool.aclose()
 
 
 async def test_an_object_that_the_region_has_no_room_for(client: Apart, bucket: str, connection: Connection) -> None:
