@@ -20,6 +20,9 @@ from sockd_initscripts.limits import Budget
 from sockd_initscripts.report import UNSIGNED
 from sockd_initscripts.rpc.base import Connection, RpcFailed
 
+MOST_REFUSALS = 20
+"""Refused addresses that are reported."""
+
 
 class Connector(Protocol):
     """Who makes connections: a `rpc.Dialer`, on the loop."""
@@ -50,6 +53,8 @@ class Connections:
         self._numbered: list[Connection | None] = []
         """The guest's thread's."""
         self._asked: list[str] = []
+        self.refusals: list[str] = []
+        """The addresses that the guest could not have, each with the reason."""
         self._transferring: asyncio.Task[None] | None = None
 
     # -- the guest's thread
@@ -68,7 +73,12 @@ class Connections:
         self._asked.append(address)
         if address in self._ahead:  # which only this thread takes from, or what it waits for
             return self._number(self._ahead.pop(address))
-        return self._number(self._ask(self._connect_asked, address))
+        try:
+            return self._number(self._ask(self._connect_asked, address))
+        except RpcFailed as error:
+            if len(self.refusals) < MOST_REFUSALS:
+                self.refusals.append(f"connect {address}: {error}")
+            raise CallFailed(error.errno) from None
 
     def transfer(self, number: int, address: str, connection: int) -> None:
         """Give a connection that has nothing under way to the app, and its number up; raises CallFailed."""
@@ -85,7 +95,10 @@ class Connections:
         if len(self._numbered) >= self._budget.connections:
             sock.close()
             raise CallFailed(errno.EMFILE)
-        return self._number(self._ask(self._adopt, sock, address))
+        try:
+            return self._number(self._ask(self._adopt, sock, address))
+        except RpcFailed as error:
+            raise CallFailed(error.errno) from None
 
     @property
     def addresses(self) -> list[str]:
@@ -124,10 +137,8 @@ class Connections:
         return len(self._numbered) - 1
 
     def _ask(self, function: Callable[..., Connection], *args: Any) -> Connection:
-        try:
-            answer: Connection = self._calls.ask(self._waiting, function, *args)
-        except RpcFailed as error:
-            raise CallFailed(error.errno) from None
+        """Raises: RpcFailed, CallFailed."""
+        answer: Connection = self._calls.ask(self._waiting, function, *args)
         return answer
 
     def _dial_ahead(self, addresses: Iterable[str]) -> None:

@@ -297,6 +297,12 @@ class Run:
             rpcs=self._rpc_records,
             messages=self._outbox.records(),
             reads=self._reads,
-            log="" if self._host is None else self._host.log_text,
+            log=self._log(),
             cut=self._reads_are_cut,
         )
+
+    def _log(self) -> str:
+        """What the guest logged, and what it could not connect to."""
+        if self._host is None or self._connections is None:
+            return ""
+        return self._host.log_text + "".join(f"engine: {refusal}\n" for refusal in self._connections.refusals)

@@ -23,6 +23,8 @@ from sockd_initscripts.report import RunReport
 
 Interval = tuple[int, int]
 OK, CLIENT_LEFT = "ok", "client left"
+REGION = "region"
+"""Where the storage library says that a read came from, if its initscript had made it."""
 NO_FAILURES = (OK, CLIENT_LEFT)
 """Outcomes that are no error's type. An error counts more than a client that left."""
 
@@ -86,6 +88,7 @@ def describe(trace: Trace, why: str = "") -> dict[str, Any]:
         "passed_over": trace.passed_over,
         "waited_for": trace.waited_for,
         "imported": [msgspec.structs.asdict(each) for each in trace.imported],
+        "replies": replies_of(report),
         "log": report.log if report is not None else "",
         "cut": report.cut if report is not None else False,
     }
@@ -179,8 +182,19 @@ def reads_of(trace: Trace, report: RunReport | None) -> list[Span]:
     for read in sorted(report.reads, key=lambda read: read.start_ns):
         start = min(max(read.start_ns, trace.arrived_ns), trace.answered_ns)
         end = min(max(read.end_ns, start), trace.answered_ns)
-        spans.append(Span("reads", " ".join(read.rpc), start, end, read.served))
+        detail = f"{read.served}: {read.why}" if read.why else read.served
+        spans.append(Span("reads", " ".join(read.rpc), start, end, detail))
     return spans
+
+
+def replies_of(report: RunReport | None) -> dict[str, int]:
+    """How many messages the script has sent, and how many reads of the function there were and came from the region."""
+    reads = report.reads if report is not None else []
+    return {
+        "sent": len(report.messages) if report is not None else 0,
+        "reads": len(reads),
+        "used": sum(read.served == REGION for read in reads),
+    }
 
 
 def hidden_ns(trace: Trace, fetched: Iterable[Interval], waited: Iterable[Interval]) -> int:

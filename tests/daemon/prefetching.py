@@ -124,6 +124,11 @@ def spans(shown: dict[str, Any], track: str) -> list[dict[str, Any]]:
     return [span for span in shown["spans"] if span["track"] == track]
 
 
+def sources(shown: dict[str, Any]) -> list[str]:
+    """Where each read of a trace came from: "region" or "network"."""
+    return [span["detail"].partition(":")[0] for span in spans(shown, "reads")]
+
+
 def engine_pid(daemon: RunningDaemon) -> int:
     """The engine itself: the one process whose launcher is the daemon's child."""
     for pid in daemon.pids():

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.s3.client import Client
 from benchmarks.s3.process import S3Process
 from tests.daemon.gate import Gate
-from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, patient, reading, spans, trace
+from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, patient, reading, sources, spans, trace
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_runtime_api import archive
 from tests.initscripts.guests import LOOP, module, module_of
@@ -86,7 +86,7 @@ def test_what_the_script_fetched_while_the_sandbox_started_is_what_the_function_
     (init,) = [span for span in spans(shown, "sandbox") if span["name"] == "init"]
     assert max(request["start_ns"] for request in requests) < init["end_ns"]
     assert requests[1]["start_ns"] < requests[0]["end_ns"]
-    assert [span["detail"] for span in spans(shown, "reads")] == ["region", "region"]
+    assert sources(shown) == ["region", "region"]
     assert shown["hidden_ns"] > 0.1e9 and shown["fetched_ns"] >= shown["hidden_ns"]
     # It works for the first request of a sandbox and no other.
     before = daemon.status()["initscripts"]["runs"]
@@ -118,7 +118,7 @@ def test_an_engine_that_is_killed_in_the_middle_costs_nothing_but_the_time(
     # What it knew, the next one knows.
     deploy("survives", fetching("a"), WAITS)
     shown = behind_its_script(daemon, gate, "survives")
-    assert (shown["initscript"], [span["detail"] for span in spans(shown, "reads")]) == ("exit", ["region"])
+    assert (shown["initscript"], sources(shown)) == ("exit", ["region"])
 
 
 def test_a_definition_outlives_the_engine(daemon: RunningDaemon, deploy: Any, gate: Gate) -> None:
@@ -180,7 +180,7 @@ def test_whatever_a_script_does_the_function_answers(
     assert answer.json == [digest(A)]
     shown = trace(daemon, answer)
     assert shown["initscript"] in ((outcome,) if outcome else ("trap", "memory"))
-    assert [span["detail"] for span in spans(shown, "reads")] in ([], ["network"])
+    assert sources(shown) in ([], ["network"])
 
 
 def test_a_script_that_does_nothing_runs_like_any_other(daemon: RunningDaemon, deploy: Any) -> None:
@@ -233,7 +233,7 @@ def test_a_region_that_is_too_small_leaves_the_reads_to_the_network(
     shown = trace(daemon, answer)
     (rpc,) = spans(shown, "rpc")
     assert "failed" in rpc["detail"]
-    assert [span["detail"] for span in spans(shown, "reads")] == ["network"]
+    assert sources(shown) == ["network"]
 
 
 def test_a_run_that_finds_no_memory_is_not_made(daemon: RunningDaemon, deploy: Any) -> None:

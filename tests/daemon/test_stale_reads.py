@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.s3.process import S3Process
-from tests.daemon.prefetching import fetching, patient, reading, spans, trace
+from tests.daemon.prefetching import fetching, patient, reading, sources, trace
 from tests.daemon.running import RunningDaemon
 
 pytestmark = pytest.mark.root
@@ -210,7 +210,7 @@ def deploy(daemon: RunningDaemon, server: S3Process) -> Any:
 
 
 def reads(daemon: RunningDaemon, answer: Any) -> list[str]:
-    return [span["detail"].partition(":")[0] for span in spans(trace(daemon, answer), "reads")]
+    return sources(trace(daemon, answer))
 
 
 @pytest.mark.parametrize("write", WRITES)

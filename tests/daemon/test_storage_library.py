@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.s3.process import S3Process
-from tests.daemon.prefetching import fetching, patient, reading
+from tests.daemon.prefetching import fetching, patient, reading, sources
 from tests.daemon.running import RunningDaemon
 
 pytestmark = pytest.mark.root
@@ -49,7 +49,7 @@ def server(ledger_of_module: None) -> Iterator[S3Process]:
 
 def served(daemon: RunningDaemon, answer: Any) -> list[str]:
     shown = daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json
-    return [span["detail"] for span in shown["spans"] if span["track"] == "reads"]
+    return sources(shown)
 
 
 @pytest.mark.parametrize("linked", [False, True])

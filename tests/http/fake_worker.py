@@ -79,6 +79,7 @@ TRACE: dict[str, Any] = {
     "answered_ns": 1400 * MS,
     "fetched_ns": 300 * MS,
     "hidden_ns": 270 * MS,
+    "replies": {"sent": 2, "reads": 2, "used": 1},
     "spans": [
         {"track": track, "name": name, "start_ns": start * MS, "end_ns": end * MS, "detail": detail}
         for track, name, start, end, detail in (

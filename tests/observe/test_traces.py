@@ -198,6 +198,17 @@ def test_what_a_sandbox_claims_stays_between_request_and_answer() -> None:
     assert 0 <= shown["hidden_ns"] <= 120 * MS
 
 
+def test_reads_say_where_they_came_from_and_why() -> None:
+    reads = [
+        AppRead(["s3.GetObject", "b", "k"], "region", 91 * MS, 92 * MS),
+        AppRead(["s3.GetObject", "b", "other"], "network", 93 * MS, 94 * MS, "the script has not asked for it"),
+    ]
+    shown = describe(trace(run=run_of(report(reads=reads))))
+    details = [span["detail"] for span in shown["spans"] if span["track"] == "reads"]
+    assert details == ["region", "network: the script has not asked for it"]
+    assert shown["replies"] == {"sent": 1, "reads": 2, "used": 1}
+
+
 def test_an_rpc_without_an_end_ends_with_its_run() -> None:
     rpc = RpcRecord(id=1, descriptor=["tcp.line", "h:1"], status=-110, queued_ns=50 * MS, reason="timeout")
     shown = describe(trace(run=run_of(report(rpcs=[rpc]))))

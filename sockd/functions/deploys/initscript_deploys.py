@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Set
 
 from sockd.base.config import InitscriptsConfig
 from sockd.base.errors import BadInitscript
+from sockd.base.notes import Note
 from sockd.functions.code.code_store import CodeVersion, read_bytes
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.serving.initscripts import Initscripts
@@ -47,6 +48,10 @@ class InitscriptDeploys:
             async with self.compiled(uploaded, progress) as digest:
                 yield digest
         elif settings is None:
+            if current:
+                progress(
+                    Note("without the initscript of the version before: sockd.toml has no [initscript], which keeps it")
+                )
             yield ""
         elif current:
             yield current

@@ -100,9 +100,10 @@ def initscript(trace: Mapping[str, Any]) -> str:
     if not fetched:
         return f"{trace['initscript']}; nothing was fetched before the answer."
     share = words.percent(hidden / fetched)
+    used, of = trace["replies"]["used"], trace["replies"]["reads"]
     return (
         f"{trace['initscript']}; something was being fetched for {words.ms(fetched)} ms, and for {words.ms(hidden)} ms of "
-        f"them ({share}) the function did not wait for it."
+        f"them ({share}) the function did not wait. {used} of {of} reads were served from it."
     )
 
 

@@ -60,12 +60,15 @@ def test_a_thousand_rpcs_are_cut_with_a_word() -> None:
 def test_what_was_hidden_and_what_the_answer_waited_for_are_said_in_a_line_each() -> None:
     first, second, third = words(TRACE)
     assert first == "imgrec version 3, zygote, sandbox-7: ok after 400 ms"
-    assert "fetched for 300 ms, of which 270 ms (90 %) were hidden" in second
+    assert second.endswith(
+        "fetched for 300 ms, of which 270 ms (90 %) were hidden; sent 2 messages, served 1 of 2 reads"
+    )
     assert third == "critical path (ms): setup 5.00 > init 345 > exec 49.00"
     reason = "an import looked for socks, which pysocks has"
     assert words({**TRACE, "passed_over": reason})[2].endswith(f"was passed over: {reason}")
     assert "nothing fetched" in words({**TRACE, "fetched_ns": 0, "hidden_ns": 0})[1]
     assert len(words({**TRACE, "initscript": None})) == 2
+    assert words({**TRACE, "log": "info: one\nerror: two\n"})[2:4] == ["  info: one", "  error: two"]
 
 
 def test_names_and_durations_fit() -> None:

@@ -204,6 +204,7 @@ async def test_endpoints_that_are_not_allowed_are_eacces(here: Room) -> None:
         assert (await here.run(wasm)).app.notes == [0, -errno.EACCES]
         ran = await here.run(wasm, budget=Budget(endpoints=[]))
         assert ran.app.notes == [-errno.EACCES, -errno.EACCES]
+        assert ran.report.log.count("engine: connect ") == 2 and "denied" in ran.report.log
         assert server.requests == []
 
 

@@ -58,7 +58,8 @@ def words(trace: Trace) -> list[str]:
         f"{trace['outcome']} after {ms(total)} ms"
     ]
     if trace["initscript"] is not None:
-        lines.append(f"initscript: {trace['initscript']}" + hidden_words(trace))
+        lines.append(f"initscript: {trace['initscript']}" + hidden_words(trace) + replies_words(trace["replies"]))
+        lines += [f"  {line}" for line in trace["log"].splitlines()]
     if trace["passed_over"]:
         lines.append(f"a Zygote with more of its packages was passed over: {trace['passed_over']}")
     path = " > ".join(f"{step['name']} {ms(step['ns'])}" for step in trace["critical"])
@@ -66,14 +67,17 @@ def words(trace: Trace) -> list[str]:
 
 
 def hidden_words(trace: Trace) -> str:
-    """The share of the fetch time during which the function did not wait."""
+    """The share of the fetch time during which the function did not wait, whatever it used then."""
     fetched, hidden = trace["fetched_ns"], trace["hidden_ns"]
     if not fetched:
         return ", nothing fetched before the answer"
     share = round(100 * hidden / fetched)
-    return (
-        f", fetched for {ms(fetched)} ms, of which {ms(hidden)} ms ({share} %) were hidden: the function did not wait"
-    )
+    return f", fetched for {ms(fetched)} ms, of which {ms(hidden)} ms ({share} %) were hidden"
+
+
+def replies_words(replies: Mapping[str, int]) -> str:
+    """The use of the replies; the rows of the reads say why each other was not served."""
+    return f"; sent {replies['sent']} messages, served {replies['used']} of {replies['reads']} reads"
 
 
 def bar_of(span: Mapping[str, Any], start: int, end: int, axis: int, answer: int) -> str:
