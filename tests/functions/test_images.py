@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,7 +80,9 @@ class Known(ImageStore):
     """With these images, the latest import first."""
 
     def __init__(self, *references: str) -> None:
-        self._records = {
+        nothing: Any = None
+        super().__init__(Path("images"), Path("tmp"), nothing, nothing)
+        self.directories.records = {
             record.digest: record
             for number, reference in enumerate(references, 1)
             for record in [
@@ -93,9 +96,6 @@ class Known(ImageStore):
                 )
             ]
         }
-
-    def is_mounted(self, digest: str) -> bool:
-        return False
 
 
 class Deploys(Registry):

@@ -155,7 +155,7 @@ class Images:
             "size_bytes": record.size_bytes,
             "layers": record.layers,
             "imported_at": record.imported_at,
-            "mounted": self.store.is_mounted(record.digest),
+            "mounted": self.store.mounts.is_mounted(record.digest),
             "functions": sorted(users.functions),
         }
 

@@ -160,7 +160,7 @@ class ImagePythons:
         record, known = self._found[interpreter]
         if known.python.facts is None or known.python.reason:
             raise NoInterpreter(known.python.reason or "the image's Python was not asked")
-        image = await self._images.mounted(record)
+        image = await self._images.mounts.mounted(record)
         image.hold()
         directory = Path(tempfile.mkdtemp(dir=self._path))
         try:
@@ -212,7 +212,7 @@ class ImagePythons:
             raise python_failures.BadAnswer(f"its answer is not usable: {error}") from None
 
     def _file(self, record: ImageRecord, python: ImagePython) -> Path:
-        return self._images.directory(record) / f"python-{python.id.rpartition('.')[2]}.json"
+        return self._images.directories.of(record) / f"python-{python.id.rpartition('.')[2]}.json"
 
     def _read(self, record: ImageRecord, python: ImagePython) -> Known | None:
         """None: nothing is kept. Raises: HostFailed."""

@@ -42,9 +42,9 @@ from sockd.images.registry.reference import Reference
 from sockd.images.store.derived_profile import derived_profile
 from sockd.images.store.full_disk import is_full, storage_full
 from sockd.images.store.image_record import ImageRecord, digest_of
-from sockd.images.store.image_store import Progress
 from sockd.images.store.image_upload import ImageHeader, ImageUpload
 from sockd.images.store.import_runs import FILE, Compile, ImportRuns
+from sockd.images.store.importer import Progress
 from sockd.images.store.kept_copies import (
     forget_profile,
     keep_manifest,

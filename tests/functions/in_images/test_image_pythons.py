@@ -27,8 +27,10 @@ from sockd.base.errors import (
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.in_images.image_pythons import ImagePythons, Known, python_command, wanted_python
 from sockd.images.registry.image import ImageConfig
+from sockd.images.store.image_directories import RECORD
 from sockd.images.store.image_record import ImageRecord
-from sockd.images.store.image_store import RECORD, ImageStore, Importer
+from sockd.images.store.image_store import ImageStore
+from sockd.images.store.importer import Importer
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.farm.zygote import NeverServed
 from sockd.isolation.roots.base import Base
@@ -73,7 +75,7 @@ def test_what_an_images_python_said_goes_with_its_image(tmp_path: Path) -> None:
     for record in records:
         python = msgspec.structs.replace(wanted_python(record, CONFIG)[0], facts=FACTS)
         number = python.id.rpartition(".")[2]
-        (store.directory(record) / f"python-{number}.json").write_bytes(msgspec.json.encode(Known(python)))
+        (store.directories.of(record) / f"python-{number}.json").write_bytes(msgspec.json.encode(Known(python)))
         assert pythons.known(record, CONFIG).id == python.id
         ids.append(python.id)
 

@@ -14,7 +14,9 @@ import pytest
 
 from sockd.base.errors import BadImage, ImageNotReady, ImageUnavailable, SockdError, StoreUnavailable, TooManyRequests
 from sockd.images.registry.image import ImageConfig
-from sockd.images.store import image_store
+from sockd.images.store import image_mounts, image_store
+from sockd.images.store.image_directories import ImageDirectories
+from sockd.images.store.image_mounts import ImageMounts
 from sockd.images.store.image_record import ImageRecord
 from sockd.images.store.image_store import ImageStore
 from sockd.isolation.roots.image_base import ImageBase
@@ -22,12 +24,16 @@ from sockd.isolation.roots.image_base import ImageBase
 pytestmark = pytest.mark.anyio
 
 
-class SlowStore(ImageStore):
-    """A store whose images are mounted when the test says so."""
+class SlowMounts(ImageMounts):
+    """Mounts that are made when the test says so."""
 
     def __init__(self, path: Path, most_cold: int) -> None:
         nothing: Any = None
-        super().__init__(path / "images", path / "tmp", nothing, nothing, most_cold=most_cold)
+        directories = ImageDirectories(path / "images", path / "tmp")
+        super().__init__(
+            directories, nothing, nothing, nothing, most_cold=most_cold, on_unmount=lambda: self.unmounts.append(1)
+        )
+        self.unmounts: list[int] = []
         self.begun: list[str] = []
         self.go_on = asyncio.Event()
         self.failure: SockdError | None = None
@@ -52,23 +58,23 @@ def image(number: int) -> ImageRecord:
 
 
 async def test_a_start_beyond_the_limit_waits_for_another_to_end(tmp_path: Path) -> None:
-    store = SlowStore(tmp_path, 2)
-    starts = [asyncio.create_task(store.mounted(image(number % 5))) for number in range(10)]
+    mounts = SlowMounts(tmp_path, 2)
+    starts = [asyncio.create_task(mounts.mounted(image(number % 5))) for number in range(10)]
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(store.begun) == 2
-    store.go_on.set()
-    assert len(set(await asyncio.gather(*starts))) == 5 == len(store.begun)
+    assert len(mounts.begun) == 2
+    mounts.go_on.set()
+    assert len(set(await asyncio.gather(*starts))) == 5 == len(mounts.begun)
 
 
 async def test_a_start_that_has_waited_in_vain_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_store, "COLD_WAIT_S", 0.05)
-    store = SlowStore(tmp_path, 1)
-    first = asyncio.create_task(store.mounted(image(1)))
+    monkeypatch.setattr(image_mounts, "COLD_WAIT_S", 0.05)
+    mounts = SlowMounts(tmp_path, 1)
+    first = asyncio.create_task(mounts.mounted(image(1)))
     await asyncio.sleep(0)
     with pytest.raises(TooManyRequests, match="1 images are being started"):
-        await store.mounted(image(2))
-    store.go_on.set()
+        await mounts.mounted(image(2))
+    mounts.go_on.set()
     await first
 
 
@@ -108,7 +114,7 @@ def store(tmp_path: Path, opened: OpenImages) -> ImageStore:
     nothing: Any = None
     importer: Any = opened
     store = ImageStore(tmp_path / "images", tmp_path / "tmp", nothing, importer)
-    store._records = {image(1).digest: image(1)}
+    store.directories.records = {image(1).digest: image(1)}
     return store
 
 
@@ -134,14 +140,14 @@ async def test_a_lost_mount_is_told_its_watchers_and_closed_behind_its_last_user
     base.hold()
     base.watchers.add(lambda: told.append(base.lost))
     store.lose_mount(image(1).digest, LOST)
-    assert told == [LOST] and not store.is_mounted(image(1).digest)
+    assert told == [LOST] and not store.mounts.is_mounted(image(1).digest)
     assert await use.mounted(60) is not base, "the next start mounts it anew"
     assert base.at[0] >= 0, "a sandbox has it still"
     base.let_go()
-    await asyncio.gather(*store._closing)
+    await asyncio.gather(*store.mounts._closing)
     assert base.at[0] < 0 and opened.closed == 0, "the agent has forgotten it"
     use.close()
-    await asyncio.gather(*store._closing)
+    await asyncio.gather(*store.mounts._closing)
     assert made[1].at[0] < 0 and opened.closed == 1
 
 
@@ -163,10 +169,10 @@ async def test_an_image_that_is_lost_while_it_is_unmounted_is_not_closed_for_its
     second = store.use(image(1).digest)
     await second.mounted(60)
     is_read.set()
-    await asyncio.gather(*store._closing)
+    await asyncio.gather(*store.mounts._closing)
     assert (opened.opened, opened.closed) == (2, 0)
     second.close()
-    await asyncio.gather(*store._closing)
+    await asyncio.gather(*store.mounts._closing)
     assert opened.closed == 1
 
 
@@ -184,7 +190,7 @@ async def test_a_watcher_that_fails_hinders_no_other(
     store.lose_mount(image(1).digest, LOST)
     assert told == [1] and "were not ended" in caplog.text
     use.close()
-    await asyncio.gather(*store._closing)
+    await asyncio.gather(*store.mounts._closing)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -212,21 +218,20 @@ def test_the_beginning_of_several_digests_is_answered_with_those_of_each(store: 
     images = [
         msgspec.structs.replace(image(1), digest=f"sha256:{hex:0<64}") for hex in ("abcd1", "abcd22", "abcd23", "f")
     ]
-    store._records = {each.digest: each for each in images}
+    store.directories.records = {each.digest: each for each in images}
     with pytest.raises(BadImage, match=r"^abcd is the beginning of 3 digests; write abcd1 or abcd22 or abcd23$"):
         store.find("abcd")
     assert store.find("sha256:abcd22") is images[1]
 
 
-def test_an_image_is_kept_for_an_hour_after_the_import_of_the_next_build(tmp_path: Path) -> None:
-    store = SlowStore(tmp_path, 1)
+def test_an_image_is_kept_for_an_hour_after_the_import_of_the_next_build(store: ImageStore) -> None:
     hour = image_store.GRACE_S
     imports = (("app:1", 0.0), ("app:2", 0.5), ("other:1", 0.6), ("app:3", 9.0), ("app:4", 9.1))
     images = [
         msgspec.structs.replace(image(number), reference=reference, imported_at=at * hour)
         for number, (reference, at) in enumerate(imports)
     ]
-    store._records = {each.digest: each for each in images}
+    store.directories.records = {each.digest: each for each in images}
 
     def unused(at: float, keep: ImageRecord | None = None) -> list[str]:
         kept = {keep.digest} if keep else set()
@@ -243,36 +248,36 @@ def test_an_image_is_kept_for_an_hour_after_the_import_of_the_next_build(tmp_pat
 async def test_a_mount_that_takes_too_long_is_waited_for_no_longer_than_its_start(
     tmp_path: Path, failure: SockdError | None
 ) -> None:
-    store = SlowStore(tmp_path, 1)
-    store.failure = failure
+    mounts = SlowMounts(tmp_path, 1)
+    mounts.failure = failure
     with pytest.raises(ImageNotReady if failure is None else StoreUnavailable) as told:
-        await store.mounted(image(1), 0.01)
+        await mounts.mounted(image(1), 0.01)
     assert told.value.status == 503
-    store.go_on.set()
-    while store.is_in_use(image(1).digest) or store._mounting:
+    mounts.go_on.set()
+    while mounts.is_mounted(image(1).digest) or mounts._mounting:
         await asyncio.sleep(0)
-    assert (await store.mounted(image(1), 60)).holders == 0 and len(store.begun) == 2
+    assert (await mounts.mounted(image(1), 60)).holders == 0 and len(mounts.begun) == 2
 
 
 async def test_a_mount_goes_on_for_others_when_one_start_is_given_up(tmp_path: Path) -> None:
-    store = SlowStore(tmp_path, 1)
-    first, second = (asyncio.create_task(store.mounted(image(1), 60)) for _ in range(2))
+    mounts = SlowMounts(tmp_path, 1)
+    first, second = (asyncio.create_task(mounts.mounted(image(1), 60)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
-    store.go_on.set()
+    mounts.go_on.set()
     mounted = await second
-    assert store.is_current(mounted) and first.cancelled() and len(store.begun) == 1
+    assert mounts.is_current(mounted) and first.cancelled() and len(mounts.begun) == 1
 
 
 async def test_a_mount_that_its_start_does_not_take_is_given_up(tmp_path: Path) -> None:
-    store = SlowStore(tmp_path, 1)
-    start = asyncio.create_task(store.mounted(image(1), 60))
-    while not store.begun:
+    mounts = SlowMounts(tmp_path, 1)
+    start = asyncio.create_task(mounts.mounted(image(1), 60))
+    while not mounts.begun:
         await asyncio.sleep(0)
-    store.go_on.set()
-    while not store.is_mounted(image(1).digest):
+    mounts.go_on.set()
+    while not mounts.is_mounted(image(1).digest):
         await asyncio.sleep(0)
     start.cancel()  # it is there, and the start has not been woken yet
     with pytest.raises(asyncio.CancelledError):
         await start
-    assert not store.is_in_use(image(1).digest)
+    assert not mounts.is_mounted(image(1).digest)

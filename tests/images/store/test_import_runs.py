@@ -32,9 +32,9 @@ from sockd.images.registry.limits import MOST_CONFIG_TEXTS, Limits
 from sockd.images.registry.reference import Reference
 from sockd.images.store import import_wire, waiting_process
 from sockd.images.store.image_facts import ImageFacts
-from sockd.images.store.image_store import Progress
 from sockd.images.store.import_runs import FILE, Compile, ImportRuns, ImportSettings
 from sockd.images.store.import_wire import Compiled, Imported, Uncompiled
+from sockd.images.store.importer import Progress
 from sockd.images.store.missing_bytecode import CompiledBatch
 from sockd.images.store.waiting_process import WaitingProcess
 from sockd.linux import syscalls
