@@ -32,9 +32,10 @@ from sockd.images.chunks.root_watch import RootWatch
 from sockd.images.chunks.store import ChunkStore
 from sockd.images.chunks.store_settings import StoreSettings, open_store, s3_place
 from sockd.images.registry.limits import Limits
-from sockd.images.store.chunked_importer import ChunkedImporter, ChunkParts
+from sockd.images.store.chunked_importer import ChunkedImporter
 from sockd.images.store.image_garbage import ImageGarbage
 from sockd.images.store.import_runs import ImportRuns, ImportSettings
+from sockd.images.store.opened_store import ChunkParts
 from sockd.isolation.roots.base import Base
 from sockd.isolation.roots.ground import built, ground_on
 from sockd.linux.cgroups.cgroup_pool import CgroupPool

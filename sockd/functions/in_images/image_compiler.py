@@ -16,11 +16,11 @@ import msgspec
 from sockd.base.blocking import in_thread
 from sockd.base.config import MB
 from sockd.base.errors import SandboxFailed, SockdError
+from sockd.base.notes import Progress
 from sockd.functions.in_images import image_programs
 from sockd.functions.in_images.image_probe import Ask, probing
 from sockd.images.store.full_disk import passing
 from sockd.images.store.import_wire import Compiled, Uncompiled
-from sockd.images.store.importer import Progress
 from sockd.images.store.missing_bytecode import MOST_BYTECODE_BYTES, CompiledBatch, CompileJob
 from sockd.isolation.roots import base as bases
 from sockd.isolation.roots import compile_probe

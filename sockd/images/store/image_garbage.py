@@ -68,7 +68,7 @@ class ImageGarbage:
             forget_worker: a worker that is gone for ever, whose references are dropped.
 
         Raises: ChunkStoreFailed; BadRequest: this is no worker's name."""
-        await self._importer.parts()
+        await self._importer.store.parts()
         async with self._working:
             collector = self._opened()[0]
             if clear_alarms or restore:
@@ -91,12 +91,12 @@ class ImageGarbage:
 
     async def once(self) -> None:
         """The work of one minute. Raises: ChunkStoreFailed, ImageUnavailable."""
-        if not self._importer.is_used:
+        if self._importer.store.opened is None:
             return
         async with self._working:
             collector, watch = self._opened()
             await self._importer.follow()
-            for root in self._importer.roots_in_use():
+            for root in self._importer.served.roots():
                 await in_thread(watch.reading, root)
             await in_thread(_steps, collector, STEPS_AT_ONCE)
 

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from sockd.base.blocking import in_thread
 from sockd.base.errors import BadImage, ImageLost, ImagesUnavailable, ImageUnavailable, SockdError
+from sockd.base.notes import Progress
 from sockd.base.single_flight import SingleFlight
 from sockd.images.registry.reference import Reference
 from sockd.images.store.full_disk import is_full
 from sockd.images.store.image_directories import ImageDirectories
 from sockd.images.store.image_mounts import ImageMounts, ImageUse
 from sockd.images.store.image_record import DIGEST, ImageRecord
-from sockd.images.store.importer import Importer, Progress
+from sockd.images.store.importer import Importer
 from sockd.isolation.roots.base import Base
 from sockd.isolation.roots.image_mounting import ImageMounting
 

@@ -22,6 +22,7 @@ import msgspec
 
 from sockd.base.blocking import in_thread
 from sockd.base.errors import BadImage, ImageTooLarge, RegistryUnavailable, SandboxFailed, StorageFull
+from sockd.base.notes import Progress
 from sockd.images.registry.credentials import Credentials, DockerConfig
 from sockd.images.registry.limits import Limits
 from sockd.images.registry.reference import Reference
@@ -46,7 +47,6 @@ from sockd.linux.syscalls import MountAttr
 FILE, UNCOMPILED = "image.erofs", "uncompiled.erofs"
 NEXT_AFTER_S = 3.0
 """How long after an import the next process is started: the function's first start comes first."""
-Progress = Callable[[str], None]
 IsWanted = Callable[[str], Awaitable[bool]]
 Compile = Callable[[Path, Uncompiled, int, Progress], Awaitable[Compiled]]
 """Have the sources compiled that a file system has no bytecode of; the answer says why some are missing.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from sockd.base.errors import SockdError, StorageFull
+from sockd.base.notes import Progress
 from sockd.images.store.image_record import ImageRecord
-
-Progress = Callable[[str], None]
-"""Called with a line for people about what is done now."""
 
 
 class Importer(Protocol):

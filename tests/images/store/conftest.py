@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sockd.images.agent_keeper import agent_link
-from sockd.images.store import chunked_importer
+from sockd.images.store import first_starts
 from tests.images.store.profiled_workers import (
     IMAGE,
     READS,
@@ -22,7 +22,7 @@ from tests.support.ground import ground_at
 @pytest.fixture
 async def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
     """Their starts are recorded by `record` alone, however long a test takes."""
-    monkeypatch.setattr(chunked_importer, "QUIET_S", 600.0)
+    monkeypatch.setattr(first_starts, "QUIET_S", 600.0)
     async with ground_at(tmp_path / "ground", agent_link.places()) as ground, AsyncExitStack() as stack:
         yield Workers(tmp_path, ground, stack)
 

@@ -24,11 +24,12 @@ from sockd.images.chunks.store_settings import StoreSettings
 from sockd.images.chunks.upload import upload
 from sockd.images.registry.image import ImageConfig
 from sockd.images.registry.limits import Limits
-from sockd.images.store.chunked_importer import ChunkedImporter, ChunkParts
+from sockd.images.store.chunked_importer import ChunkedImporter
 from sockd.images.store.image_record import ImageRecord
 from sockd.images.store.image_upload import ImageHeader, ImageUpload
 from sockd.images.store.import_runs import ImportRuns, ImportSettings
 from sockd.images.store.kept_copies import PROFILE, copy_of
+from sockd.images.store.opened_store import ChunkParts
 from sockd.linux.confined.confined_process import Ground
 from tests.support.chunked_images import digest_of, random_image, read_at
 
@@ -128,7 +129,7 @@ class Worker:
 
     async def upload(self, known: set[str], progress: Callable[[str], None] = lambda text: None) -> ImageUpload:
         """Args: known: stored names of the worker's images."""
-        parts = await self.importer.parts()
+        parts = await self.importer.store.parts()
         return ImageUpload(parts.store, parts.catalog, known, progress=progress)
 
     async def start(self, data: bytes = IMAGE) -> dict[str, float]:
@@ -153,7 +154,7 @@ class Worker:
 
     async def record(self) -> None:
         """What a timer does."""
-        await self.importer.record_profile(RECORD, self.directory)
+        await self.importer.starts.record(RECORD, self.directory)
 
     def stored(self) -> bytes | None:
         return self.catalog.profile(self.catalog.open(RECORD.stored_name))

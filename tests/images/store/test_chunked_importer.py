@@ -20,7 +20,7 @@ from sockd.images.agent_keeper.image_agent import ImageAgent
 from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.manifest import Manifest
 from sockd.images.profiles.profile import Profile, seal_profile
-from sockd.images.store import chunked_importer, kept_copies
+from sockd.images.store import first_starts, kept_copies, start_profiles
 from sockd.images.store.kept_copies import kept_manifest, stored_profile
 from tests.images.store.profiled_workers import (
     CHUNKS,
@@ -139,7 +139,7 @@ async def test_an_image_opens_without_its_profile_when_there_is_no_memory_for_it
 ) -> None:
     second = workers.new()
     manifest = second.adopt()
-    await second.importer.parts()
+    await second.importer.store.parts()
     before, limits = descriptors(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # of files in memory, too
     try:
@@ -174,8 +174,8 @@ async def test_a_start_that_is_cancelled_while_its_profile_is_read_keeps_no_desc
     if place == "kept_profile":
         second.copy.write_bytes(profiled.copy.read_bytes())
     held = Held(getattr(kept_copies, place), before=False)
-    monkeypatch.setattr(chunked_importer, place, held)
-    await second.importer.parts()
+    monkeypatch.setattr(start_profiles, place, held)
+    await second.importer.store.parts()
     before = descriptors()
     opening = asyncio.ensure_future(second.importer.open(RECORD, second.directory))
     await asyncio.to_thread(held.called.wait)
@@ -194,7 +194,7 @@ async def test_a_silent_store_is_waited_for_once_and_the_start_goes_on_without_a
     second = workers.new()
     second.adopt()
     held = Held(stored_profile, before=True)
-    monkeypatch.setattr(chunked_importer, "stored_profile", held)
+    monkeypatch.setattr(start_profiles, "stored_profile", held)
     monkeypatch.setattr(DirectoryStore, "heard_s", 0.0)
     assert (await second.start()).get("startup_reads", 0) == 0
     assert "starts without a startup profile" in caplog.text
@@ -214,7 +214,7 @@ async def test_a_store_that_sends_is_waited_for(
     second = workers.new(stall_s=0.001)
     second.adopt()
     held = Held(stored_profile, before=True)
-    monkeypatch.setattr(chunked_importer, "stored_profile", held)
+    monkeypatch.setattr(start_profiles, "stored_profile", held)
     starting = asyncio.ensure_future(second.start())
     until_s = time.monotonic() + 0.1
     while time.monotonic() < until_s:
@@ -291,7 +291,7 @@ async def test_a_profile_that_somebody_sealed_for_another_image_is_refused(worke
 async def test_a_start_is_recorded_when_it_uses_no_further_chunks(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked_importer, "QUIET_S", 0.0)
+    monkeypatch.setattr(first_starts, "QUIET_S", 0.0)
     worker = workers.new()
     worker.publish(IMAGE)
     has_read = asyncio.Event()

@@ -26,6 +26,7 @@ from sockd.base.errors import (
     SandboxFailed,
     StorageFull,
 )
+from sockd.base.notes import Progress
 from sockd.images.registry import documents
 from sockd.images.registry.image import ImageConfig
 from sockd.images.registry.limits import MOST_CONFIG_TEXTS, Limits
@@ -34,7 +35,6 @@ from sockd.images.store import import_wire, waiting_process
 from sockd.images.store.image_facts import ImageFacts
 from sockd.images.store.import_runs import FILE, Compile, ImportRuns, ImportSettings
 from sockd.images.store.import_wire import Compiled, Imported, Uncompiled
-from sockd.images.store.importer import Progress
 from sockd.images.store.missing_bytecode import CompiledBatch
 from sockd.images.store.waiting_process import WaitingProcess
 from sockd.linux import syscalls

@@ -9,7 +9,7 @@ import pytest
 
 from sockd.images.agent_keeper import image_agent
 from sockd.images.profiles.profile import Profile
-from sockd.images.store import chunked_importer
+from sockd.images.store import first_starts
 from sockd.images.store.kept_copies import PROFILE
 from tests.images.store.profiled_workers import (
     BUILD,
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.root, pytest.mark.anyio]
 async def recorded_build(worker: Worker) -> Profile:
     """What is kept of a start of the next build, in the store, too."""
     directory = worker.directory_of(BUILD_RECORD)
-    await worker.importer.record_profile(BUILD_RECORD, directory)
+    await worker.importer.starts.record(BUILD_RECORD, directory)
     sealed = (directory / PROFILE).read_bytes()
     assert worker.catalog.profile(worker.catalog.open(BUILD_RECORD.stored_name)) == sealed
     manifest = worker.catalog.open(BUILD_RECORD.stored_name)
@@ -93,7 +93,7 @@ async def test_a_start_whose_data_of_another_build_is_gone_is_not_recorded(
     workers: Workers, profiled: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record would lack what it has read from there."""
-    assert chunked_importer.LATEST_S + 5.0 <= image_agent.START_S - 5.0
+    assert first_starts.LATEST_S + 5.0 <= image_agent.START_S - 5.0
     monkeypatch.setattr(image_agent, "START_S", 0.0)
     second = workers.new()
     second.adopt()
@@ -104,7 +104,7 @@ async def test_a_start_whose_data_of_another_build_is_gone_is_not_recorded(
     while (await second.agent.counters())["starting_images"]:
         await asyncio.sleep(0)
     directory = second.directory_of(BUILD_RECORD)
-    await second.importer.record_profile(BUILD_RECORD, directory)
+    await second.importer.starts.record(BUILD_RECORD, directory)
     assert (
         not (directory / PROFILE).exists()
         and second.catalog.profile(second.catalog.open(BUILD_RECORD.stored_name)) is None
