@@ -1,9 +1,9 @@
-"""Which state the roots of a store are in, as a reader knows it; and the alarm when it opens an image of an expired one.
+"""Which state the roots of a store are in, as a worker knows it; and the alarm when it has an image of an expired one open.
 
 Before a root expires, each worker has dropped its references to it, so that no worker should open its images. One that does is a
 bug, lost its references, or shares the store and is not configured to. The manifest is served, since the data is there; the alarm
-stops all deletions of the garbage collector, until an operator has cleared it. Reads of chunks raise no alarm: record 57 has the
-reason.
+stops all deletions of the garbage collector, until an operator has cleared it. The worker looks when it opens an image, and every
+minute at the roots of those that are open; reads of chunks raise no alarm (record 57).
 
 A reader knows the table of roots at most `refresh_s` late. Deletion begins `grace_s` after expiry, which is longer; a reader that
 could not refresh the table for half of that time opens nothing.
@@ -53,7 +53,7 @@ class RootWatch:
         self._lock = threading.Lock()
 
     def reading(self, root: str) -> None:
-        """Raise the alarm if the root, of which an image is opened now, is expired. Raises: StoreUnavailable."""
+        """Raise the alarm if a root, of which an image is open, is expired. Raises: StoreUnavailable."""
         with self._lock:
             table = self._current()
             if table.state(root) in (RootState.EXPIRED, RootState.DELETED) and root not in self._alarmed:
