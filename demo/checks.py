@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from benchmarks.s3.client import Client as S3
+from benchmarks.sebs_runner.jpeg import jpeg_size
 
 FUNCTIONS = Path(__file__).with_name("functions")
 BUCKET, PICTURE = "pictures", "mandelbrot.jpg"
@@ -34,7 +34,11 @@ def check_thumbnail(answer: Any, s3: S3) -> None:
     expect("thumbnail key", answer["key"], f"thumbnails/{PICTURE}")
     thumbnail = s3.get(BUCKET, answer["key"])
     expect("thumbnail bytes", len(thumbnail), answer["bytes"])
-    expect("thumbnail longer side", max(jpeg_size(thumbnail)), SIDE)
+    try:
+        size = jpeg_size(thumbnail)
+    except ValueError as error:
+        raise WrongAnswer(f"the thumbnail is {error}") from None
+    expect("thumbnail longer side", max(size), SIDE)
 
 
 def check_report(answer: Any) -> None:
@@ -55,15 +59,3 @@ def check_page(answer: Any) -> None:
     for text in ("Hello, stranger: 4 rocky planets", "<td>Mars</td><td>2 moons</td>", "365.2 days"):
         if text not in answer["body"]:
             raise WrongAnswer(f"page without {text!r}")
-
-
-def jpeg_size(data: bytes) -> tuple[int, int]:
-    """(width, height) from the start-of-frame segment of a JPEG (ITU-T T.81, B.2.2). Raises WrongAnswer for anything else."""
-    position = 2
-    while data[:2] == b"\xff\xd8" and position + 9 <= len(data):
-        marker, length = struct.unpack_from(">HH", data, position)
-        if 0xFFC0 <= marker <= 0xFFC2:
-            height, width = struct.unpack_from(">HH", data, position + 5)
-            return width, height
-        position += 2 + length
-    raise WrongAnswer("the thumbnail is not a JPEG")

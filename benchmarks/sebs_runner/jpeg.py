@@ -1,8 +1,8 @@
-"""JPEGs of a wanted size in bytes and pixels, made from random coefficients: stand-ins for photographs.
+"""JPEGs of a wanted size in bytes and pixels, made from random coefficients: stand-ins for photographs; and the size of any JPEG.
 
-Baseline, 4:2:0, valid by ITU-T T.81. Each row of blocks is a restart interval, which makes rows independent: a few are made
-and repeated, so that megapixels cost milliseconds. Decoding one costs what a photograph of this many bytes and pixels
-does. The same arguments give the same bytes, whatever is installed.
+Those that are made are baseline, 4:2:0, valid by ITU-T T.81. Each row of blocks is a restart interval, which makes rows
+independent: a few are made and repeated, so that megapixels cost milliseconds. Decoding one costs what a photograph of this many
+bytes and pixels does. The same arguments give the same bytes, whatever is installed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,18 @@ def jpeg(width: int, height: int, size_bytes: int, *, seed: int) -> bytes:
     start = b"\xff\xd8" + _segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
     rest = _header(width, height, columns) + bytes(scan) + b"\xff\xd9"
     return start + _comments(size_bytes - len(start) - len(rest)) + rest
+
+
+def jpeg_size(data: bytes) -> tuple[int, int]:
+    """Return width and height from the frame header of a JPEG (ITU-T T.81, B.2.2). Raises: ValueError: it is none."""
+    position = 2
+    while data[:2] == b"\xff\xd8" and position + 9 <= len(data):
+        marker, length = struct.unpack_from(">HH", data, position)
+        if 0xFFC0 <= marker <= 0xFFC2:
+            height, width = struct.unpack_from(">HH", data, position + 5)
+            return width, height
+        position += 2 + length
+    raise ValueError("not a JPEG")
 
 
 def _header(width: int, height: int, columns: int) -> bytes:

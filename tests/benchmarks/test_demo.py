@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.harness.cold import NeverLearned
 from benchmarks.harness.worker import worker
 from demo import run
-from demo.checks import FUNCTIONS, WrongAnswer, check_noop, check_page, jpeg_size
+from demo.checks import FUNCTIONS, WrongAnswer, check_noop, check_page
 from demo.failure import EXPECTED, check_log
 from demo.images import why_no_images
-
-PICTURE = Path(FUNCTIONS).with_name("picture.jpg")
 
 
 @pytest.mark.root
@@ -23,16 +19,6 @@ def test_a_worker_on_an_older_kernel_says_that_it_has_images() -> None:
         status = house.json("status")
         assert status["images"]["stored"] == 0
         assert status["kernel"]["images"].startswith("EROFS through loop devices")
-
-
-def test_the_size_of_a_jpeg_is_read_from_its_header() -> None:
-    assert jpeg_size(PICTURE.read_bytes()) == (960, 640)
-
-
-@pytest.mark.parametrize("data", [b"", b"GIF89a", b"\xff\xd8", b"\xff\xd8" + bytes(100)])
-def test_what_is_not_a_jpeg_is_refused(data: bytes) -> None:
-    with pytest.raises(WrongAnswer):
-        jpeg_size(data)
 
 
 def test_a_wrong_answer_is_refused() -> None:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+import demo
 from benchmarks.sebs_runner import onnx_file, stand_ins, torch_file
-from benchmarks.sebs_runner.checks import jpeg_size
-from benchmarks.sebs_runner.jpeg import jpeg
+from benchmarks.sebs_runner.jpeg import jpeg, jpeg_size
 from benchmarks.sebs_runner.resnet import resnet
+
+PICTURE = Path(demo.__file__).with_name("picture.jpg")
 
 
 @pytest.mark.parametrize(("width", "height", "size"), [(64, 48, 5000), (512, 384, 61_000), (512, 384, 300_000)])
@@ -22,6 +24,16 @@ def test_a_jpeg_has_exactly_the_size_that_was_asked_for(width: int, height: int,
     assert len(picture) == size
     assert jpeg_size(picture) == (width, height)
     assert picture == jpeg(width, height, size, seed=1) != jpeg(width, height, size, seed=2)
+
+
+def test_the_size_of_a_jpeg_is_read_from_its_header() -> None:
+    assert jpeg_size(PICTURE.read_bytes()) == (960, 640)
+
+
+@pytest.mark.parametrize("data", [b"", b"GIF89a", b"\xff\xd8", b"\xff\xd8" + bytes(100)])
+def test_what_is_not_a_jpeg_has_no_size(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not a JPEG"):
+        jpeg_size(data)
 
 
 def test_a_jpeg_is_mostly_picture_and_not_filling() -> None:
