@@ -26,6 +26,7 @@ from hypothesis.internal import charmap
 from sockd.linux import mounts
 from sockd.linux.event_loop import EventLoop
 from tests.support import broken_off, cases, failpoints, leftovers, watched_descriptors
+from tests.support.emulated import SLOWER
 from tests.support.ledger import Ledger, claim_group
 
 # A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
@@ -86,6 +87,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("root")
     if str(file) in slow_files():
         item.add_marker("slow")
+    if SLOWER > 1:
+        marker = item.get_closest_marker("timeout")
+        timeout_s = marker.args[0] if marker else float(item.config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(timeout_s * SLOWER), append=False)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.emulated import SLOWER
 from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
 
@@ -42,7 +43,7 @@ def files(attack: Attack) -> dict[str, str | bytes]:
 def attack(house: PrivateWorker, attack: Attack, event: Any = None, **settings: Any) -> Any:
     """Deploy an attack and invoke it once; what it returns."""
     name = f"attack-{next(_numbers)}"
-    house.deploy(name, files(attack), **{"timeout_s": 15, **settings})
+    house.deploy(name, files(attack), **{"timeout_s": 15 * SLOWER, **settings})
     return house.call(name, event)
 
 
@@ -82,7 +83,7 @@ def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: 
     )
     package = wheel(name, "1.0", {f"{module}.py": code, f"{module}_prelude.py": PRELUDE})
     user = f"import {module}\ndef f(event): return {module}.SEEN()\n"
-    house.deploy(f"in-zygote-{number}", user, requirements=[name], wheels=[package], timeout_s=10)
+    house.deploy(f"in-zygote-{number}", user, requirements=[name], wheels=[package], timeout_s=10 * SLOWER)
     house.call(f"in-zygote-{number}")
     pid, error, seen = house.call_learned(f"in-zygote-{number}")
     assert pid != 1, "the package was not imported in a Zygote"

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import host_pid, unified
+from tests.support.emulated import SLOWER
 from tests.support.private_worker import PrivateWorker
 from tests.support.threads import in_background
 
@@ -22,7 +23,7 @@ def f(event): return [wait(event, open("/proc/self/cgroup").read().split("0::")[
 def victim(house: PrivateWorker, **settings: Any) -> Iterator[int]:
     """A function in the middle of a request; the body gets its pid on the host. It must end well afterwards."""
     gate = Gate()
-    house.deploy("victim", {"f.py": WAITS, "gate.py": Gate.CODE}, timeout_s=20, **settings)
+    house.deploy("victim", {"f.py": WAITS, "gate.py": Gate.CODE}, timeout_s=20 * SLOWER, **settings)
     try:
         with in_background(lambda: house.invoke("victim", gate.port)) as answer:
             cgroup = unified(gate.arrived())

@@ -26,12 +26,13 @@ from typing import Any, ClassVar, TypeVar
 from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
 from tests.daemon.kernel_view import cgroup_pids, wait_readable
 from tests.support import sockd_template
+from tests.support.emulated import SLOWER
 from tests.support.older_kernel import with_kernel
 
 REPO = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")
-START_DEADLINE_S = 90.0
-DEADLINE_S = 40.0
+START_DEADLINE_S = 90.0 * SLOWER
+DEADLINE_S = 40.0 * SLOWER
 LOOK_S = 0.05
 CACHE_MB = 64
 

@@ -9,18 +9,19 @@ import pytest
 
 from tests.daemon.gate import Gate
 from tests.support.cases import happened
+from tests.support.emulated import SLOWER
 from tests.support.private_worker import PrivateWorker, house, ledger
 
 __all__ = ["happened", "house", "ledger"]
 
-CONFIG = """
+CONFIG = f"""
 [zygote]
 spares = 2
-import_deadline_s = 1.5
-canary_deadline_s = 1.5
+import_deadline_s = {1.5 * SLOWER}
+canary_deadline_s = {1.5 * SLOWER}
 memory_mb = 96
 [sandbox]
-spawn_deadline_s = 4.0
+spawn_deadline_s = {4.0 * SLOWER}
 memory_mb = 4096
 """
 

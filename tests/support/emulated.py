@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 IS_UML = "User Mode Linux" in Path("/proc/cpuinfo").read_text()
+SLOWER = 6 if IS_UML else 1
+"""How many times longer the deadlines of tests are: a fork takes 20 times as long in such a guest, whose clock is the host's."""
 
 
 def not_in_uml(reason: str) -> pytest.MarkDecorator:

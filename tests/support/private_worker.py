@@ -27,6 +27,7 @@ from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import COMMAND, DEADLINE_S, REPO, RunningDaemon
 from tests.support import sockd_template
 from tests.support.caller import Caller
+from tests.support.emulated import SLOWER
 from tests.support.ledger import Ledger
 from tests.support.older_kernel import release
 from tests.support.package_index import PackageIndex
@@ -36,8 +37,8 @@ from tests.support.worker_processes import Process, look_at
 NEIGHBOUR = "neighbour"
 GAP_S = 0.003
 """Between two calls of it, if a case does not ask for another."""
-CONFIG = "[zygote]\nspares = 2\nimport_deadline_s = 5.0\ncanary_deadline_s = 5.0\n"
-SETTLE_S = 30.0
+CONFIG = f"[zygote]\nspares = 2\nimport_deadline_s = {5.0 * SLOWER}\ncanary_deadline_s = {5.0 * SLOWER}\n"
+SETTLE_S = 30.0 * SLOWER
 BROKEN_SETTLE_S = 10.0
 BROKEN_PATIENCE_S = 5.0
 """The patience of a case with a worker that most likely never finds it out, as it lacks what would."""

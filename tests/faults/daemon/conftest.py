@@ -8,23 +8,24 @@ from pathlib import Path
 import pytest
 
 from tests.support.cases import ALL
+from tests.support.emulated import SLOWER
 from tests.support.ledger import Ledger
 from tests.support.package_index import PackageIndex
 from tests.support.plans import Plans
 from tests.support.private_worker import PrivateWorker, command_without
 
-FAILING = """
+FAILING = f"""
 [zygote]
-import_deadline_s = 1.0
-canary_deadline_s = 1.0
+import_deadline_s = {1.0 * SLOWER}
+canary_deadline_s = {1.0 * SLOWER}
 memory_mb = 1024
 spares = 0
 [sandbox]
-spawn_deadline_s = 0.75
+spawn_deadline_s = {0.75 * SLOWER}
 memory_mb = 4096
 idle_limit = 0
 [function]
-init_timeout_s = 0.75
+init_timeout_s = {0.75 * SLOWER}
 """
 """Each invocation of this worker is a cold start, and what hangs is given up soon."""
 
