@@ -27,7 +27,7 @@ def runnable(hint: str) -> str:
 def own_command(path: str | None = None) -> str:
     """The running sockd, quoted for a shell. Args: path: directories that are searched for the bare name; None: PATH."""
     program = Path(sys.executable).with_name("sockd")
-    if not program.is_file():
+    if not os.path.isfile(program):  # False also where this user may not look, in which Path.is_file differs
         return f"{quote(sys.executable)} -m sockd"
     from shutil import which  # here, as clients import this file and seldom need a hint
 

@@ -198,6 +198,18 @@ def test_hints_name_a_command_that_runs() -> None:
     assert runnable("pip install x") == f"{sys.executable} -m pip install x"
 
 
+@needs_root
+def test_a_hint_is_given_to_a_user_who_may_not_look_where_the_command_is(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    code = (
+        "import os, sys; from sockd.base.own_command import own_command\n"
+        "sys.executable = sys.argv[1]; os.setresuid(65534, 65534, 65534); print(own_command())"
+    )
+    python = str(tmp_path / "closed/python")
+    done = subprocess.run([sys.executable, "-c", code, python], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{python} -m sockd\n"
+
+
 @needs_nobody
 def test_an_ordinary_user_is_told_the_same_command_for_root(served: Served, tmp_path: Path) -> None:
     code = "from sockd.base.own_command import same_as_root; print(same_as_root())"
