@@ -21,11 +21,11 @@ MANAGED = f'[management]\ngroup = "{GROUP.gr_name}"\nlisten = "127.0.0.1:0"\n'
 
 AS_A_USER = (
     """
-import json, os, sys
-from sockd.client.cli.main import main
-import sockd.client.cli.functions.functions, sockd.client.cli.calls.invoke, sockd.client.cli.functions.deploy
+import importlib, json, os, sys
+from sockd.client.cli.main import COMMANDS, main
 import sockd.functions.code.packing, sockd.client.python.workers, encodings.idna
 gid, groups, *arguments = json.loads(sys.argv[1])
+importlib.import_module(COMMANDS[arguments[0]][0])
 directory = os.open(arguments.pop(), os.O_PATH | os.O_DIRECTORY)
 source = os.open(arguments.pop(), os.O_PATH | os.O_DIRECTORY)
 os.setgroups(groups); os.setresgid(gid, gid, gid); os.setresuid({nobody}, {nobody}, {nobody})
@@ -43,7 +43,7 @@ def as_user(
 ) -> subprocess.CompletedProcess[str]:
     """The command, of a user that is not root, in the directory `source`.
 
-    It has opened both directories as root, so that closed ones above them (a test's own) hide nothing."""
+    As root it has imported the command and opened both directories: closed ones above them (a test's own) hide nothing."""
     given = json.dumps([gid, list(groups), *arguments, str(source), str(daemon.state)])
     command = [sys.executable, "-c", AS_A_USER, given]
     return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
