@@ -149,6 +149,30 @@ def test_folders_of_an_area_import_each_other_in_no_circle() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
+def test_the_doors_import_none_of_each_other() -> None:
+    """They are side by side, over `sockd.http.worker`; what several need is outside of all, and `front` has them all."""
+    doors = ("run", "management", "aws", "urls", "page")
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {imported}"
+        for door in doors
+        for file in (ROOT / "sockd/http" / door).rglob("*.py")
+        for imported in imports_of(file)
+        if imported.startswith("sockd.http.front")
+        or any(imported.startswith(f"sockd.http.{other}.") for other in doors if other != door)
+    ]
+    assert wrong == []
+
+
+def test_observations_begin_no_request() -> None:
+    """They receive outcomes; `sockd/worker` begins requests."""
+    imported = {name for file in (ROOT / "sockd/observe").rglob("*.py") for name in imports_of(file)}
+    assert not imported & {
+        "sockd.functions.serving.serving",
+        "sockd.functions.serving.function",
+        "sockd.functions.functions",
+    }
+
+
 def subfolder(module: str) -> str:
     """`sockd.isolation.roots` of `sockd.isolation.roots.base`; empty for what is in no folder of an area."""
     parts = module.split(".")[:3]

@@ -291,6 +291,8 @@ class TooManyRequests(SockdError):
 
     status = 429
     error_type = "TooManyRequestsException"
+    reason = "ReservedFunctionConcurrentInvocationLimitExceeded"
+    """AWS's name of the limit."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -299,6 +301,8 @@ class TooManyRequests(SockdError):
 
 class TooManyEvents(TooManyRequests):
     """The queue of asynchronous invocations is full."""
+
+    reason = "CallerRateLimitExceeded"
 
 
 class FunctionFailed(SockdError):

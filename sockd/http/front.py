@@ -35,22 +35,22 @@ from sockd.http.access.callers import AUTHORIZATION, Callers, Door
 from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
 from sockd.http.aws.door import LambdaApi
 from sockd.http.aws.routes import PREFIX
-from sockd.http.run.replays import Replays
+from sockd.http.paths import NoSuchPage
+from sockd.http.plain_calls import run
+from sockd.http.replays import Replays
 from sockd.http.run.run_options import HEADERS, SIGNATURE, ours, run_as_asked
 from sockd.http.run.signed_calls import SignedCall
-from sockd.http.run.worker_api import WorkerApi
 from sockd.http.server.answers import Answer, failure, json_answer
 from sockd.http.server.app_request import app_request
 from sockd.http.server.body import Body
 from sockd.http.server.connection import Connection
-from sockd.http.server.exchange import BodyExchange, Exchange, answer_of
+from sockd.http.server.exchange import BodyExchange, Exchange
 from sockd.http.server.head import Head, length_of
 from sockd.http.server.states import DROP_BODY
 from sockd.http.server.streamed import StreamedAnswer
 from sockd.http.urls.door import UrlDoor
+from sockd.http.worker import Worker
 
-FUNCTION_NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}")
-"""Names of functions (AWS Lambda's rule), which need no escaping."""
 _RUN = b"/run/"
 _RUN_TARGET = re.compile(
     rb"/run/([A-Za-z0-9_-]{1,64})(?:(?::|%3[Aa])((?:\$|%24)LATEST|[A-Za-z0-9_-]{1,128}))?(/[^?]*)?(?:\?(.*))?"
@@ -83,13 +83,6 @@ class Called:
         return app_request(exchange, root_path, path, query, body, without=without)
 
 
-class NoSuchPage(SockdError):
-    """The path does not exist on this port."""
-
-    status = 404
-    error_type = "ResourceNotFoundException"
-
-
 class Site(Protocol):
     """Pages of another application on this port, behind this door's rules of hosts. It checks itself where requests come from."""
 
@@ -107,7 +100,7 @@ class Front:
 
     def __init__(
         self,
-        worker: WorkerApi,
+        worker: Worker,
         config: HttpConfig,
         lambda_api: LambdaApi | None = None,
         url_door: UrlDoor | None = None,
@@ -118,6 +111,7 @@ class Front:
         """Args: replays: of another door, so that a request that comes again through this one is known; None: of its own;
         callers: who may call; None: as the configuration says, without keys."""
         self.worker = worker
+        self.calls = worker.calls
         self._callers = callers or Callers(config)
         self._lambda_api = lambda_api
         self._url_door = url_door
@@ -128,7 +122,7 @@ class Front:
         self._hosts = HostCheck(config.listen)
         self._pages: dict[bytes, Page] = {
             b"/healthz": self._healthz,
-            b"/status": lambda: json_answer(worker.status()),
+            b"/status": lambda: json_answer(worker.numbers.status()),
             b"/metrics": self._metrics,
         }
         self.refused: dict[str, int] = {}
@@ -226,12 +220,12 @@ class Front:
         return isinstance(target, Called) and callers.hides_errors(target.name, connection, head)
 
     def _healthz(self) -> Answer:
-        if self.worker.draining:
+        if self.calls.draining:
             return json_answer({"status": "draining"}, 503)
         return json_answer({"status": "ok"})
 
     async def _metrics(self) -> Answer:
-        return Answer(200, _PROMETHEUS, await self.worker.metrics())
+        return Answer(200, _PROMETHEUS, await self.worker.numbers.metrics())
 
     def refuse(self, error: SockdError, request_id: str) -> Answer:
         """The answer to a refused request."""
@@ -274,7 +268,7 @@ class FrontExchange(BodyExchange):
         target, body = self._target, self.body
         if isinstance(target, Called) and isinstance(body, bytes) and not self._asks_more():
             request, sink = self._invoke_request(target, body)
-            self.end = self._front.worker.begin(request, sink.conclude)
+            self.end = self._front.calls.begin(request, sink.conclude)
             if self.end is not None:
                 self.sink = sink
                 return
@@ -302,7 +296,7 @@ class FrontExchange(BodyExchange):
             if self._asked is not None and self._asks_more():
                 sink.close(await self._run_as_asked(request, self._asked))
             else:
-                sink.close(await run(self._front.worker, request))
+                sink.close(await run(self._front.calls, request))
             return
         text_id = request_id_text(new_request_id())
         if isinstance(target, SockdError):
@@ -332,9 +326,9 @@ class FrontExchange(BodyExchange):
 
     async def _run_as_asked(self, request: InvokeRequest, asked: dict[bytes, bytes]) -> Answer:
         front = self._front
-        if front.worker.is_app(request.name):
+        if front.calls.is_app(request.name):
             asked = ours(asked)
-        signed = await SignedCall.verified(request, asked, front.worker.call_key) if SIGNATURE in asked else None
+        signed = await SignedCall.verified(request, asked, front.calls.call_key) if SIGNATURE in asked else None
         if signed is not None:
             request.details = {**(request.details or {}), "deployer": True}
             request.hides_errors = False
@@ -345,8 +339,8 @@ class FrontExchange(BodyExchange):
                 *(request, asked),
                 events=front.worker.events,
                 replays=front.replays,
-                run=lambda: run(front.worker, request),
-                incarnation=front.worker.incarnation,
+                run=lambda: run(front.calls, request),
+                incarnation=front.calls.incarnation,
             )
         except SockdError as error:
             answer = failure(error, request_id_text(request.id))
@@ -358,12 +352,3 @@ class FrontExchange(BodyExchange):
         assert isinstance(called, Called)
         assert isinstance(body, bytes)
         return called.as_http(self, body, without=AUTHORIZATION if self._has_key else b""), body
-
-
-async def run(worker: WorkerApi, request: InvokeRequest) -> Answer:
-    """Invoke a function and write the answer or error."""
-    text_id = request_id_text(request.id)
-    try:
-        return answer_of(await worker.invoke(request), text_id)
-    except (asyncio.CancelledError, Exception) as error:
-        return answer_of(error, text_id)

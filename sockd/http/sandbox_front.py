@@ -11,11 +11,12 @@ from collections.abc import Callable
 from sockd.base.config import HttpConfig
 from sockd.base.errors import SockdError
 from sockd.http.access.callers import Callers
-from sockd.http.front import NO_SUCH_PAGE, Called, Front, NoSuchPage, Page
-from sockd.http.run.replays import Replays
-from sockd.http.run.worker_api import WorkerApi
+from sockd.http.front import NO_SUCH_PAGE, Called, Front, Page
+from sockd.http.paths import NoSuchPage
+from sockd.http.replays import Replays
 from sockd.http.server.connection import Connection
 from sockd.http.server.head import Head
+from sockd.http.worker import Worker
 from sockd.isolation.networks.egress import NAMES_OF_THE_HOST, Egress
 
 EgressOf = Callable[[str], Egress | None]
@@ -33,7 +34,7 @@ class SandboxFront(Front):
     """The application of the gateway."""
 
     def __init__(
-        self, worker: WorkerApi, config: HttpConfig, *, replays: Replays, callers: Callers, egress_of: EgressOf
+        self, worker: Worker, config: HttpConfig, *, replays: Replays, callers: Callers, egress_of: EgressOf
     ) -> None:
         """Args: replays, callers: those of the public port."""
         super().__init__(worker, config, replays=replays, callers=callers)

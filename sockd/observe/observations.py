@@ -1,7 +1,7 @@
 """What is noted of invocations: their numbers, their logs, their traces.
 
-Owns those books; the doors read them through the daemon. What is noted is noted in the same step of the loop in which the answer
-goes out, so a client that has an answer finds its log and its trace.
+Owns those books; the doors read them through the worker's parts. It begins no invocation, and receives what came of each. That is
+noted in the same step of the loop in which the answer goes out, so a client that has an answer finds its log and its trace.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,9 +20,7 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.base.telemetry import COLD, Ending, Invocation, LogRecord, SpanContext, TraceContext
 from sockd.base.trace_context import told_to_function
-from sockd.functions.serving.function import Function
 from sockd.functions.serving.leased import Outcome
-from sockd.functions.serving.serving import begin_serving
 from sockd.functions.serving.version import Version
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.live_output import LiveOutput
@@ -45,7 +42,7 @@ soon."""
 
 
 class Observations:
-    """`account` is on the way of every request."""
+    """`placed` before a request begins; then `served`, `refused` or `ended`."""
 
     def __init__(
         self,
@@ -93,33 +90,12 @@ class Observations:
         if self._store is not None:
             await self._store.aclose()
 
-    def begin(
-        self, live: Mapping[str, Function], request: InvokeRequest, done: Callable[[Ending], None]
-    ) -> Callable[[], object] | None:
-        """Begin one invocation, and record it when `done` is called.
-
-        Args: live: the functions that can run at once. Returns: what ends it; None: `account` it, as it has to wait."""
-        function = None if request.qualifier else live.get(request.name)
-        if function is None:
-            return None
-        return begin_serving(function, request, partial(self._ended, request, self._placed(request), done)).cancel
-
-    async def account(
-        self, request: InvokeRequest, running: Coroutine[None, None, Outcome], *, measured: bool = True
+    async def served(
+        self, request: InvokeRequest, span: SpanContext | None, outcome: Outcome, *, measured: bool = True
     ) -> Invocation:
-        """Wait for one invocation and note what there is to note of it. Raises: SockdError, also the function's own.
+        """Note an invocation that reached a sandbox. Raises: SockdError, the function's own, as the caller gets it.
 
-        Args: running: not begun yet; measured: False: its log and trace only, as how long it takes says nothing."""
-        span = self._placed(request)
-        try:
-            outcome = await running
-        except SockdError as error:
-            self._refused(request, span, error)
-            if (told := told_of(request, error)) is not error:
-                raise told from None
-            raise
-        except OSError as error:
-            raise self._refused(request, span, error) from error
+        Args: span: of `placed`; measured: False: its log and trace only, as how long it takes says nothing."""
         reply = outcome.reply
         if reply.error is not None:
             tell_failure(request, outcome, reply.error)
@@ -130,15 +106,18 @@ class Observations:
             raise told_of(request, reply.told_error)
         return outcome.invocation
 
-    def _ended(
+    def ended(
         self,
         request: InvokeRequest,
         span: SpanContext | None,
         done: Callable[[Ending], None],
         outcome: Outcome | BaseException,
     ) -> None:
+        """Note an invocation that was begun without a task, and call `done` with its ending as the caller gets it.
+
+        Args: span: of `placed`."""
         if isinstance(outcome, BaseException):
-            done(told_of(request, self._refused(request, span, outcome)))
+            done(self.refused(request, span, outcome))
             return
         reply = outcome.reply
         told: Ending = outcome.invocation
@@ -184,7 +163,7 @@ class Observations:
         return record
 
     async def find_logs(self, name: str, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
-        """As `WorkerApi.find_logs`."""
+        """As `Logs.find` of the doors' worker."""
         if self._store is not None:
             return await self._store.find(name, request_id=request_id, since_s=since_s, limit=limit)
         return self.logs.tail(name, request_id=request_id, since_s=since_s, limit=limit)
@@ -223,8 +202,8 @@ class Observations:
         self.logs.append(request.name, record)
         return record
 
-    def _placed(self, request: InvokeRequest) -> SpanContext | None:
-        """A request's place in its trace, if it is to have one."""
+    def placed(self, request: InvokeRequest) -> SpanContext | None:
+        """A request's place in its trace, if it is to have one. Call it before the request begins."""
         return self._place(request) if request.trace is not None or self._export is not None else None
 
     def _place(self, request: InvokeRequest) -> SpanContext:
@@ -242,8 +221,8 @@ class Observations:
         request.details = told if request.details is None else {**request.details, **told}
         return SpanContext(caller.trace_id, span_id, caller.parent_id, caller.state)
 
-    def _refused(self, request: InvokeRequest, span: SpanContext | None, error: BaseException) -> BaseException:
-        """Note one for which there was no sandbox. Returns: what to tell of it."""
+    def refused(self, request: InvokeRequest, span: SpanContext | None, error: BaseException) -> BaseException:
+        """Note an invocation that has no outcome. Returns: its error, as the caller gets it."""
         if not isinstance(error, SockdError | OSError):
             return error  # it was cancelled, or there is a bug of ours
         self.metrics.observe_error(request.name, request.trigger, error)
@@ -251,7 +230,7 @@ class Observations:
             error_type = error.error_type if isinstance(error, SockdError) else type(error).__name__
             self._export.add(trace_of_refused(request, error_type, span))
         if isinstance(error, SockdError):
-            return error
+            return told_of(request, error)
         _log.error("%s could not be run", request.name, exc_info=error)
         failed = SandboxFailed(f"a sandbox could not be made: {error.strerror}")
         failed.__cause__ = error

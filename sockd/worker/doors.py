@@ -115,7 +115,9 @@ class Doors:
         self._limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
         self._buffers = BufferBudget(buffer_bytes(config.http))
         self._keys = Keys.open(state.path / "keys.json")
-        self._callers = Callers(config.http, self._keys, daemon.run_rules, error_details=daemon.error_details)
+        self._callers = Callers(
+            config.http, self._keys, daemon.functions.run_rules, error_details=daemon.functions.error_details
+        )
         self._front = self._public_front()
 
     async def open(self, ports: PortGuard, networks: Networks) -> Servers:
@@ -138,7 +140,7 @@ class Doors:
         daemon, config, guards, callers = self._daemon, self._config, self._guards, self._callers
         tmp = self._state.path / "tmp"
         lambda_api = LambdaApi(daemon, guards.access, config, tmp, callers) if config.lambda_api.enabled else None
-        url_door = UrlDoor(daemon, guards.access, config) if config.function_urls.enabled else None
+        url_door = UrlDoor(daemon, guards.access.signatures, config) if config.function_urls.enabled else None
         return Front(daemon, config.http, lambda_api, url_door, self._page(), callers=callers)
 
     def _page(self) -> Page | None:
@@ -162,7 +164,12 @@ class Doors:
         http = self._config.http
         callers = Callers(
             msgspec.structs.replace(http, errors=http.errors or "full"),
-            *(self._keys, self._daemon.run_rules, self._guards.managers, self._daemon.error_details),
+            *(
+                self._keys,
+                self._daemon.functions.run_rules,
+                self._guards.managers,
+                self._daemon.functions.error_details,
+            ),
         )
         front = Front(self._daemon, http, replays=self._front.replays, callers=callers)
         return self._for_functions(front, [self._inherited.unix(RUN, self._state.run_socket, 0o666)])
@@ -216,10 +223,10 @@ class Doors:
 def management_routes(daemon: Daemon, config: Config, keys: Keys, tmp: Path) -> list[Route]:
     """Return the routes of the management API beside those of `Management`. Args: tmp: a directory for uploads."""
     return [
-        *debug.routes(daemon, config.http.max_payload_bytes),
+        *debug.routes(daemon.calls, config.http.max_payload_bytes),
         *env.routes(daemon.environments),
         *keys_api.routes(keys),
-        *settings.routes(daemon),
+        *settings.routes(daemon.functions),
         *versions.routes(daemon),
         *urls.routes(daemon, config),
         *images.routes(daemon.images, config.images.max_image_mb << 20, tmp),

@@ -46,7 +46,7 @@ def why_no_better(worker: Worker, view: ImportView) -> str:
 
 
 def imports(worker: Worker, name: str) -> dict[str, Any]:
-    """As `WorkerApi.imports`."""
+    """As `Packages.imports` of the doors' worker."""
     if (unready := worker.functions.live.restoring.unready.get(name)) is not None:
         return _unready(name, unready)
     version, learner = worker.functions.live.current(name), worker.learner

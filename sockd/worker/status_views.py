@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from sockd import __version__
-from sockd.http.run.worker_api import TemplateRow, Tree, TreeNode
+from sockd.http.worker_values import TemplateRow, Tree, TreeNode
 from sockd.observe.metrics import Metrics
 from sockd.starts.templates.template_spares import TemplateSpares
 from sockd.starts.templates.templates import Entry

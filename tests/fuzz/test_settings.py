@@ -34,7 +34,7 @@ from sockd.http.management import schedules as management_schedules
 from sockd.http.management import urls as management_urls
 from sockd.http.management import versions as management_versions
 from sockd.http.management.env import Change
-from sockd.http.management.uploads import parse_json
+from sockd.http.uploads import parse_json
 from sockd.starts.packages import requirements
 from tests.fuzz.fuzzing import encoded, fuzz, texts, values
 

@@ -251,7 +251,7 @@ async def test_http_1_1_needs_exactly_one_host(client: Raw) -> None:
 
 async def test_healthz_says_when_the_worker_drains(client: Raw, worker: FakeWorker) -> None:
     assert (await client.ask(get("/healthz"))).json == {"status": "ok"}
-    worker.draining = True
+    worker.calls.draining = True
     reply = await client.ask(get("/healthz"))
     assert (reply.status, reply.json) == (503, {"status": "draining"})
 

@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from sockd.functions.registry import sqlite_store
-from sockd.http import front, sandbox_front
-from sockd.http.access import basic_keys, keys
+from sockd.http import front, replays, sandbox_front
+from sockd.http.access import basic_keys, keys, signatures
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
-from sockd.http.run import replays
 from sockd.http.server import body
 from sockd.images.caches import fetcher, l2_client, lru_k, node_store, slab
 from sockd.images.registry import destinations, image
@@ -522,7 +521,7 @@ def no_host_check() -> None:
 def no_signatures() -> None:
     """AWS's API believes what an unsigned request says."""
     access.Access.check_head = lambda self, operation, headers: None  # type: ignore[method-assign]
-    access.Access.check = lambda self, request, body: None  # type: ignore[method-assign]
+    signatures.Signatures.check = lambda self, request, body: None  # type: ignore[method-assign]
 
 
 @breaks("no-replays")

@@ -6,21 +6,17 @@ code; one that may read a function's settings knows its secrets. So:
     POLICY: with keys, every request must be signed with one of them. Without keys only Invoke is available, under the rules
     of `/run` (`sockd.http.access.callers`), and only on loopback. A worker without keys that listens elsewhere does not start.
 
-Owns the keys. A signature covers method, path, query, host, the x-amz-* headers and the body; it holds for 15 minutes.
+Owns nothing: `sockd.http.access.signatures` has the keys.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 from sockd.base.config import HttpConfig, LambdaApiConfig
 from sockd.base.errors import BadConfig
-from sockd.base.sigv4.canonical import SignedRequest
-from sockd.base.sigv4.credentials import Credentials
-from sockd.base.sigv4.verifier import SignatureRefused, Verifier
 from sockd.http.access.host_check import is_loopback
-from sockd.http.aws.errors import AccessDenied, InvalidSignature, MissingSignature, UnknownKey
+from sockd.http.access.signatures import AccessDenied, Signatures
 from sockd.http.aws.routes import PERMISSIONS, Operation, Permission
 from sockd.http.server.sockets import parse_listen
 
@@ -32,12 +28,10 @@ _NEEDS_KEY = (
 
 
 class Access:
-    """The keys of one worker, and what is open without them."""
+    """What is open of one worker."""
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        self._names = list(keys)
-        credentials = (Credentials(name, secret) for name, secret in keys.items())
-        self._verifier = Verifier(*credentials, service="lambda") if keys else None
+    def __init__(self, signatures: Signatures) -> None:
+        self.signatures = signatures
 
     @classmethod
     def of(cls, config: LambdaApiConfig, http: HttpConfig) -> Access:
@@ -54,41 +48,16 @@ class Access:
                 f"listen = {http.listen!r} is reached from other machines: add a key, [lambda_api.keys] NAME = "
                 '"SECRET", for requests to be signed with, or set lambda_api.enabled = false and serve /run alone'
             )
-        return cls(config.keys)
+        return cls(Signatures(config.keys))
 
     @property
     def has_keys(self) -> bool:
         """Whether requests must be signed."""
-        return self._verifier is not None
+        return self.signatures.has_keys
 
     def check_head(self, operation: Operation, headers: Mapping[str, str]) -> None:
         """Refuse a request by its head, before its body is read. Raises: AccessDenied."""
-        if self._verifier is None:
-            if PERMISSIONS[operation] is not Permission.INVOKE:
-                raise AccessDenied(f"{operation.value} is not open here: {_NEEDS_KEY}")
-            return
-        authorization = headers.get("authorization")
-        if authorization is None:
-            raise MissingSignature("Missing Authentication Token: this worker takes signed requests only")
-        if not any(f"Credential={name}/" in authorization for name in self._names):
-            raise UnknownKey("The security token included in the request is invalid.")
-
-    def check(self, request: SignedRequest, body: bytes | bytearray) -> None:
-        """Verify the signature of a whole request. Takes a millisecond per megabyte. Raises: AccessDenied."""
-        if self._verifier is None:
-            return
-        try:
-            self._verifier.verify(request, hashlib.sha256(body).hexdigest())
-        except SignatureRefused as refused:
-            if refused.code in ("InvalidAccessKeyId", "InvalidToken"):
-                raise UnknownKey("The security token included in the request is invalid.") from None
-            raise InvalidSignature(refused.message) from None
-
-    def signer(self, request: SignedRequest, body: bytes | bytearray) -> str:
-        """The name of the key that a request to a function URL is signed with. Takes as long as `check`. Raises: AccessDenied."""
-        if self._verifier is None:
-            raise MissingSignature("this worker has no keys ([lambda_api.keys]), so nobody can sign")
-        try:
-            return self._verifier.verify(request, hashlib.sha256(body).hexdigest()).access_key
-        except SignatureRefused as refused:
-            raise InvalidSignature(refused.message) from None
+        if self.signatures.has_keys:
+            self.signatures.check_head(headers)
+        elif PERMISSIONS[operation] is not Permission.INVOKE:
+            raise AccessDenied(f"{operation.value} is not open here: {_NEEDS_KEY}")

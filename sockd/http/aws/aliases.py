@@ -25,7 +25,7 @@ from sockd.http.aws.names import whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.versions import check_description
-from sockd.http.aws.worker import LambdaWorker
+from sockd.http.worker import Worker
 
 WEIGHTS = "routingConfig.additionalVersionWeights"
 
@@ -33,7 +33,7 @@ WEIGHTS = "routingConfig.additionalVersionWeights"
 class AliasOperations:
     """Create, read, update, delete."""
 
-    def __init__(self, worker: LambdaWorker, changes: Changes) -> None:
+    def __init__(self, worker: Worker, changes: Changes) -> None:
         self._worker = worker
         self._changes = changes
 
@@ -77,7 +77,7 @@ class AliasOperations:
     async def _delete(self, call: Call) -> Result:
         function = whole_function(call.segment)
         with self._changes.of(function):
-            await self._worker.delete_alias(function, unquote(call.segments[1]))
+            await self._worker.functions.delete_alias(function, unquote(call.segments[1]))
         return 204, None
 
     async def _list(self, call: Call) -> Result:

@@ -13,13 +13,13 @@ from sockd.http.aws.errors import InvalidParameterValue
 from sockd.http.aws.names import whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
+from sockd.http.worker import Worker
 
 
 class ConcurrencyOperations:
     """Reserved concurrency is the setting `concurrency` of a function."""
 
-    def __init__(self, worker: LambdaWorker, changes: Changes, config: CodeConfig) -> None:
+    def __init__(self, worker: Worker, changes: Changes, config: CodeConfig) -> None:
         self._worker = worker
         self._changes = changes
         self._config = config
@@ -46,23 +46,25 @@ class ConcurrencyOperations:
         return 200, {"ReservedConcurrentExecutions": wanted}
 
     async def _delete(self, call: Call) -> Result:
-        await self._set(whole_function(call.segment), self._worker.default_concurrency(), None)
+        await self._set(whole_function(call.segment), self._worker.functions.default_concurrency(), None)
         return 204, None
 
     async def _set(self, name: str, concurrency: int, reserved: int | None) -> None:
         with self._changes.of(name):
-            aws = shapes.attributes(self._worker.details(name))
+            aws = shapes.attributes(self._worker.functions.details(name))
             changed = msgspec.structs.replace(aws, reserved_concurrency=reserved)
-            await self._worker.configure(name, {"aws": msgspec.to_builtins(changed), "concurrency": concurrency})
+            await self._worker.functions.configure(
+                name, {"aws": msgspec.to_builtins(changed), "concurrency": concurrency}
+            )
 
     async def _get(self, call: Call) -> Result:
-        details = self._worker.details(whole_function(call.segment))
+        details = self._worker.functions.details(whole_function(call.segment))
         reserved = shapes.attributes(details).reserved_concurrency
         return 200, {} if reserved is None else {"ReservedConcurrentExecutions": reserved}
 
     async def _account_settings(self, call: Call) -> Result:
-        most = self._worker.sandboxes_that_fit()
-        everything = self._worker.all_details()
+        most = self._worker.functions.sandboxes_that_fit()
+        everything = self._worker.functions.all_details()
         return 200, {
             "AccountLimit": {
                 "TotalCodeSize": 80530636800,  # AWS's 75 GB; here it is the disk that ends

@@ -9,13 +9,13 @@ from sockd.base.function_arns import arn
 from sockd.http.aws.names import function_named, whole_function
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
+from sockd.http.worker import Worker
 
 
 class ConstantOperations:
     """Code signing, runtime versions, recursion, layers, event sources."""
 
-    def __init__(self, worker: LambdaWorker) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def table(self) -> Table:
@@ -29,17 +29,17 @@ class ConstantOperations:
         }
 
     async def _code_signing(self, call: Call) -> Result:
-        self._worker.details(whole_function(call.segment))
+        self._worker.functions.details(whole_function(call.segment))
         return 200, {}
 
     async def _runtime_management(self, call: Call) -> Result:
         name, qualifier = function_named(call.segment, call.parameter("Qualifier"))
-        self._worker.details(name, qualifier or "")
+        self._worker.functions.details(name, qualifier or "")
         return 200, {"UpdateRuntimeOn": "Auto", "FunctionArn": arn(name, qualifier)}
 
     async def _recursion(self, call: Call) -> Result:
         """Events that go round are stopped (`sockd.events.event_endings`)."""
-        self._worker.details(whole_function(call.segment))
+        self._worker.functions.details(whole_function(call.segment))
         return 200, {"RecursiveLoop": "Terminate"}
 
     async def _layers(self, call: Call) -> Result:
@@ -48,5 +48,5 @@ class ConstantOperations:
     async def _event_sources(self, call: Call) -> Result:
         if (text := call.parameter("FunctionName")) is not None:
             name, qualifier = function_named(text)
-            self._worker.details(name, qualifier or "")
+            self._worker.functions.details(name, qualifier or "")
         return 200, {"EventSourceMappings": []}

@@ -1,7 +1,7 @@
 """The application of this API: serves requests with AWS's paths.
 
 Owns the bodies that are being read. An operation runs once for all retries of an SDK, which share an id
-(`sockd.http.run.replays`).
+(`sockd.http.replays`).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from sockd.http.aws.streaming import StreamingOperations
 from sockd.http.aws.tags import TagOperations
 from sockd.http.aws.urls import UrlOperations
 from sockd.http.aws.versions import VersionOperations
-from sockd.http.aws.worker import LambdaWorker
-from sockd.http.run.replays import Replays
+from sockd.http.replays import Replays
 from sockd.http.server.answers import Answer
 from sockd.http.server.body import Body
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange, why_cancelled
 from sockd.http.server.head import Head
 from sockd.http.server.states import DROP_BODY, UNBEGUN
+from sockd.http.worker import Worker
 
 SETTINGS_BYTES = 256 * 1024
 """The most bytes of a body without code; an environment has 4 KB at most."""
@@ -82,7 +82,7 @@ class LambdaApi:
     """A part of the front's application."""
 
     def __init__(
-        self, worker: LambdaWorker, access: Access, config: Config, tmp: Path, callers: Callers | None = None
+        self, worker: Worker, access: Access, config: Config, tmp: Path, callers: Callers | None = None
     ) -> None:
         """Args: tmp: a directory for uploads, on the disk of the state directory; callers: who may call without a signature."""
         self._worker = worker
@@ -159,9 +159,9 @@ class LambdaApi:
         request_id = new_request_id()
         try:
             if len(body) > _HASHED_AT_ONCE:
-                await asyncio.to_thread(self._access.check, admitted.signed, body)
+                await asyncio.to_thread(self._access.signatures.check, admitted.signed, body)
             else:
-                self._access.check(admitted.signed, body)
+                self._access.signatures.check(admitted.signed, body)
             key = admitted.retried_as
             if key is None:
                 return await self._run(admitted, body, request_id, exchange)
@@ -182,7 +182,7 @@ class LambdaApi:
         query = parse_qs(admitted.signed.query, keep_blank_values=True, max_num_fields=100)
         try:
             named = function_named(admitted.segments[0], query.get("Qualifier", [None])[0])
-            return self._worker.incarnation(named.name, named.qualifier or "")
+            return self._worker.calls.incarnation(named.name, named.qualifier or "")
         except SockdError:
             return ""  # the operation will say what is wrong
 

@@ -4,12 +4,12 @@ The tree, each with the status that AWS gives it:
 
     ApiError
      ├─ InvalidParameterValue, InvalidRequestContent, ValidationFailed 400
-     ├─ AccessDenied 403 ── MissingSignature, UnknownKey, InvalidSignature
      ├─ ResourceNotFound, UnknownOperation 404
      ├─ ResourceConflict 409
      └─ PreconditionFailed 412
 
-Owns nothing. An error of sockd's own that has no name there becomes the nearest one that SDKs know.
+Owns nothing: `sockd.http.access.signatures` has the errors of signatures. An error of sockd's own without a
+name there becomes the nearest one that SDKs know.
 """
 
 from __future__ import annotations
@@ -27,14 +27,11 @@ from sockd.base.errors import (
     SandboxFailed,
     SockdError,
     StorageFull,
-    TooManyEvents,
     TooManyRequests,
 )
+from sockd.http.access.signatures import AccessDenied
 from sockd.http.server.answers import Answer, failure
 from sockd.http.server.fields import field
-
-RESERVED_REACHED = "ReservedFunctionConcurrentInvocationLimitExceeded"
-CALLER_LIMIT = "CallerRateLimitExceeded"
 
 
 class ApiError(SockdError):
@@ -65,31 +62,6 @@ class ValidationFailed(ApiError):
         super().__init__(
             f"1 validation error detected: Value '{value[:170]}' at '{where}' failed to satisfy constraint: {constraint}"
         )
-
-
-class AccessDenied(ApiError):
-    """The request needs a key, or another one."""
-
-    status = 403
-    error_type = "AccessDeniedException"
-
-
-class MissingSignature(AccessDenied):
-    """The request is not signed."""
-
-    error_type = "MissingAuthenticationTokenException"
-
-
-class UnknownKey(AccessDenied):
-    """The request is signed with a key that is not configured."""
-
-    error_type = "UnrecognizedClientException"
-
-
-class InvalidSignature(AccessDenied):
-    """The signature is wrong or expired."""
-
-    error_type = "InvalidSignatureException"
 
 
 class ResourceNotFound(ApiError):
@@ -141,7 +113,7 @@ def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer
     body = {"Type": "User" if status < 500 else "Service", "Message": error.message, "message": error.message}
     fields = f"content-type: application/json\r\nx-amzn-requestid: {request_id}\r\n" + field("x-amzn-errortype", code)
     if isinstance(error, TooManyRequests):
-        body["Reason"] = CALLER_LIMIT if isinstance(error, TooManyEvents) else RESERVED_REACHED
+        body["Reason"] = error.reason
     if status in (429, 503) or error.retry_after_s is not None:
         fields += field("retry-after", error.retry_after_s or 1)
     return Answer(status, fields, msgspec.json.encode(body))
@@ -150,7 +122,7 @@ def refusal(error: Exception, request_id: str, function_arn: str = "") -> Answer
 def _code(error: SockdError) -> tuple[int, str]:
     """The status, and the name of the error in AWS's model."""
     match error:
-        case ApiError() | InvalidEvent():
+        case ApiError() | AccessDenied() | InvalidEvent():
             return error.status, error.error_type
         case StorageFull():
             return 400, "CodeStorageExceededException"

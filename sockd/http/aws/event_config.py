@@ -17,7 +17,7 @@ from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table, page
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
+from sockd.http.worker import Worker
 
 RETRIES = (0, 2)
 AGES_S = (60, 21600)
@@ -70,7 +70,7 @@ def _destination(target: Target | None) -> str:
 class EventConfigOperations:
     """The five of them."""
 
-    def __init__(self, worker: LambdaWorker) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def table(self) -> Table:
@@ -111,7 +111,7 @@ class EventConfigOperations:
     def _named(self, call: Call) -> tuple[str, str]:
         """Raises: NoSuchFunction."""
         name, qualifier = function_named(call.segment, call.parameter("Qualifier"))
-        self._worker.details(name, qualifier or LATEST)
+        self._worker.functions.details(name, qualifier or LATEST)
         return name, qualifier or LATEST
 
     def _found(self, call: Call) -> EventInvokeConfig:

@@ -22,13 +22,14 @@ from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed, Res
 from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page, version_key
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import Details, LambdaWorker
+from sockd.http.worker import Worker
+from sockd.http.worker_values import Details
 
 
 class FunctionOperations:
     """Create, read, update, delete."""
 
-    def __init__(self, worker: LambdaWorker, changes: Changes, config: CodeConfig, tmp: Path) -> None:
+    def __init__(self, worker: Worker, changes: Changes, config: CodeConfig, tmp: Path) -> None:
         """Args: tmp: a directory for uploads, on the disk of the state directory."""
         self._worker = worker
         self._changes = changes
@@ -55,7 +56,7 @@ class FunctionOperations:
         wanted.check(name)
         with self._changes.of(name):
             with contextlib.suppress(NoSuchFunction):
-                self._worker.details(name)
+                self._worker.functions.details(name)
                 raise ResourceConflict(f"Function already exist: {name}")
             changes = wanted.changes(AwsAttributes(tags=wanted.tags))
             if wanted.code.image_uri is not None:
@@ -79,13 +80,13 @@ class FunctionOperations:
             try:
                 await self._deploy(name, code, settings)
             except VersionFailed:  # the code before runs on, and LastUpdateStatus is Failed
-                return 200, shapes.configuration(self._worker.details(name))
+                return 200, shapes.configuration(self._worker.functions.details(name))
             details = self._published(name, code.publish)
             return 200, shapes.configuration(details, details.version if code.publish else None)
 
     def _published(self, name: str, publish: bool) -> Details:
         """What has just been deployed, with a number if that was asked for."""
-        return Details.of(self._worker.versions.publish(name)) if publish else self._worker.details(name)
+        return Details.of(self._worker.versions.publish(name)) if publish else self._worker.functions.details(name)
 
     def _check_package_type(self, details: Details, code: shapes.Code) -> None:
         """Raises: InvalidParameterValue: a function stays an archive's or an image's, as on AWS."""
@@ -99,18 +100,18 @@ class FunctionOperations:
     async def _deploy(self, name: str, code: shapes.Code, settings: dict[str, Any]) -> None:
         if code.image_uri is not None:
             async with empty_archive(self._tmp) as path:
-                await self._worker.deploy(name, path, overrides=settings, progress=lambda line: None)
+                await self._worker.functions.deploy(name, path, overrides=settings, progress=lambda line: None)
             return
         async with archive(code.zip_file, self._tmp, self._config.max_zip_bytes) as uploaded:
             settings["aws"] |= {"zip_sha256": uploaded.sha256, "zip_bytes": uploaded.size_bytes}
-            await self._worker.deploy(name, uploaded.path, overrides=settings, progress=lambda line: None)
+            await self._worker.functions.deploy(name, uploaded.path, overrides=settings, progress=lambda line: None)
 
     async def _tried(self, details: Details, code: shapes.Code) -> Details:
         """The function as it would be with other code; of an image nothing is known before it is imported."""
         if code.image_uri is not None:
             return details
         async with archive(code.zip_file, self._tmp, self._config.max_zip_bytes) as uploaded:
-            await self._worker.check_archive(uploaded.path)
+            await self._worker.functions.check_archive(uploaded.path)
         aws = msgspec.structs.replace(
             shapes.attributes(details), zip_sha256=uploaded.sha256, zip_bytes=uploaded.size_bytes
         )
@@ -122,7 +123,7 @@ class FunctionOperations:
             raise InvalidParameterValue("$LATEST version cannot be deleted without deleting the function.")
         with self._changes.of(name):
             if qualifier is None:
-                await self._worker.remove(name)
+                await self._worker.functions.remove(name)
             else:
                 await self._delete_version(name, qualifier)
         return 204, None
@@ -131,7 +132,7 @@ class FunctionOperations:
         number = number_of(qualifier)
         if number is None:
             raise InvalidParameterValue("Deletion of aliases is not currently supported.")
-        await self._worker.delete_version(name, number)
+        await self._worker.functions.delete_version(name, number)
 
     # -- changing settings
 
@@ -143,18 +144,18 @@ class FunctionOperations:
             details = self._checked(name, settings.revision_id)
             if details.record.image and (settings.runtime or settings.handler):
                 raise InvalidParameterValue("Runtime and Handler are not for functions created with an ImageUri.")
-            await self._worker.configure(name, settings.changes(shapes.attributes(details)))
-            return 200, shapes.configuration(self._worker.details(name))
+            await self._worker.functions.configure(name, settings.changes(shapes.attributes(details)))
+            return 200, shapes.configuration(self._worker.functions.details(name))
 
     # -- looking
 
     async def _get(self, call: Call) -> Result:
         name, qualifier = self._named(call)
         answer: dict[str, Any] = {
-            "Configuration": shapes.configuration(self._worker.details(name, qualifier or ""), qualifier),
-            "Code": shapes.code_location(self._worker.details(name, qualifier or "")),
+            "Configuration": shapes.configuration(self._worker.functions.details(name, qualifier or ""), qualifier),
+            "Code": shapes.code_location(self._worker.functions.details(name, qualifier or "")),
         }
-        aws = shapes.attributes(self._worker.details(name))
+        aws = shapes.attributes(self._worker.functions.details(name))
         if aws.tags:
             answer["Tags"] = aws.tags
         if aws.reserved_concurrency is not None:
@@ -163,14 +164,14 @@ class FunctionOperations:
 
     async def _get_configuration(self, call: Call) -> Result:
         name, qualifier = self._named(call)
-        return 200, shapes.configuration(self._worker.details(name, qualifier or ""), qualifier)
+        return 200, shapes.configuration(self._worker.functions.details(name, qualifier or ""), qualifier)
 
     async def _list(self, call: Call) -> Result:
         version = call.parameter("FunctionVersion")
         if version not in (None, "ALL"):
             raise ValidationFailed(version or "", "functionVersion", "Member must satisfy enum value set: [ALL]")
         if version is None:
-            shown, more = page(call, self._worker.all_details(), lambda details: details.record.name)
+            shown, more = page(call, self._worker.functions.all_details(), lambda details: details.record.name)
             return 200, {"Functions": [shapes.configuration(details) for details in shown], **more}
         versions = self._worker.versions
         some, more = page(call, versions.everything(), lambda each: version_key(*each))
@@ -184,7 +185,7 @@ class FunctionOperations:
 
     def _checked(self, name: str, revision: str | None) -> Details:
         """The current version, if it is that which the caller knows. Raises: PreconditionFailed, NoSuchFunction."""
-        details = self._worker.details(name)
+        details = self._worker.functions.details(name)
         if revision is not None and revision != shapes.revision(details):
             raise PreconditionFailed()
         return details

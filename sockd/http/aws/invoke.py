@@ -23,9 +23,9 @@ from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
 from sockd.http.server.answers import Answer, accepted_fields, error_body, failure, success
 from sockd.http.server.fields import field
+from sockd.http.worker import Worker
 
 CLIENT_CONTEXT_CHARS = 3583
 _FUNCTION_ERROR = "x-amz-function-error: Unhandled\r\n"
@@ -36,7 +36,7 @@ FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut)
 class InvokeOperations:
     """Invoke, now or later."""
 
-    def __init__(self, worker: LambdaWorker) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def table(self) -> Table:
@@ -76,7 +76,7 @@ def log_type_of(headers: Mapping[str, str]) -> str:
     return log_type
 
 
-async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:
+async def invoke(worker: Worker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:
     """Run a function, or see whether one could (DryRun). Raises: SockdError, if it was not run."""
     kind = headers.get("x-amz-invocation-type", "RequestResponse")
     if kind == "Event":
@@ -88,20 +88,20 @@ async def invoke(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[
     log_type = log_type_of(headers)
     text_id = request_id_text(request.id)
     if kind == "DryRun":
-        version = worker.details(request.name, request.qualifier).version
+        version = worker.functions.details(request.name, request.qualifier).version
         return Answer(204, f"x-amzn-requestid: {text_id}\r\n{executed(version)}", b"")
     if log_type == "Tail":
-        told = await worker.invoke_with_log(request)
+        told = await worker.calls.invoke_with_log(request)
         answer = _function_error(told.error, text_id) if told.error else _succeeded(told.invocation, text_id)
         return answer.adding(field("x-amz-log-result", log_tail(told, text_id)))
     try:
-        invocation = await worker.invoke(request)
+        invocation = await worker.calls.invoke(request)
     except FUNCTION_ERRORS as error:
         return _function_error(error, text_id)
     return _succeeded(invocation, text_id)
 
 
-async def accept(worker: LambdaWorker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:
+async def accept(worker: Worker, request: InvokeRequest, headers: Mapping[str, str]) -> Answer:
     """Have a function run later: 202, whose id is that of its attempts. Raises: SockdError."""
     retry_key = headers.get("amz-sdk-invocation-id", "")
     event_id = await worker.events.accept(

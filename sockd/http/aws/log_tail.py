@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from sockd.base.errors import TimedOut
-from sockd.http.aws.worker import InvocationResult
+from sockd.http.worker_values import InvocationResult
 from sockd.observe.failure_log import moment
 
 LOG_TAIL_BYTES = 4096

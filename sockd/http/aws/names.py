@@ -12,7 +12,8 @@ from urllib.parse import unquote
 
 from sockd.base.function_arns import PARTITION, PREFIX, REGION, FunctionArn, arn, parse
 from sockd.functions.registry.aliases import LATEST
-from sockd.http.aws.errors import AccessDenied, InvalidParameterValue, ResourceNotFound, ValidationFailed
+from sockd.http.access.signatures import AccessDenied
+from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound, ValidationFailed
 
 FUNCTIONS_ONLY = (
     "This operation is permitted on Lambda functions only. Aliases and versions do not support this operation. Please "

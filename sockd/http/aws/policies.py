@@ -19,7 +19,7 @@ from sockd.http.aws.errors import ApiError, PreconditionFailed, ResourceNotFound
 from sockd.http.aws.names import Named, function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
+from sockd.http.worker import Worker
 
 MAX_POLICY_BYTES = 20 * 1024
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -84,7 +84,7 @@ class Permission(shapes.Shape):
 class PolicyOperations:
     """The policy of a function, or of one of its versions or aliases."""
 
-    def __init__(self, worker: LambdaWorker, changes: Changes) -> None:
+    def __init__(self, worker: Worker, changes: Changes) -> None:
         self._worker = worker
         self._changes = changes
 
@@ -125,7 +125,7 @@ class PolicyOperations:
     def _named(self, call: Call) -> Named:
         """A function, and a version or an alias of it or nothing. Raises: NoSuchFunction, ValidationFailed."""
         name, qualifier = function_named(call.segment, call.parameter("Qualifier"))
-        self._worker.details(name, qualifier or "")
+        self._worker.functions.details(name, qualifier or "")
         return Named(name, None if qualifier == LATEST else qualifier)
 
     def _policy(self, named: Named, revision: str | None) -> Policy:

@@ -17,13 +17,13 @@ from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound, Valid
 from sockd.http.aws.names import Named, function_named, whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
+from sockd.http.worker import Worker
 
 
 class ProvisionedOperations:
     """The operations on the provisioned concurrency of published versions and of aliases."""
 
-    def __init__(self, worker: LambdaWorker, changes: Changes) -> None:
+    def __init__(self, worker: Worker, changes: Changes) -> None:
         self._worker = worker
         self._changes = changes
 
@@ -73,7 +73,7 @@ class ProvisionedOperations:
 
     async def _list(self, call: Call) -> Result:
         name = whole_function(call.segment)
-        self._worker.details(name)
+        self._worker.functions.details(name)
         shown, more = page(call, self._worker.versions.provisioning.list(name), lambda each: each.provision.qualifier)
         configs = [{"FunctionArn": arn(name, each.provision.qualifier), **described(each)} for each in shown]
         return 200, {"ProvisionedConcurrencyConfigs": configs, **more}

@@ -22,7 +22,7 @@ from sockd.base.function_arns import ACCOUNT, PARTITION, arn
 from sockd.functions.code.function_config import NOT_IN_FILES, AwsAttributes
 from sockd.http.aws.errors import InvalidParameterValue, InvalidRequestContent, ValidationFailed
 from sockd.http.aws.refused_members import check_member
-from sockd.http.aws.worker import Details
+from sockd.http.worker_values import Details
 from sockd.images.registry.reference import Reference
 
 ROLE = f"arn:{PARTITION}:iam::{ACCOUNT}:role/sockd"

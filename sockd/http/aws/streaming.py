@@ -23,10 +23,10 @@ from sockd.http.aws.invoke import FUNCTION_ERRORS, error_payload, executed, log_
 from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
 from sockd.http.server.answers import Answer, invocation_fields
 from sockd.http.server.exchange import Exchange
 from sockd.http.server.streamed import StreamedAnswer
+from sockd.http.worker import Worker
 
 INLINE_BYTES = 512 * 1024
 """The most bytes of an answer whose checksum is taken on the loop: half a millisecond."""
@@ -53,7 +53,7 @@ class EventStream(StreamedAnswer):
 class StreamingOperations:
     """The one operation."""
 
-    def __init__(self, worker: LambdaWorker) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def table(self) -> Table:
@@ -70,7 +70,7 @@ class StreamingOperations:
                 kind, "invocationType", "Member must satisfy enum value set: [RequestResponse, DryRun]"
             )
         if kind == "DryRun":
-            version = self._worker.details(request.name, request.qualifier).version
+            version = self._worker.functions.details(request.name, request.qualifier).version
             return Answer(204, f"x-amzn-requestid: {text_id}\r\n{executed(version)}", b"")
         assert isinstance(call.exchange, Exchange)
         stream = request.sink = EventStream(call.exchange, call.request_id)
@@ -79,13 +79,13 @@ class StreamingOperations:
         invocation: Invocation | None = None
         try:
             if tail:
-                outcome = await self._worker.invoke_with_log(request)
+                outcome = await self._worker.calls.invoke_with_log(request)
                 told["LogResult"] = log_tail(outcome, text_id)
                 invocation = outcome.invocation
                 if outcome.error is not None:
                     raise outcome.error
             else:
-                invocation = await self._worker.invoke(request)
+                invocation = await self._worker.calls.invoke(request)
         except SockdError as error:
             if not isinstance(error, FUNCTION_ERRORS) and not stream.started:
                 raise

@@ -13,13 +13,13 @@ from sockd.http.aws.errors import InvalidParameterValue
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
+from sockd.http.worker import Worker
 
 
 class TagOperations:
     """Tags are the function's; an ARN with a version is refused, as on AWS."""
 
-    def __init__(self, worker: LambdaWorker, changes: Changes) -> None:
+    def __init__(self, worker: Worker, changes: Changes) -> None:
         self._worker = worker
         self._changes = changes
 
@@ -52,11 +52,11 @@ class TagOperations:
         return 204, None
 
     def _attributes(self, name: str) -> AwsAttributes:
-        return shapes.attributes(self._worker.details(name))
+        return shapes.attributes(self._worker.functions.details(name))
 
     async def _set(self, name: str, aws: AwsAttributes, tags: dict[str, str]) -> None:
         changed = msgspec.structs.replace(aws, tags=tags)
-        await self._worker.configure(name, {"aws": msgspec.to_builtins(changed)})
+        await self._worker.functions.configure(name, {"aws": msgspec.to_builtins(changed)})
 
 
 def _named(call: Call) -> str:

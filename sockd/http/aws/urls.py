@@ -20,8 +20,8 @@ from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import LambdaWorker
 from sockd.http.server.url_names import UrlNames
+from sockd.http.worker import Worker
 
 
 class UrlSettings(shapes.Shape):
@@ -35,7 +35,7 @@ class UrlSettings(shapes.Shape):
 class UrlOperations:
     """Create, read, update, delete."""
 
-    def __init__(self, worker: LambdaWorker, changes: Changes, config: Config) -> None:
+    def __init__(self, worker: Worker, changes: Changes, config: Config) -> None:
         self._worker = worker
         self._changes = changes
         self._names = UrlNames(config.function_urls.domain)
@@ -59,7 +59,7 @@ class UrlOperations:
         if wanted.auth_type is None:
             raise InvalidParameterValue("AuthType must be NONE or AWS_IAM")
         with self._changes.of(name):
-            self._worker.details(name, qualifier)
+            self._worker.functions.details(name, qualifier)
             url = self._worker.urls.create(
                 name, qualifier, auth=wanted.auth_type, mode=wanted.invoke_mode or "BUFFERED", cors=wanted.cors
             )
@@ -91,7 +91,7 @@ class UrlOperations:
 
     async def _list(self, call: Call) -> Result:
         name, _ = self._named(call)
-        self._worker.details(name)
+        self._worker.functions.details(name)
         shown, more = page(call, self._worker.urls.all_of(name), lambda url: url.qualifier or LATEST)
         return 200, {"FunctionUrlConfigs": [self._config(url) for url in shown], **more}
 

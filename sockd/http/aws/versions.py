@@ -10,7 +10,8 @@ from sockd.http.aws.errors import InvalidParameterValue, PreconditionFailed
 from sockd.http.aws.names import function_named, whole_function
 from sockd.http.aws.operations import Call, Changes, Result, Table, page, version_key
 from sockd.http.aws.routes import Operation
-from sockd.http.aws.worker import Details, LambdaWorker
+from sockd.http.worker import Worker
+from sockd.http.worker_values import Details
 
 MAX_DESCRIPTION_CHARS = 256
 
@@ -18,7 +19,7 @@ MAX_DESCRIPTION_CHARS = 256
 class VersionOperations:
     """Publishing what was deployed, and listing what was published."""
 
-    def __init__(self, worker: LambdaWorker, changes: Changes) -> None:
+    def __init__(self, worker: Worker, changes: Changes) -> None:
         self._worker = worker
         self._changes = changes
 
@@ -34,7 +35,7 @@ class VersionOperations:
         wanted = shapes.parse(call.body, shapes.Publish)
         check_description(wanted.description)
         with self._changes.of(name):
-            latest = self._worker.details(name)
+            latest = self._worker.functions.details(name)
             if wanted.revision_id not in (None, shapes.revision(latest)):
                 raise PreconditionFailed()
             current = shapes.code_sha256(latest)
@@ -45,7 +46,7 @@ class VersionOperations:
                 )
             published = Details.of(self._worker.versions.publish(name, wanted.description))
             if published.config.snapshot:  # it is being made
-                published = self._worker.details(name, published.version)
+                published = self._worker.functions.details(name, published.version)
         return 201, shapes.configuration(published, published.version)
 
     async def _list(self, call: Call) -> Result:

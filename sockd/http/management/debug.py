@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.routing import Route
@@ -19,21 +18,13 @@ from starlette.types import ASGIApp
 
 from sockd.base.errors import BadRequest
 from sockd.base.invoke_request import InvokeRequest
+from sockd.base.notes import Progress
 from sockd.base.request_ids import new_request_id, request_id_text
-from sockd.base.telemetry import Invocation
-from sockd.functions.serving.debugging import ReportProgress
-from sockd.http.management.streams import Work
 from sockd.http.management.typed_routes import called, typed_routes
-from sockd.http.management.uploads import read_body
-from sockd.http.run.worker_api import Progress
 from sockd.http.server.answers import failure, success
-
-
-class DebugWorker(Protocol):
-    """What runs it."""
-
-    async def debug(self, request: InvokeRequest, port: int, tell: ReportProgress) -> Invocation:
-        """Run a function once, after a debugger has connected. Raises: SockdError; CannotDebug."""
+from sockd.http.streams import Work
+from sockd.http.uploads import read_body
+from sockd.http.worker import Calls
 
 
 class ProgressLines:
@@ -49,7 +40,7 @@ class ProgressLines:
         self._work.tell(listening=port)
 
 
-def routes(worker: DebugWorker, max_payload_bytes: int) -> list[Route]:
+def routes(calls: Calls, max_payload_bytes: int) -> list[Route]:
     """The route, for `Management`."""
 
     async def debug(request: Request) -> ASGIApp:
@@ -62,7 +53,7 @@ def routes(worker: DebugWorker, max_payload_bytes: int) -> list[Route]:
         async def run(progress: Progress) -> object:
             text_id = request_id_text(wanted.id)
             try:
-                answer = success(await worker.debug(wanted, port, ProgressLines(work)), text_id)
+                answer = success(await calls.debug(wanted, port, ProgressLines(work)), text_id)
             except Exception as error:
                 answer = failure(error, text_id)
             fields = dict(line.split(": ", 1) for line in answer.fields.splitlines())

@@ -12,7 +12,7 @@ says. What takes long (PUT, POST /packages) answers 200 and streams lines of JSO
 true for what its user is to know afterwards, too, then one {"result": ...} or {"error": {...}}. Closing the connection before
 that cancels the work.
 
-Environments are `management_env`'s, logs `management_logs`'s, what happens now and happened last `management_live`'s.
+`env` has the routes of environments, `logs` those of logs, `live` those of what happens now and happened last.
 Owns the temporary file of an upload. Knows nothing of functions.
 """
 
@@ -36,19 +36,20 @@ from starlette.types import ASGIApp
 from sockd.base.config import Config
 from sockd.base.errors import BadInitscript, BadRequest
 from sockd.base.invoke_request import InvokeRequest
+from sockd.base.notes import Progress
 from sockd.base.request_ids import new_request_id, request_id_text
-from sockd.http.front import NoSuchPage, run
 from sockd.http.management import live as management_live
 from sockd.http.management import logs as management_logs
 from sockd.http.management.keyed import key_of
-from sockd.http.management.streams import Work
 from sockd.http.management.typed_routes import Handler, called, function_name, respond, typed_routes
-from sockd.http.management.uploads import parse_json, read_body, store
-from sockd.http.run.run_options import INVOCATION_TYPE, accepted, is_fresh
-from sockd.http.run.worker_api import Progress, WorkerApi
+from sockd.http.paths import NoSuchPage
+from sockd.http.plain_calls import INVOCATION_TYPE, accepted, is_fresh, run
 from sockd.http.server.answers import error_body, json_answer
 from sockd.http.server.asgi import AsgiApplication
 from sockd.http.server.limits import ConnectionLimits
+from sockd.http.streams import Work
+from sockd.http.uploads import parse_json, read_body, store
+from sockd.http.worker import Worker
 
 OVERRIDES_HEADER: Final = "x-sockd-overrides"
 """A JSON object of `sockd.toml` keys, ASCII, that win over those of the archive."""
@@ -65,7 +66,7 @@ _MAX_REQUIREMENTS_BYTES = 1 << 20
 class Management:
     """The application of the Unix socket; `app` is what a server is given."""
 
-    def __init__(self, worker: WorkerApi, config: Config, tmp: Path, routes: Sequence[Route] = ()) -> None:
+    def __init__(self, worker: Worker, config: Config, tmp: Path, routes: Sequence[Route] = ()) -> None:
         """Args: tmp: a directory for uploads, on the disk of the state directory; routes: those of other files."""
         self._worker = worker
         self._config = config
@@ -94,17 +95,17 @@ class Management:
         self.app = AsgiApplication(app)
 
     async def _list(self, request: Request) -> Response:
-        functions, key = self._worker.functions(), key_of(request)
+        functions, key = self._worker.functions.all(), key_of(request)
         if key is not None and key.functions:
             functions = [function for function in functions if function.name in key.functions]
         return respond(json_answer(functions))
 
     async def _describe(self, request: Request) -> Response:
-        return respond(json_answer(self._worker.function(function_name(request))))
+        return respond(json_answer(self._worker.functions.info(function_name(request))))
 
     async def _remove(self, request: Request) -> Response:
         name = function_name(request)
-        await self._worker.remove(name)
+        await self._worker.functions.remove(name)
         return respond(json_answer({"removed": name}))
 
     async def _deploy(self, request: Request) -> ASGIApp:
@@ -118,7 +119,7 @@ class Management:
             owned = stack.pop_all()
 
         async def deploy(progress: Progress) -> object:
-            return await self._worker.deploy(
+            return await self._worker.functions.deploy(
                 name, Path(archive.name), overrides=overrides, progress=progress, initscript=initscript or None
             )
 
@@ -139,14 +140,14 @@ class Management:
         wasm = await read_body(request, self._config.initscripts.max_module_kb * 1024)
 
         async def deploy(progress: Progress) -> object:
-            return await self._worker.deploy_initscript(name, wasm, progress)
+            return await self._worker.functions.deploy_initscript(name, wasm, progress)
 
         return Work(deploy, contextlib.ExitStack())
 
     async def _record(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
         name, payload = function_name(request), await read_body(request, self._config.http.max_payload_bytes)
-        recorded = await self._worker.record(InvokeRequest(name, payload or b"{}", new_request_id(), arrived_ns))
+        recorded = await self._worker.calls.record(InvokeRequest(name, payload or b"{}", new_request_id(), arrived_ns))
         return respond(json_answer(recorded))
 
     async def _invoke(self, request: Request) -> Response:
@@ -158,19 +159,19 @@ class Management:
         wanted.fresh = is_fresh(asked)
         if asked.get(INVOCATION_TYPE) == b"Event":
             return respond(await accepted(self._worker.events, wanted, source="cli"))
-        return respond(await run(self._worker, wanted))
+        return respond(await run(self._worker.calls, wanted))
 
     async def _status(self, request: Request) -> Response:
-        status, key = self._worker.status(), key_of(request)
+        status, key = self._worker.numbers.status(), key_of(request)
         if key is not None and key.functions:
             status = {name: status[name] for name in STATUS_FOR_SOME if name in status}
         return respond(json_answer(status))
 
     async def _tree(self, request: Request) -> Response:
-        return respond(json_answer(self._worker.tree()))
+        return respond(json_answer(self._worker.numbers.tree()))
 
     async def _packages(self, request: Request) -> Response:
-        return respond(json_answer(self._worker.packages()))
+        return respond(json_answer(self._worker.packages.all()))
 
     async def _add_packages(self, request: Request) -> ASGIApp:
         body = await read_body(request, _MAX_REQUIREMENTS_BYTES)
@@ -180,17 +181,17 @@ class Management:
             raise BadRequest("requirements must be UTF-8 text, as in requirements.txt") from None
 
         async def add(progress: Progress) -> object:
-            return await self._worker.add_packages(requirements, progress)
+            return await self._worker.packages.add(requirements, progress)
 
         return Work(add, contextlib.ExitStack())
 
     async def _forgive_packages(self, request: Request) -> Response:
         name = (await read_body(request, _MAX_NAME_BYTES)).decode(errors="replace").strip()
-        return respond(json_answer({"forgiven": self._worker.forgive_packages(name or None)}))
+        return respond(json_answer({"forgiven": self._worker.packages.forgive(name or None)}))
 
     async def _remove_package(self, request: Request) -> Response:
         key = request.path_params["key"]
-        await self._worker.remove_package(key)
+        await self._worker.packages.remove(key)
         return respond(json_answer({"removed": key}))
 
 

@@ -27,8 +27,8 @@ from sockd.events.events import Events
 from sockd.http.access.keys import Key
 from sockd.http.management.keyed import key_of
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
-from sockd.http.management.uploads import read_json
 from sockd.http.server.answers import json_answer
+from sockd.http.uploads import read_json
 
 MAX_BODY_BYTES = 64 * 1024
 STATES = ("all", "waiting", "dead")

@@ -24,11 +24,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sockd.http.management.streams import Work
+from sockd.base.notes import Progress
 from sockd.http.management.typed_routes import respond, typed_routes
-from sockd.http.management.uploads import read_json, store
-from sockd.http.run.worker_api import Progress
 from sockd.http.server.answers import json_answer
+from sockd.http.streams import Work
+from sockd.http.uploads import read_json, store
 
 MAX_BODY_BYTES = 64 * 1024
 

@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from sockd.http.access.keys import Keys, Right
 from sockd.http.management.typed_routes import respond, typed_routes
-from sockd.http.management.uploads import read_json
 from sockd.http.server.answers import json_answer
+from sockd.http.uploads import read_json
 
 _MAX_BODY_BYTES = 64 * 1024
 _REFUSED = (

@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from sockd.base.errors import BadRequest
 from sockd.http.management.typed_routes import MAX_LIMIT, function_name, limit, respond, typed_routes
-from sockd.http.run.worker_api import WorkerApi
 from sockd.http.server.answers import json_answer
+from sockd.http.worker import Worker
 from sockd.observe.traces import TraceKind
 
 MAX_ROWS = 500
@@ -30,11 +30,11 @@ ORDERS: dict[str, Callable[[dict[str, Any]], int] | None] = {
 }
 
 
-def routes(worker: WorkerApi) -> list[Route]:
+def routes(worker: Worker) -> list[Route]:
     """The routes, for `Management`."""
 
     async def live(request: Request) -> Response:
-        return respond(json_answer(worker.live(min(limit(request.query_params.get("limit", "50")), MAX_ROWS))))
+        return respond(json_answer(worker.numbers.live(min(limit(request.query_params.get("limit", "50")), MAX_ROWS))))
 
     async def traces(request: Request) -> Response:
         query = request.query_params
@@ -44,16 +44,16 @@ def routes(worker: WorkerApi) -> list[Route]:
         key, kind = ORDERS[order], KINDS.get(query.get("kind", "any"))
         if kind is None:
             raise BadRequest(f"kind must be one of {', '.join(KINDS)}")
-        chosen = worker.traces(MAX_LIMIT if key is not None else most, query.get("function") or None, kind)
+        chosen = worker.traces.last(MAX_LIMIT if key is not None else most, query.get("function") or None, kind)
         if key is not None:
             chosen.sort(key=key)
         return respond(json_answer(chosen[:most]))
 
     async def trace(request: Request) -> Response:
-        return respond(json_answer(await worker.trace(request.path_params["request_id"])))
+        return respond(json_answer(await worker.traces.get(request.path_params["request_id"])))
 
     async def imports(request: Request) -> Response:
-        return respond(json_answer(worker.imports(function_name(request))))
+        return respond(json_answer(worker.packages.imports(function_name(request))))
 
     return typed_routes(
         [

@@ -23,10 +23,10 @@ from starlette.types import ASGIApp
 
 from sockd.base.errors import BadRequest, Draining
 from sockd.base.telemetry import LogRecord
-from sockd.http.management.streams import Lines
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
-from sockd.http.run.worker_api import WorkerApi
 from sockd.http.server.answers import json_answer
+from sockd.http.streams import Lines
+from sockd.http.worker import Worker
 
 _encode = msgspec.json.encode
 
@@ -69,14 +69,14 @@ class Wanted:
         return {**shown, "raw": base64.b64encode(record.text).decode()} if self.is_raw else shown
 
 
-def routes(worker: WorkerApi) -> list[Route]:
+def routes(worker: Worker) -> list[Route]:
     """The routes, for `Management`."""
 
     async def logs(request: Request) -> ASGIApp:
         wanted = Wanted.of(request)
-        worker.function(wanted.name)  # an unknown one is a 404, not a stream that fails
+        worker.functions.info(wanted.name)  # an unknown one is a 404, not a stream that fails
         if request.query_params.get("follow", "0") == "1":
-            if worker.draining:
+            if worker.calls.draining:
                 raise Draining("the worker is shutting down")
             return Lines(_follow(worker, wanted), endless=True)
         return respond(json_answer([wanted.fields(record) for record in await _found(worker, wanted)]))
@@ -84,15 +84,15 @@ def routes(worker: WorkerApi) -> list[Route]:
     return typed_routes([("GET", "/functions/{name}/logs", logs)])
 
 
-async def _found(worker: WorkerApi, wanted: Wanted) -> list[LogRecord]:
+async def _found(worker: Worker, wanted: Wanted) -> list[LogRecord]:
     if wanted.is_recent:
-        return worker.logs(wanted.name, request_id=wanted.request_id, limit=wanted.limit)
-    return await worker.find_logs(wanted.name, request_id=wanted.request_id, since_s=wanted.since_s, limit=wanted.limit)
+        return worker.logs.tail(wanted.name, request_id=wanted.request_id, limit=wanted.limit)
+    return await worker.logs.find(wanted.name, request_id=wanted.request_id, since_s=wanted.since_s, limit=wanted.limit)
 
 
-async def _follow(worker: WorkerApi, wanted: Wanted) -> AsyncGenerator[bytes]:
+async def _follow(worker: Worker, wanted: Wanted) -> AsyncGenerator[bytes]:
     """Existing records, then new ones, without gaps or duplicates."""
-    coming = aiter(worker.follow_logs(wanted.name))
+    coming = aiter(worker.logs.follow(wanted.name))
     step = asyncio.ensure_future(anext(coming))
     try:
         await asyncio.sleep(0)  # the iterator's first step subscribes; nothing else runs between it and the next line

@@ -20,8 +20,8 @@ from starlette.routing import Route
 from sockd.events.schedule_table import Schedule
 from sockd.events.schedules import Schedules
 from sockd.http.management.typed_routes import respond, typed_routes
-from sockd.http.management.uploads import read_json
 from sockd.http.server.answers import json_answer
+from sockd.http.uploads import read_json
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):

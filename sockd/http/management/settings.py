@@ -8,7 +8,7 @@ A change is a new version, except of `egress` alone: that holds at once for all 
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -16,23 +16,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.base.config import RunRule
-from sockd.base.telemetry import FunctionInfo
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
-from sockd.http.management.uploads import read_json
 from sockd.http.server.answers import json_answer
+from sockd.http.uploads import read_json
+from sockd.http.worker import Functions
 
 _MAX_BODY_BYTES = 64 * 1024
 _REFUSED = (
     'send {{"timeout_s": S, "init_timeout_s": S, "memory_mb": MB, "concurrency": N, "run": open|keys|off, '
     '"network": host|none|private, "egress": [RULE], "writable_root": true|false, "snapshot": true|false}}, or some of it'
 )
-
-
-class SettingsApi(Protocol):
-    """What this route asks of the worker."""
-
-    async def configure(self, name: str, changes: dict[str, Any]) -> None: ...
-    def function(self, name: str) -> FunctionInfo: ...
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -49,14 +42,14 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     snapshot: bool | None = None
 
 
-def routes(worker: SettingsApi) -> list[Route]:
+def routes(functions: Functions) -> list[Route]:
     """The route, for `Management`."""
 
     async def change(request: Request) -> Response:
         name, wanted = function_name(request), await read_json(request, Settings, _MAX_BODY_BYTES, _REFUSED)
         changes: dict[str, Any] = msgspec.to_builtins(wanted)
         if changes:
-            await worker.configure(name, changes)
-        return respond(json_answer(worker.function(name)))
+            await functions.configure(name, changes)
+        return respond(json_answer(functions.info(name)))
 
     return typed_routes([("PATCH", "/functions/{name}/settings", change)])

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from sockd.base.errors import BadRequest
 from sockd.base.request_ids import new_request_id, request_id_text
-from sockd.http.front import FUNCTION_NAME
+from sockd.http.paths import FUNCTION_NAME
 from sockd.http.server.answers import Answer, failure
 
 MAX_LIMIT = 10_000

@@ -21,11 +21,11 @@ from sockd.base.config import Config
 from sockd.base.errors import BadRequest
 from sockd.functions.registry.aliases import NAME as ALIAS
 from sockd.functions.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
-from sockd.http.aws.worker import LambdaWorker
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
-from sockd.http.management.uploads import read_json
 from sockd.http.server.answers import json_answer
 from sockd.http.server.url_names import UrlNames
+from sockd.http.uploads import read_json
+from sockd.http.worker import Worker
 
 _MAX_BODY_BYTES = 64 * 1024
 
@@ -38,7 +38,7 @@ class UrlSettings(msgspec.Struct, forbid_unknown_fields=True):
     cors: Cors | None = None
 
 
-def routes(worker: LambdaWorker, config: Config) -> list[Route]:
+def routes(worker: Worker, config: Config) -> list[Route]:
     """The routes, for `Management`."""
     urls = _Urls(worker, config)
     return typed_routes(
@@ -51,7 +51,7 @@ def routes(worker: LambdaWorker, config: Config) -> list[Route]:
 
 
 class _Urls:
-    def __init__(self, worker: LambdaWorker, config: Config) -> None:
+    def __init__(self, worker: Worker, config: Config) -> None:
         self._worker = worker
         self._names = UrlNames(config.function_urls.domain)
         self._enabled = config.function_urls.enabled
@@ -59,7 +59,7 @@ class _Urls:
 
     async def list(self, request: Request) -> Response:
         name = function_name(request)
-        self._worker.function(name)
+        self._worker.functions.info(name)
         return respond(json_answer([self._told(url) for url in self._worker.urls.all_of(name)]))
 
     async def put(self, request: Request) -> Response:
@@ -73,7 +73,7 @@ class _Urls:
             )
         if qualifier and not ALIAS.fullmatch(qualifier):
             raise BadRequest("a URL is of a function, or of an alias: a version has none of its own")
-        self._worker.details(name, qualifier)
+        self._worker.functions.details(name, qualifier)
         urls = self._worker.urls
         with contextlib.suppress(NoSuchUrl):
             old = urls.of(name, qualifier)
@@ -84,7 +84,7 @@ class _Urls:
 
     async def delete(self, request: Request) -> Response:
         name, qualifier = function_name(request), request.query_params.get("qualifier", "")
-        self._worker.function(name)
+        self._worker.functions.info(name)
         self._worker.urls.delete(name, qualifier)
         return respond(json_answer({"removed": name}))
 

@@ -15,8 +15,8 @@ Owns nothing.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
-from typing import Annotated, Any, TypeVar
+from dataclasses import replace
+from typing import Annotated, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -25,19 +25,15 @@ from starlette.routing import Route
 
 from sockd.base.errors import BadRequest, NoSuchVersion
 from sockd.functions.deploys.canaries import WINDOW
-from sockd.functions.provisioning import Status
 from sockd.functions.registry.aliases import Alias, Guard, number_of
-from sockd.functions.registry.function_record import FunctionRecord
-from sockd.functions.versions import Described, Versions
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
-from sockd.http.management.uploads import read_json
-from sockd.http.run.worker_api import VersionsApi
 from sockd.http.server.answers import json_answer
+from sockd.http.uploads import read_json
+from sockd.http.version_rows import alias_row, described, provision_row, ran, version_row
+from sockd.http.worker import Worker
 
 MAX_BODY_BYTES = 16 * 1024
 MOST_HOLD_S = 30 * 86400.0
-LISTED = 100
-"""How many of the newest published versions are shown."""
 
 
 class Publish(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,7 +75,7 @@ class Back(msgspec.Struct, forbid_unknown_fields=True):
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def routes(worker: VersionsApi) -> list[Route]:
+def routes(worker: Worker) -> list[Route]:
     """The routes, for `Management`."""
     versions = worker.versions
 
@@ -88,7 +84,7 @@ def routes(worker: VersionsApi) -> list[Route]:
 
     async def publish(request: Request) -> Response:
         name, wanted = function_name(request), await _parsed(request, Publish)
-        return respond(json_answer(_version(versions.publish(name, wanted.description))))
+        return respond(json_answer(version_row(versions.publish(name, wanted.description))))
 
     async def delete(request: Request) -> Response:
         name, word = function_name(request), request.path_params["number"]
@@ -96,7 +92,7 @@ def routes(worker: VersionsApi) -> list[Route]:
         if number is None:
             raise NoSuchVersion(name, word)
         versions.get(name, word)
-        await worker.delete_version(name, number)
+        await worker.functions.delete_version(name, number)
         return respond(json_answer({"deleted": number}))
 
     async def lead(request: Request) -> Response:
@@ -108,19 +104,19 @@ def routes(worker: VersionsApi) -> list[Route]:
         if (guard := wanted.guard) is not None:
             guarded = Guard(guard.most_errors, guard.least_requests, guard.hold_s, time.time())
             alias = replace(alias, guard=guarded)
-        return respond(json_answer(_alias(versions, versions.put_alias(alias))))
+        return respond(json_answer(alias_row(versions, versions.put_alias(alias))))
 
     async def forget(request: Request) -> Response:
         name, alias = function_name(request), request.path_params["alias"]
         versions.alias(name, alias)
-        await worker.delete_alias(name, alias)
+        await worker.functions.delete_alias(name, alias)
         return respond(json_answer({"deleted": alias}))
 
     async def provision(request: Request) -> Response:
         name, wanted = function_name(request), (await _parsed(request, Keep)).wanted
         qualifier, provisioning = request.path_params["qualifier"], versions.provisioning
         if wanted > 0:
-            return respond(json_answer(_provision(await provisioning.put(name, qualifier, wanted))))
+            return respond(json_answer(provision_row(await provisioning.put(name, qualifier, wanted))))
         provisioning.delete(name, qualifier)
         return respond(json_answer({"qualifier": qualifier, "wanted": 0}))
 
@@ -140,63 +136,6 @@ def routes(worker: VersionsApi) -> list[Route]:
             ("POST", "/functions/{name}/rollback", rollback),
         ]
     )
-
-
-def described(versions: Versions, name: str) -> dict[str, Any]:
-    """All that there is of a function. Raises: NoSuchFunction."""
-    published = [versions.described(name, each) for each in versions.list(name)[-LISTED:] if each is not None]
-    return {
-        "name": name,
-        "latest": versions.get(name).record.version,
-        "versions": [_version(each) for each in published],
-        "aliases": [_alias(versions, each) for each in versions.aliases(name)],
-        "provisioned": [_provision(each) for each in versions.provisioning.list(name)],
-        "deploys": [deploy_of(each) for each in versions.deploys(name)],
-    }
-
-
-def deploy_of(record: FunctionRecord) -> dict[str, Any]:
-    """One deploy."""
-    return {"deploy": record.version, "digest": ran(record), "deployed_at": record.published_at}
-
-
-def ran(record: FunctionRecord) -> str:
-    """The digest of a deploy's code; of an image, which has no code beside it, the image's."""
-    return record.image.removeprefix("sha256:") or record.digest
-
-
-def _version(described: Described) -> dict[str, Any]:
-    record, publication = described
-    assert publication is not None
-    return {
-        "version": publication.number,
-        "description": publication.description,
-        "published_at": publication.published_at,
-        "deploy": record.version,
-        "digest": ran(record),
-        "code_bytes": record.code_bytes,
-    }
-
-
-def _alias(versions: Versions, alias: Alias) -> dict[str, Any]:
-    canary = {alias.other: alias.weight} if alias.other else {}
-    guard = None
-    if alias.guard is not None:
-        requests, failed = versions.canaries.counts(alias.name, alias.alias)
-        guard = {**asdict(alias.guard), "requests": requests, "failed": failed}
-    return {
-        "alias": alias.alias,
-        "version": alias.version,
-        "canary": canary,
-        "description": alias.description,
-        "revision": alias.revision,
-        "guard": guard,
-        "outcome": alias.outcome,
-    }
-
-
-def _provision(status: Status) -> dict[str, Any]:
-    return {**asdict(status.provision), "available": status.available, "state": status.state, "reason": status.reason}
 
 
 async def _parsed(request: Request, shape: type[S]) -> S:

@@ -1,8 +1,8 @@
 """The HTML page at `/`: functions, the Zygote tree, caches, invocations and logs.
 
-It reads the worker through `PageWorker` and `PageSources`. Test events invoke a function once, and `changes` are what little can
-be changed. The server renders the HTML; scripts replace its parts when the server sends new ones, and sort and filter a table.
-Text from functions, clients and packages never becomes markup.
+It reads the worker through `sockd.http.worker` and `PageSources`. Test events invoke a function once, and `changes` are what
+little can be changed. The server renders the HTML; scripts replace its parts when the server sends new ones, and sort and filter
+a table. Text from functions, clients and packages never becomes markup.
 
     access      who may look
     words       numbers and strangers' text as people read them

@@ -17,7 +17,7 @@ from sockd.http.page.access import PageAccess
 from sockd.http.page.forms import read_fields
 from sockd.http.page.sources import PageSources
 from sockd.http.page.views import Values
-from sockd.http.page.worker import PageWorker
+from sockd.http.worker import Worker
 
 FUNCTION_ACTIONS = ("rollback", "disable", "enable")
 MAX_FORM_BYTES = 4 << 10
@@ -27,14 +27,14 @@ _log = logging.getLogger("sockd.http")
 class Changes:
     """The changes of one worker."""
 
-    def __init__(self, worker: PageWorker, sources: PageSources, access: PageAccess) -> None:
+    def __init__(self, worker: Worker, sources: PageSources, access: PageAccess) -> None:
         self._worker = worker
         self._sources = sources
         self._access = access
 
     async def buttons(self, request: Request, name: str) -> Values:
         """What the buttons of a function's page need. Raises: NoSuchFunction."""
-        is_disabled = self._worker.function(name).concurrency == 0
+        is_disabled = self._worker.functions.info(name).concurrency == 0
         action, target = "enable" if is_disabled else "disable", self._sources.rollback_target(name)
         if not await self._access.may_change(request):
             return {"may_change": False, "switch": None, "rollback": None, "is_disabled": is_disabled}
@@ -53,7 +53,7 @@ class Changes:
 
     async def change_function(self, request: Request, action: str, name: str) -> Values:
         """Change a function. Raises: KeyNeeded, PageForbidden; what the change raises. Returns: the values of `changed.html`."""
-        self._worker.function(name)
+        self._worker.functions.info(name)
         await self._check(request, action, name, self._state(action, name))
         if action == "rollback":
             before = self._sources.rollback_target(name)
@@ -62,11 +62,11 @@ class Changes:
             told = f"{said} of deploy {before['deploy']}." if before is not None else f"{said}."
             return {"title": "Rolled back", "told": told, "function": name, "event": ""}
         if action == "disable":
-            await self._worker.disable(name)
+            await self._worker.functions.disable(name)
             told = "It refuses every request with status 429 until it is enabled; those that were running end as usual."
             return {"title": "Disabled", "told": told, "function": name, "event": ""}
-        await self._worker.enable(name)
-        told = f"It serves {words.many(self._worker.function(name).concurrency, 'request')} at once."
+        await self._worker.functions.enable(name)
+        told = f"It serves {words.many(self._worker.functions.info(name).concurrency, 'request')} at once."
         return {"title": "Enabled", "told": told, "function": name, "event": ""}
 
     async def retry(self, request: Request, event_id: str) -> Values:

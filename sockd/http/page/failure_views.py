@@ -14,7 +14,7 @@ from sockd.base.telemetry import LogRecord
 from sockd.http.page import trace_view, words
 from sockd.http.page.function_views import log_row
 from sockd.http.page.views import Values, failure_group_row, unix_s
-from sockd.http.page.worker import PageWorker
+from sockd.http.worker import Worker
 from sockd.observe.failure_groups import FailureKey, failure_key
 
 MAX_GROUPS = 50
@@ -27,10 +27,10 @@ MAX_RECORDS = 500
 """The most records of each function; the log of an older failure is on the page of its trace."""
 
 
-def failures_page(worker: PageWorker, function: str | None) -> Values:
+def failures_page(worker: Worker, function: str | None) -> Values:
     """The groups of failures of one function, or of all, the one that failed last first."""
-    groups = worker.failure_groups(MAX_GROUPS, function)
-    traces = by_group(worker.traces(MAX_TRACES, function, "failed"))
+    groups = worker.traces.failure_groups(MAX_GROUPS, function)
+    traces = by_group(worker.traces.last(MAX_TRACES, function, "failed"))
     logs = {name: newest_logs(worker, name) for name in {group.key.function for group in groups}}
     return {
         "function": function,
@@ -39,7 +39,7 @@ def failures_page(worker: PageWorker, function: str | None) -> Values:
             for group in groups
         ],
         "most": MAX_GROUPS,
-        "since": words.when(worker.started_s),
+        "since": words.when(worker.numbers.started_s),
     }
 
 
@@ -67,16 +67,16 @@ def link(trace: Mapping[str, Any]) -> Values:
     return {"id": trace["request_id"], "clock": words.when(at_s), "stamp": words.stamp(at_s)}
 
 
-def newest_logs(worker: PageWorker, function: str) -> Mapping[str, LogRecord]:
+def newest_logs(worker: Worker, function: str) -> Mapping[str, LogRecord]:
     """The newest logs of a function by request id, in one pass: a search for each failure would look through all logs."""
     with contextlib.suppress(NoSuchFunction):  # removed since
-        return {record.request_id: record for record in worker.logs(function, request_id=None, limit=MAX_RECORDS)}
+        return {record.request_id: record for record in worker.logs.tail(function, request_id=None, limit=MAX_RECORDS)}
     return {}
 
 
-def log_of(worker: PageWorker, function: str, request_id: str) -> str:
+def log_of(worker: Worker, function: str, request_id: str) -> str:
     """What an invocation printed, as far as it is in memory; empty: nothing."""
     with contextlib.suppress(NoSuchFunction):  # removed since
-        records = worker.logs(function, request_id=request_id, limit=1)
+        records = worker.logs.tail(function, request_id=request_id, limit=1)
         return "".join(log_row(record, MAX_LOG_BYTES)["text"] for record in records)
     return ""

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 
 from sockd.base.errors import BadRequest
-from sockd.http.management.uploads import read_body
+from sockd.http.uploads import read_body
 
 FORM = "application/x-www-form-urlencoded"
 

@@ -14,7 +14,7 @@ from sockd.http.page import words
 from sockd.http.page.event_views import event_row, schedule_row
 from sockd.http.page.sources import PageSources
 from sockd.http.page.views import Values, spark
-from sockd.http.page.worker import PageWorker
+from sockd.http.worker import Worker
 from sockd.observe.recent import SLOT_NS, SLOTS
 
 MAX_RECORDS = 30
@@ -25,10 +25,10 @@ MAX_ROWS = 20
 MAX_PACKAGES = 100
 
 
-def recent_rates(worker: PageWorker, name: str) -> Values:
+def recent_rates(worker: Worker, name: str) -> Values:
     """One function's last minute. Raises: NoSuchFunction, by which an open page learns that the function was removed."""
-    worker.function(name)
-    seen = worker.recent_rates(name)
+    worker.functions.info(name)
+    seen = worker.numbers.recent_rates(name)
     share = seen.failed / seen.count if seen.count else 0.0
     seconds = SLOT_NS * SLOTS // 10**9
     return {
@@ -45,9 +45,9 @@ def recent_rates(worker: PageWorker, name: str) -> Values:
     }
 
 
-def facts(worker: PageWorker, name: str) -> Values:
+def facts(worker: Worker, name: str) -> Values:
     """What a function is. Raises: NoSuchFunction."""
-    info = worker.function(name)
+    info = worker.functions.info(name)
     return {
         "name": info.name,
         "version": f"{info.version_number} ({info.version[:12]})",
@@ -127,9 +127,9 @@ def provision_row(provision: Mapping[str, Any]) -> Values:
     }
 
 
-def imports(worker: PageWorker, name: str) -> Values:
+def imports(worker: Worker, name: str) -> Values:
     """What importing its packages costs, and which of them a Zygote has imported. Raises: NoSuchFunction."""
-    found = worker.imports(name)
+    found = worker.packages.imports(name)
     packages = found["packages"]
     return {
         "imports": [import_row(each) for each in packages[:MAX_PACKAGES]],
@@ -154,9 +154,9 @@ def import_row(package: Mapping[str, Any]) -> Values:
     }
 
 
-def log(worker: PageWorker, name: str, request_id: str | None = None) -> Values:
+def log(worker: Worker, name: str, request_id: str | None = None) -> Values:
     """What a function printed, newest first, or one request of it. Raises: NoSuchFunction."""
-    records = worker.logs(name, request_id=request_id, limit=MAX_RECORDS)
+    records = worker.logs.tail(name, request_id=request_id, limit=MAX_RECORDS)
     kept: list[Values] = []
     left = MAX_LOG_BYTES
     for record in reversed(records):

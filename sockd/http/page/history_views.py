@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sockd.http.page import charts, words
 from sockd.http.page.views import Values
-from sockd.http.page.worker import PageWorker
+from sockd.http.worker import Worker
 from sockd.observe.history import MINUTE_S, Minute
 
 HEIGHT, STEP = 36, 6
@@ -17,9 +17,9 @@ NONE = Minute(0, 0, 0, 0, 0)
 Hour = Sequence[tuple[int, Minute | None]]
 
 
-def history(worker: PageWorker, function: str | None = None) -> Values:
+def history(worker: Worker, function: str | None = None) -> Values:
     """The hour of a function, or of the worker, in three charts."""
-    hour = worker.history(function)
+    hour = worker.numbers.history(function)
     minutes = [minute or NONE for _, minute in hour]
     return {
         "function": function,
@@ -67,9 +67,9 @@ def chart(title: str, note: str, series: Sequence[tuple[str, Sequence[int]]]) ->
     return {"title": title, "note": note, "paths": paths}
 
 
-def history_page(worker: PageWorker, function: str | None) -> Values:
+def history_page(worker: Worker, function: str | None) -> Values:
     """The hour by minute, the newest first; minutes without requests are left out."""
-    hour = worker.history(function)
+    hour = worker.numbers.history(function)
     rows = [minute_row(at_s, minute) for at_s, minute in reversed(hour) if minute is not None]
     return {**history(worker, function), "rows": rows}
 

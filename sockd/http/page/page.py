@@ -37,7 +37,6 @@ from starlette.types import ASGIApp
 from sockd.base.errors import NoSuchFunction, SockdError
 from sockd.base.spelling import size
 from sockd.http.access.callers import Callers
-from sockd.http.management.streams import Stream
 from sockd.http.page import event_views, failure_views, function_views, history_views, sent_event, trace_view, views
 from sockd.http.page.access import PageAccess
 from sockd.http.page.boards import Board, Fragment
@@ -46,11 +45,12 @@ from sockd.http.page.live import Live
 from sockd.http.page.parts import OVERVIEW, TABS, function_parts, index_parts, tab_of
 from sockd.http.page.responses import PRIVATE, SECURITY, Responses
 from sockd.http.page.sources import PageSources
-from sockd.http.page.worker import PageWorker
 from sockd.http.server.asgi import AsgiApplication
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange
 from sockd.http.server.head import Head
+from sockd.http.streams import Stream
+from sockd.http.worker import Worker
 
 PREFIXES: Final = (b"/functions", b"/failures", b"/history", b"/queue", b"/traces/", b"/static/", b"/events")
 STREAM: Final = {
@@ -68,7 +68,7 @@ class Page:
     """What a front is given; `serves` says which requests are its own."""
 
     def __init__(
-        self, worker: PageWorker, sources: PageSources, access: PageAccess, callers: Callers, *, viewers: int
+        self, worker: Worker, sources: PageSources, access: PageAccess, callers: Callers, *, viewers: int
     ) -> None:
         """Args: callers: who may call functions at /run; viewers: pages that are kept up to date at once."""
         self._worker = worker
@@ -77,7 +77,7 @@ class Page:
         self.withhold: Callable[[Head], None] | None = access.keys.withhold if access.keys is not None else None
         self._callers = callers
         self._responses = Responses()
-        self._live = Live(viewers, lambda: worker.draining)
+        self._live = Live(viewers, lambda: worker.calls.draining)
         self._index = Board(self._responses.rendering, index_parts(worker, sources))
         self._changes = Changes(worker, sources, access)
         self._watched: dict[tuple[str, str], Board] = {}
@@ -168,7 +168,7 @@ class Page:
         return await self._responses.html(request, "event.html", values)
 
     async def _trace_page(self, request: Request) -> Response:
-        trace = await self._worker.trace(request.path_params["request_id"])
+        trace = await self._worker.traces.get(request.path_params["request_id"])
         values: dict[str, Any] = {**trace_view.trace_page(trace), "log": None}
         with contextlib.suppress(NoSuchFunction):  # removed since
             values["log"] = function_views.log(self._worker, trace["function"], trace["request_id"])
@@ -183,7 +183,7 @@ class Page:
         event = await sent_event.read_form(request)
         self._access.check_test_event(request, name, event.token, is_open=self._callers.is_open(name))
         asked = sent_event.invocation_of(name, event)
-        told = await self._worker.invoke_with_log(asked)
+        told = await self._worker.calls.invoke_with_log(asked)
         values = {**self._form_values(request, name), **sent_event.outcome(asked, told)}
         return await self._responses.html(request, "tested.html", values)
 
@@ -227,7 +227,7 @@ class Page:
         if name is None:
             board = self._index
         else:
-            self._worker.function(name)
+            self._worker.functions.info(name)
             board = self._board(name, tab)
         events = self._live.watch(board, seen)
         if name is not None:

@@ -10,14 +10,14 @@ from starlette.requests import Request
 from sockd.http.page import event_views, function_views, history_views, tree_view, views
 from sockd.http.page.boards import Part
 from sockd.http.page.sources import PageSources
-from sockd.http.page.worker import PageWorker
+from sockd.http.worker import Worker
 
 OVERVIEW: Final = "overview"
 TABS: Final = ((OVERVIEW, "Overview"), ("failures", "Failures"), ("log", "Log"), ("settings", "Versions and settings"))
 """The tabs of a function's page, each with its label."""
 
 
-def index_parts(worker: PageWorker, sources: PageSources) -> list[Part]:
+def index_parts(worker: Worker, sources: PageSources) -> list[Part]:
     """The live parts of `/`."""
     return [
         Part("glance", partial(views.glance, worker)),
@@ -38,7 +38,7 @@ def tab_of(request: Request) -> str:
     return wanted if wanted in dict(TABS) else OVERVIEW
 
 
-def function_parts(worker: PageWorker, name: str, tab: str = OVERVIEW) -> list[Part]:
+def function_parts(worker: Worker, name: str, tab: str = OVERVIEW) -> list[Part]:
     """The live parts of a tab of one function's page; the other tabs are as of loading."""
     if tab == "log":
         return [Part("log", partial(function_views.log, worker, name))]

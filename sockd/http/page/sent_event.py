@@ -15,10 +15,10 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.base.spelling import size
 from sockd.functions.serving.version import ANY_METHOD
-from sockd.http.aws.worker import InvocationResult
 from sockd.http.page import words
 from sockd.http.page.forms import read_fields
 from sockd.http.page.views import PHASES, Values
+from sockd.http.worker_values import InvocationResult
 
 MAX_FORM_BYTES = 256 << 10
 """The most bytes of a form as browsers encode it; `sockd invoke NAME -d @FILE` sends more."""

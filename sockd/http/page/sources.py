@@ -13,10 +13,9 @@ from sockd.base.errors import SecretsLocked
 from sockd.events.events import Events
 from sockd.events.schedule_table import Schedule
 from sockd.events.schedules import Schedules
-from sockd.functions.registry.function_urls import FunctionUrls
-from sockd.functions.versions import Versions
-from sockd.http.management import versions as management_versions
+from sockd.http import version_rows
 from sockd.http.server.url_names import UrlNames
+from sockd.http.worker import Urls, Versions
 
 
 class UrlRow(NamedTuple):
@@ -77,7 +76,7 @@ class WorkerSources:
     def __init__(
         self,
         versions: Versions,
-        urls: FunctionUrls,
+        urls: Urls,
         events: Events,
         schedules: Schedules,
         config: Config,
@@ -92,17 +91,17 @@ class WorkerSources:
         self._worker_url = worker_url
 
     def versions(self, name: str) -> Mapping[str, Any]:
-        return management_versions.described(self._versions, name)
+        return version_rows.described(self._versions, name)
 
     def rollback_target(self, name: str) -> Mapping[str, Any] | None:
         try:
             record = self._versions.deploy_before(name)
         except SecretsLocked:  # of an environment that does not open, nothing can be compared
             return None
-        return management_versions.deploy_of(record) if record is not None else None
+        return version_rows.deploy_of(record) if record is not None else None
 
     async def rollback(self, name: str) -> Mapping[str, Any]:
-        return management_versions.deploy_of(await self._versions.rollback(name))
+        return version_rows.deploy_of(await self._versions.rollback(name))
 
     def urls(self, name: str) -> Sequence[UrlRow]:
         base = self._worker_url()

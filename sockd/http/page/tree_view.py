@@ -11,15 +11,15 @@ from typing import Any
 from sockd.base.spelling import size, span
 from sockd.http.page import charts, words
 from sockd.http.page.views import Values
-from sockd.http.page.worker import PageWorker
+from sockd.http.worker import Worker
 
 MAX_NAMES = 4
 """Packages of a Zygote that are shown by name; the others are in its title."""
 
 
-def tree(worker: PageWorker) -> Values:
+def tree(worker: Worker) -> Values:
     """The Zygote tree as rows, each with its depth, and what may not be in it."""
-    told = worker.tree()
+    told = worker.numbers.tree()
     root = told["root"]
     flat = list(flatten(root, 0)) if root is not None else []
     most = max((own(node) + node.get("shared_memory_bytes", 0) for _, node in flat), default=0)

@@ -13,7 +13,7 @@ from sockd.base.request_ids import request_id_text
 from sockd.base.spelling import size
 from sockd.base.telemetry import COLD
 from sockd.http.page import charts, words
-from sockd.http.page.worker import PageWorker
+from sockd.http.worker import Worker
 from sockd.observe.failure_groups import FailureGroup
 from sockd.observe.trace_spans import NO_FAILURES
 
@@ -29,9 +29,9 @@ CLOCK_NS = time.time_ns() - time.monotonic_ns()
 """From CLOCK_MONOTONIC to the time of day, the same for all pages: a moment that is shown does not wander."""
 
 
-def glance(worker: PageWorker) -> Values:
+def glance(worker: Worker) -> Values:
     """The worker in a few numbers."""
-    live = worker.live(MAX_FUNCTIONS)
+    live = worker.numbers.live(MAX_FUNCTIONS)
     state, window_s = live["worker"], live["window_s"]
     count, cold, failed = state["count"], state["cold"], state["failed"]
     sandboxes = state["sandboxes"]
@@ -53,13 +53,13 @@ def glance(worker: PageWorker) -> Values:
     }
 
 
-def functions(worker: PageWorker) -> Values:
+def functions(worker: Worker) -> Values:
     """The table of functions: all, or the busiest."""
-    live = worker.live(MAX_FUNCTIONS)
+    live = worker.numbers.live(MAX_FUNCTIONS)
     count = live["worker"]["functions"]
     rows = {row["name"]: function_row(row) for row in live["functions"]}
     if count <= MAX_FUNCTIONS:
-        for info in worker.functions():
+        for info in worker.functions.all():
             rows.setdefault(info.name, quiet_row(info.name, info.concurrency, info.state))
     return {
         "rows": [rows[name] for name in sorted(rows)],
@@ -69,9 +69,9 @@ def functions(worker: PageWorker) -> Values:
     }
 
 
-def found_functions(worker: PageWorker, name: str) -> Values:
+def found_functions(worker: Worker, name: str) -> Values:
     """Functions whose names contain a text, whatever its case."""
-    names = [info.name for info in worker.functions() if name.lower() in info.name.lower()]
+    names = [info.name for info in worker.functions.all() if name.lower() in info.name.lower()]
     return {"wanted": name, "names": names[:MAX_FOUND], "hidden": max(len(names) - MAX_FOUND, 0)}
 
 
@@ -112,9 +112,9 @@ def spark(rates: Sequence[float]) -> list[charts.Column]:
     return charts.columns(rates, height=SPARK_HEIGHT, width=SPARK_STEP)
 
 
-def caches(worker: PageWorker) -> Values:
+def caches(worker: Worker) -> Values:
     """The three tiers and the pool of networks, each with its share of hits since the worker started."""
-    status = worker.status()
+    status = worker.numbers.status()
     counts, networks = status["caches"], status["networks"]
     handler, imports, install = counts["handler"], counts["import"], counts["install"]
     sandboxes = status["sandboxes"]
@@ -163,22 +163,22 @@ def tier(name: str, parts: Sequence[tuple[str, int, str]]) -> Values:
     }
 
 
-def invocations(worker: PageWorker, function: str | None = None) -> Values:
+def invocations(worker: Worker, function: str | None = None) -> Values:
     """The last requests, newest first."""
-    rows = [invocation_row(trace) for trace in worker.traces(MAX_INVOCATIONS, function)]
+    rows = [invocation_row(trace) for trace in worker.traces.last(MAX_INVOCATIONS, function)]
     return {"rows": rows, "function": function}
 
 
-def cold_starts(worker: PageWorker, function: str | None = None) -> Values:
+def cold_starts(worker: Worker, function: str | None = None) -> Values:
     """The newest that were cold, of those that are remembered, newest first."""
-    rows = [invocation_row(trace) for trace in worker.traces(MAX_COLD, function, "cold")]
-    return {"rows": rows, "function": function, "most": MAX_COLD, "since": words.when(worker.started_s)}
+    rows = [invocation_row(trace) for trace in worker.traces.last(MAX_COLD, function, "cold")]
+    return {"rows": rows, "function": function, "most": MAX_COLD, "since": words.when(worker.numbers.started_s)}
 
 
-def failures(worker: PageWorker, function: str | None = None) -> Values:
+def failures(worker: Worker, function: str | None = None) -> Values:
     """The groups of failures that failed last, newest first."""
-    rows = [failure_group_row(group) for group in worker.failure_groups(MAX_FAILED, function)]
-    return {"rows": rows, "function": function, "since": words.when(worker.started_s)}
+    rows = [failure_group_row(group) for group in worker.traces.failure_groups(MAX_FAILED, function)]
+    return {"rows": rows, "function": function, "since": words.when(worker.numbers.started_s)}
 
 
 def failure_group_row(group: FailureGroup) -> Values:

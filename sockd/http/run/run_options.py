@@ -16,15 +16,14 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from sockd.base import call_signature
-from sockd.base.errors import BadRequest, QueryNotTaken
+from sockd.base.errors import BadRequest
 from sockd.base.invoke_request import InvokeRequest
-from sockd.http.run.replays import Replays
-from sockd.http.run.worker_api import EventsApi
-from sockd.http.server.answers import Answer, accepted_fields, json_answer
+from sockd.http.plain_calls import FRESH, INVOCATION_TYPE, accepted, is_fresh
+from sockd.http.replays import Replays
+from sockd.http.server.answers import Answer
+from sockd.http.worker import Events
 
-INVOCATION_TYPE = b"x-amz-invocation-type"
 IDEMPOTENCY_KEY = b"idempotency-key"
-FRESH = b"x-sockd-fresh"
 IF_CODE = call_signature.IF_CODE.encode()
 SIGNATURE = call_signature.SIGNATURE.encode()
 HEADERS = frozenset({INVOCATION_TYPE, IDEMPOTENCY_KEY, FRESH, IF_CODE, SIGNATURE})
@@ -36,14 +35,14 @@ async def run_as_asked(
     request: InvokeRequest,
     asked: Mapping[bytes, bytes],
     *,
-    events: EventsApi,
+    events: Events,
     replays: Replays,
     run: Callable[[], Awaitable[Answer]],
     incarnation: Callable[[str, str], str],
 ) -> Answer:
     """An answer as such a header wants it.
 
-    Args: run: invokes the function now; incarnation: `WorkerApi.incarnation`. Raises: SockdError."""
+    Args: run: invokes the function now; incarnation: `Calls.incarnation`. Raises: SockdError."""
     request.fresh = is_fresh(asked)
     request.expected = expected_code(asked)
     key = asked.get(IDEMPOTENCY_KEY, b"").decode("latin-1")
@@ -75,27 +74,3 @@ def expected_code(asked: Mapping[bytes, bytes]) -> list[str] | None:
     if not _TAGS.fullmatch(value):
         raise BadRequest("X-Sockd-If-Code is 1 to 4 digests of 64 hex digits, separated by commas")
     return value.decode().split(",")
-
-
-def is_fresh(asked: Mapping[bytes, bytes]) -> bool:
-    """Whether a new sandbox is asked for. Raises: BadRequest."""
-    value = asked.get(FRESH, b"0")
-    if value not in (b"0", b"1"):
-        raise BadRequest("X-Sockd-Fresh is 1 or 0")
-    return value == b"1"
-
-
-async def accepted(events: EventsApi, request: InvokeRequest, *, source: str, retry_key: str = "") -> Answer:
-    """Run a function asynchronously: 202 with the id of its attempts. Raises: SockdError."""
-    if request.query:
-        raise QueryNotTaken(request.name)
-    if request.fresh:
-        raise BadRequest("X-Sockd-Fresh is not possible for an asynchronous invocation, which runs in any sandbox")
-    if request.expected is not None:
-        raise BadRequest(
-            "X-Sockd-If-Code is not possible for an asynchronous invocation, which runs the code that is deployed then"
-        )
-    event_id = await events.accept(
-        request.name, request.qualifier, request.payload, source=source, retry_key=retry_key, trace=request.trace
-    )
-    return json_answer({"requestId": event_id}, 202).adding(accepted_fields(event_id, request.trace))

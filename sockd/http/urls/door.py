@@ -20,9 +20,7 @@ from sockd.base.trace_context import of_headers
 from sockd.functions.registry.function_url import FunctionUrl
 from sockd.functions.serving.version import ANY_METHOD
 from sockd.http.access.host_check import ForbiddenHost, HostCheck, NoServiceWorkers
-from sockd.http.aws.access import Access
-from sockd.http.aws.errors import AccessDenied
-from sockd.http.aws.worker import LambdaWorker
+from sockd.http.access.signatures import AccessDenied, Signatures
 from sockd.http.server.answers import Answer, invocation_fields
 from sockd.http.server.app_request import app_request
 from sockd.http.server.body import Body
@@ -37,6 +35,7 @@ from sockd.http.urls.event import UrlRequest, event
 from sockd.http.urls.refusals import Forbidden, refusal
 from sockd.http.urls.response import Fields, lines, reply
 from sockd.http.urls.streams import Buffered, UrlStream
+from sockd.http.worker import Worker
 
 INLINE_BYTES = 128 * 1024
 """The most bytes of a body that is made or read on the loop: half a millisecond."""
@@ -61,10 +60,10 @@ class Admitted(NamedTuple):
 class UrlDoor:
     """A part of the front's application."""
 
-    def __init__(self, worker: LambdaWorker, access: Access, config: Config) -> None:
+    def __init__(self, worker: Worker, signatures: Signatures, config: Config) -> None:
         """Raises: BadConfig."""
         self._worker = worker
-        self._access = access
+        self._signatures = signatures
         self._names = UrlNames(config.function_urls.domain)
         self._hosts = HostCheck(config.http.listen)
         self.max_body_bytes = config.http.max_payload_bytes
@@ -150,7 +149,7 @@ class UrlDoor:
         access_key = ""
         if admitted.url.auth == "AWS_IAM":
             try:
-                access_key = await _off_loop(len(body), lambda: self._access.signer(admitted.signed, body))
+                access_key = await _off_loop(len(body), lambda: self._signatures.signer(admitted.signed, body))
             except AccessDenied:
                 raise Forbidden() from None
         transport, addressed, head = exchange.connection.transport, admitted.addressed, exchange.head
@@ -192,7 +191,7 @@ class UrlDoor:
         asked.method = ANY_METHOD
         if admitted.url.qualifier:
             asked.details = {"arn": arn(admitted.url.name, admitted.url.qualifier)}
-        invocation = await self._worker.invoke(asked)
+        invocation = await self._worker.calls.invoke(asked)
         if not invocation.streamed:
             try:
                 replied = await _off_loop(len(invocation.body), lambda: reply(invocation.body))

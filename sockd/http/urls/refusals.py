@@ -19,7 +19,7 @@ from sockd.base.errors import (
     TimedOut,
     TooManyRequests,
 )
-from sockd.http.aws.errors import RESERVED_REACHED, AccessDenied
+from sockd.http.access.signatures import AccessDenied
 from sockd.http.server.answers import Answer, failure, invocation_fields
 from sockd.http.server.fields import field
 from sockd.http.urls.response import BadReply
@@ -55,7 +55,7 @@ def refusal(error: Exception, request_id: str) -> Answer:
     if isinstance(error, NoSuchFunction):
         return _service(403, AccessDenied.error_type, request_id, {"Message": None})
     if isinstance(error, TooManyRequests):
-        body = {"Reason": RESERVED_REACHED, "Type": "User", "message": "Rate Exceeded."}
+        body = {"Reason": error.reason, "Type": "User", "message": "Rate Exceeded."}
         answer = _service(429, error.error_type, request_id, body)
         return answer.adding(field("retry-after", error.retry_after_s))
     if error.status < 500:

@@ -38,7 +38,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 class Worker(FakeWorker):
     """A fake worker with real events."""
 
-    events: Events  # type: ignore[assignment]
+    events: Events
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,11 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     async def serve() -> None:
         worker = Worker()
         functions = Functions(
-            worker.invoke, lambda name, _: worker.function(name), lambda name: 1, error_body, lambda name: ""
+            worker.calls.invoke,
+            lambda name, _: worker.functions.info(name),
+            lambda name: 1,
+            error_body,
+            lambda name: "",
         )
         config = EventsConfig(retries=0)
         backend = SqliteEvents.open(path / "e", config)

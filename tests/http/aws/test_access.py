@@ -87,7 +87,7 @@ def test_every_operation_is_asked_for_below() -> None:
 @pytest.mark.parametrize("name", PATHS)
 async def test_without_keys_only_invoking_is_open(keyless: Raw, worker: FakeLambda, name: str) -> None:
     worker.names.add("echo")
-    before = worker.all_details()
+    before = worker.functions.all_details()
     method, path = PATHS[name]
     for key in (None, "test"):  # SDKs sign with whatever they were given
         reply = await keyless.ask(request(method, path, {}, key=key))
@@ -101,20 +101,20 @@ async def test_without_keys_only_invoking_is_open(keyless: Raw, worker: FakeLamb
         else:
             assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
             assert "lambda_api.keys" in reply.json["message"]
-    assert worker.all_details() == before
+    assert worker.functions.all_details() == before
 
 
 @pytest.mark.parametrize("name", PATHS)
 async def test_with_keys_everything_must_be_signed(client: Raw, worker: FakeLambda, name: str) -> None:
     method, path = PATHS[name]
-    before = worker.all_details()
+    before = worker.functions.all_details()
     reply = await client.ask(request(method, path, {}, key=None))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "MissingAuthenticationTokenException")
     reply = await client.ask(request(method, path, {}, secret="not the secret of ours"))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "InvalidSignatureException")
     reply = await client.ask(request(method, path, {}, key="AKIDTHREE"))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "UnrecognizedClientException")
-    assert worker.all_details() == before
+    assert worker.functions.all_details() == before
     assert worker.invoked == []
 
 

@@ -155,20 +155,20 @@ async def test_a_client_that_went_away_is_answered_when_it_retries(
 async def test_a_deploy_is_retried_into_itself_and_others_are_told_to_wait(
     client: Raw, other: Raw, server: HttpServer, worker: FakeLambda
 ) -> None:
-    worker.holding = asyncio.Event()
+    worker.functions.holding = asyncio.Event()
     ask = request("POST", FUNCTIONS, created(), amz_sdk_invocation_id="one")
     client.send(ask)
-    await worker.deploying.wait()
+    await worker.functions.deploying.wait()
     reply = await other.ask(request("POST", FUNCTIONS, created(), amz_sdk_invocation_id="two"))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (409, "ResourceConflictException")
     other.send(ask)
     async with raw(server.port) as third:  # a whole exchange later the retry has been read as well
         assert (await third.ask(request("GET", f"{FUNCTIONS}/none"))).status == 404
-    worker.holding.set()
+    worker.functions.holding.set()
     first, retry = await client.reply(), await other.reply()
     assert (first.status, retry.status) == (201, 201)
     assert first.json == retry.json
-    assert worker.runs == 1
+    assert worker.functions.runs == 1
 
 
 async def test_the_drains_end_answers_everybody(
@@ -281,16 +281,16 @@ async def test_an_upload_waits_unread_for_room_in_the_budget(
     client: Raw, other: Raw, worker: FakeLambda, server: HttpServer
 ) -> None:
     server.buffers.total = 400_000
-    worker.holding = asyncio.Event()
+    worker.functions.holding = asyncio.Event()
     client.send(request("POST", FUNCTIONS, created("one", b"PK" * 60_000)))
-    await worker.deploying.wait()
+    await worker.functions.deploying.wait()
     second = request("POST", FUNCTIONS, created("two", b"PK" * 60_000))
     other.send(second)
     async with asyncio.timeout(5):
         while not server.buffers.waiting:
             await asyncio.sleep(0)
     assert server.buffers.used <= 400_000
-    worker.holding.set()
+    worker.functions.holding.set()
     assert (await client.reply()).status == 201
     assert (await other.reply()).status == 201
 
@@ -299,4 +299,4 @@ async def test_an_archive_of_many_pieces_arrives_whole(client: Raw, worker: Fake
     content = bytes(range(256)) * 10_001
     reply = await client.ask(request("POST", FUNCTIONS, created(content=content)))
     assert (reply.status, reply.json["CodeSize"]) == (201, len(content))
-    assert worker.details("new").record.code_bytes == len(content)
+    assert worker.functions.details("new").record.code_bytes == len(content)

@@ -48,11 +48,11 @@ async def test_no_operation_takes_another_s_function_for_its_own(
 ) -> None:
     worker.names.add("slow")
     worker.release.set()
-    before = worker.details("slow")
+    before = worker.functions.details("slow")
     parameters: dict[str, Any] = {str(named_by(model)): f"{prefix}slow"}
     if model.name == "CreateFunction":
         parameters |= {"Runtime": "python3.11", "Role": "r", "Handler": "a.b", "Code": {"ZipFile": b"PK..."}}
     reply = await client.ask(on_the_wire(model, parameters))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (status, kind), reply.body
-    assert (worker.invoked, worker.events.accepted, worker.runs) == ([], [], 0)
-    assert worker.details("slow") is before
+    assert (worker.invoked, worker.events.accepted, worker.functions.runs) == ([], [], 0)
+    assert worker.functions.details("slow").record is before.record

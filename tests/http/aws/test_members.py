@@ -145,7 +145,7 @@ async def test_what_sockd_does_not_do_is_refused(
     reply = await asked(client, model, path, asks)
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (400, "InvalidParameterValueException"), reply.body
     assert reply.json["message"].startswith(f"{name} is not offered by sockd: ")
-    assert worker.runs == 0 and worker.invoked == []
+    assert worker.functions.runs == 0 and worker.invoked == []
     for value in harmless:
         if model.name == "CreateFunction":
             await client.ask(request("DELETE", "/2015-03-31/functions/f"))

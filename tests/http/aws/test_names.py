@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sockd.base.errors import SockdError
 from sockd.functions.code.setting_checks import check_name
-from sockd.http.aws.errors import AccessDenied, InvalidParameterValue, ResourceNotFound, ValidationFailed
+from sockd.http.access.signatures import AccessDenied
+from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound, ValidationFailed
 from sockd.http.aws.names import Named, function_named, whole_function
 
 

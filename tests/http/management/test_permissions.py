@@ -64,7 +64,7 @@ async def client(keys: Keys, tmp_path: Path) -> AsyncIterator[Raw]:
     """In front of a worker with the functions `mine`, `next` and `other`."""
     worker = FakeWorker()
     worker.names = {"mine", "next", "other"}
-    events: Any = FakeEvents(worker.function)
+    events: Any = FakeEvents(worker.functions.info)
     async with served(Management(worker, Config(), tmp_path, management_events.routes(events)).app, keys) as client:
         yield client
 

@@ -38,5 +38,5 @@ async def port(worker: FakePageWorker, page: Page) -> AsyncIterator[int]:
     server = HttpServer(Front(worker, HttpConfig(listen="127.0.0.1:0"), site=page), bind_tcp("127.0.0.1:0"))
     await server.start()
     yield server.port
-    worker.draining = True
+    worker.calls.draining = True
     await server.aclose(0)

@@ -9,20 +9,31 @@ from typing import Any
 import msgspec
 
 from sockd.base import errors
-from sockd.base.config import RunRule
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import FunctionInfo, LogRecord
 from sockd.events.dead_letters import NoSuchEvent
 from sockd.events.schedule_table import Schedule
-from sockd.http.aws.worker import InvocationResult
 from sockd.http.page.sources import EventCounts, PageSources, UrlRow
-from sockd.http.page.worker import PageWorker
-from sockd.http.run.worker_api import Tree, TreeNode
+from sockd.http.worker_values import InvocationResult, Tree, TreeNode
 from sockd.observe.failure_groups import FailureGroup, failure_key
 from sockd.observe.history import Minute
 from sockd.observe.recent import NOTHING, SLOTS, RecentRates
 from sockd.observe.traces import TraceKind
-from tests.http.fake_worker import ERRORS, IMPORTS, LIVE, TRACE, FakeWorker, info, invocation
+from tests.http.fake_worker import (
+    ERRORS,
+    IMPORTS,
+    LIVE,
+    TRACE,
+    FakeCalls,
+    FakeFunctions,
+    FakeLogs,
+    FakeNumbers,
+    FakePackages,
+    FakeTraces,
+    FakeWorker,
+    info,
+    invocation,
+)
 
 MS = 1_000_000
 REQUEST_ID = TRACE["request_id"]
@@ -50,6 +61,154 @@ COUNTS: dict[str, Any] = {
 }
 
 
+class PageCalls(FakeCalls):
+    """As `FakeCalls`, with hostile texts."""
+
+    def __init__(self, worker: FakePageWorker) -> None:
+        super().__init__(worker)
+        self._page = worker
+
+    async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
+        self._page.functions.info(request.name)
+        if request.name == "busy":
+            raise ERRORS["busy"]()
+        self._page.invoked.append((request.name, request.payload))
+        text = self._page.text
+        failure = errors.FunctionFailed(text, text, [text]) if request.name == "fails" else None
+        raw = text.encode("utf-8", "surrogatepass")
+        return InvocationResult(invocation(raw), failure, raw, 128, 20 << 20)
+
+
+class PageFunctions(FakeFunctions):
+    """As `FakeFunctions`; `text` is what each is made of."""
+
+    def __init__(self, worker: FakePageWorker) -> None:
+        super().__init__(worker)
+        self._page = worker
+
+    async def disable(self, name: str) -> None:
+        self.info(name)
+        self._page.changed.append(("disable", name))
+        self._page.disabled.add(name)
+
+    async def enable(self, name: str) -> None:
+        self.info(name)
+        self._page.changed.append(("enable", name))
+        self._page.disabled.discard(name)
+
+    def info(self, name: str) -> FunctionInfo:
+        super().info(name)
+        text = self._page.text
+        made = msgspec.structs.replace(info(name), handler=text, packages=[f"{text}==1.0"])
+        return msgspec.structs.replace(made, concurrency=0) if name in self._page.disabled else made
+
+
+class PageLogs(FakeLogs):
+    """As `FakeLogs`; every function has printed `text`."""
+
+    def __init__(self, worker: FakePageWorker) -> None:
+        super().__init__(worker)
+        self._page = worker
+
+    def tail(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
+        self._page.functions.info(name)
+        return [LogRecord(REQUEST_ID, 1_700_000_000.0, self._page.text.encode("utf-8", "surrogatepass"), 7)][:limit]
+
+
+class PagePackages(FakePackages):
+    """As `FakePackages`; one of `text` is refused."""
+
+    def __init__(self, worker: FakePageWorker) -> None:
+        super().__init__(worker)
+        self._page = worker
+
+    def imports(self, name: str) -> dict[str, Any]:
+        self._page.functions.info(name)
+        text = self._page.text
+        return {
+            **IMPORTS,
+            "packages": [{**IMPORTS["packages"][2], "package": f"{text}==1.0", "refused": text}],
+            "passed_over": [{"packages": [text], "reason": text}],
+        }
+
+
+class PageTraces(FakeTraces):
+    """As `FakeTraces`; every function has failed with `text`."""
+
+    def __init__(self, worker: FakePageWorker) -> None:
+        super().__init__(worker)
+        self._page = worker
+
+    def last(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
+        text = self._page.text
+        failed = {"outcome": text, "error": text, "stack": [text]}
+        return [{**TOLD, "function": name, **failed} for name in sorted(self._page.names)][:limit]
+
+    async def get(self, request_id: str) -> dict[str, Any]:
+        if request_id != REQUEST_ID:
+            raise errors.NoSuchFunction(f"no invocation {request_id!r}")
+        text, names = self._page.text, sorted(self._page.names)
+        changed = {
+            "outcome": text,
+            "error": text,
+            "stack": [text],
+            "spans": [*TOLD["spans"], {**TOLD["spans"][0], "track": "rpc", "name": text, "detail": text}],
+            "critical": [*TOLD["critical"], {"name": f"read {text}", "ns": MS}, {"name": text, "ns": MS}],
+            "function": names[0] if names else "gone",
+            "imported": [{"package": text, "modules": 1, "ns": 1}],
+        }
+        return {**TOLD, **changed, "log": text, "why": "Because.", "zygote": text}
+
+    def failure_groups(self, limit: int, function: str | None = None) -> list[FailureGroup]:
+        text = self._page.text
+        names = [name for name in sorted(self._page.names) if function in (None, name)]
+        made = [
+            FailureGroup(failure_key(name, text, [text]), 50, 1000 * MS, 9000 * MS, FAILED_ID, text) for name in names
+        ]
+        return (made if self._page.groups is None else self._page.groups)[:limit]
+
+
+class PageNumbers(FakeNumbers):
+    """As `FakeNumbers`, with numbers for each name."""
+
+    def __init__(self, worker: FakePageWorker) -> None:
+        super().__init__(worker)
+        self._page = worker
+
+    def live(self, limit: int) -> dict[str, Any]:
+        page = self._page
+        page.read += 1
+        row = LIVE["functions"][0]
+        worker = {**LIVE["worker"], "functions": len(page.names), "count": round(page.rate * 60), "cold": 30}
+        return {**LIVE, "worker": worker, "functions": [{**row, "name": name} for name in sorted(page.names)][:limit]}
+
+    def recent_rates(self, name: str) -> RecentRates:
+        if name not in self._page.names:
+            return NOTHING
+        rate = self._page.rate
+        return RecentRates(120, rate, MS, 4 * MS, 0.1, 3, (rate,) * SLOTS)
+
+    def history(self, name: str | None = None) -> Sequence[tuple[int, Minute | None]]:
+        is_there = name is None or name in self._page.names
+        minute = self._page.minute
+        return [(HOUR_S + 60 * number, minute if is_there and number >= 50 else None) for number in range(60)]
+
+    def status(self) -> dict[str, Any]:
+        return {**super().status(), **COUNTS}
+
+    def tree(self) -> Tree:
+        text = self._page.text
+        child = TreeNode(
+            packages=["numpy==2.3.0", f"{text}==1"],
+            unique_memory_bytes=9 << 20,
+            shared_memory_bytes=1,
+            passed_over=[text],
+        )
+        root = TreeNode(packages=[], unique_memory_bytes=6 << 20, children=[child])
+        refusal = {"package": "grpcio==1.0", "reason": text, "zygote": text, "tries": 2, "retry_in_s": 7200.0}
+        return Tree(root=root, refused=[refusal])
+
+
 class FakePageWorker(FakeWorker):
     """`names` has functions; `text` is what each of them prints, raises and is made of."""
 
@@ -57,116 +216,19 @@ class FakePageWorker(FakeWorker):
         super().__init__()
         self.names = set(names)
         self.text = text
-        self.run_rules: dict[str, RunRule] = {}
         self.disabled: set[str] = set()
         self.rate = 2.0
-        self.started_s = STARTED_S
         self.minute = Minute(120, 3, 12, MS, 4 * MS)
         self.groups: list[FailureGroup] | None = None
         self.changed: list[tuple[str, str]] = []
         self.read = 0
         """How often it was looked at."""
-
-    def live(self, limit: int) -> dict[str, Any]:
-        self.read += 1
-        row = LIVE["functions"][0]
-        worker = {**LIVE["worker"], "functions": len(self.names), "count": round(self.rate * 60), "cold": 30}
-        return {**LIVE, "worker": worker, "functions": [{**row, "name": name} for name in sorted(self.names)][:limit]}
-
-    def recent_rates(self, name: str) -> RecentRates:
-        if name not in self.names:
-            return NOTHING
-        return RecentRates(120, self.rate, MS, 4 * MS, 0.1, 3, (self.rate,) * SLOTS)
-
-    def history(self, name: str | None = None) -> Sequence[tuple[int, Minute | None]]:
-        is_there = name is None or name in self.names
-        return [(HOUR_S + 60 * number, self.minute if is_there and number >= 50 else None) for number in range(60)]
-
-    def failure_groups(self, limit: int, function: str | None = None) -> list[FailureGroup]:
-        names = [name for name in sorted(self.names) if function in (None, name)]
-        made = [
-            FailureGroup(failure_key(name, self.text, [self.text]), 50, 1000 * MS, 9000 * MS, FAILED_ID, self.text)
-            for name in names
-        ]
-        return (made if self.groups is None else self.groups)[:limit]
-
-    async def disable(self, name: str) -> None:
-        self.function(name)
-        self.changed.append(("disable", name))
-        self.disabled.add(name)
-
-    async def enable(self, name: str) -> None:
-        self.function(name)
-        self.changed.append(("enable", name))
-        self.disabled.discard(name)
-
-    def function(self, name: str) -> FunctionInfo:
-        super().function(name)
-        made = msgspec.structs.replace(info(name), handler=self.text, packages=[f"{self.text}==1.0"])
-        return msgspec.structs.replace(made, concurrency=0) if name in self.disabled else made
-
-    def logs(self, name: str, *, request_id: str | None, limit: int) -> list[LogRecord]:
-        self.function(name)
-        return [LogRecord(REQUEST_ID, 1_700_000_000.0, self.text.encode("utf-8", "surrogatepass"), 7)][:limit]
-
-    def status(self) -> dict[str, Any]:
-        return {**super().status(), **COUNTS}
-
-    def tree(self) -> Tree:
-        child = TreeNode(
-            packages=["numpy==2.3.0", f"{self.text}==1"],
-            unique_memory_bytes=9 << 20,
-            shared_memory_bytes=1,
-            passed_over=[self.text],
-        )
-        root = TreeNode(packages=[], unique_memory_bytes=6 << 20, children=[child])
-        refusal = {
-            "package": "grpcio==1.0",
-            "reason": self.text,
-            "zygote": self.text,
-            "tries": 2,
-            "retry_in_s": 7200.0,
-        }
-        return Tree(root=root, refused=[refusal])
-
-    def traces(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
-        failed = {"outcome": self.text, "error": self.text, "stack": [self.text]}
-        return [{**TOLD, "function": name, **failed} for name in sorted(self.names)][:limit]
-
-    async def trace(self, request_id: str) -> dict[str, Any]:
-        if request_id != REQUEST_ID:
-            raise errors.NoSuchFunction(f"no invocation {request_id!r}")
-        spans = [*TOLD["spans"], {**TOLD["spans"][0], "track": "rpc", "name": self.text, "detail": self.text}]
-        critical = [*TOLD["critical"], {"name": f"read {self.text}", "ns": MS}, {"name": self.text, "ns": MS}]
-        function = sorted(self.names)[0] if self.names else "gone"
-        imported = [{"package": self.text, "modules": 1, "ns": 1}]
-        changed = {
-            "outcome": self.text,
-            "error": self.text,
-            "stack": [self.text],
-            "spans": spans,
-            "critical": critical,
-            "function": function,
-            "imported": imported,
-        }
-        return {**TOLD, **changed, "log": self.text, "why": "Because.", "zygote": self.text}
-
-    def imports(self, name: str) -> dict[str, Any]:
-        self.function(name)
-        return {
-            **IMPORTS,
-            "packages": [{**IMPORTS["packages"][2], "package": f"{self.text}==1.0", "refused": self.text}],
-            "passed_over": [{"packages": [self.text], "reason": self.text}],
-        }
-
-    async def invoke_with_log(self, request: InvokeRequest) -> InvocationResult:
-        self.function(request.name)
-        if request.name == "busy":
-            raise ERRORS["busy"]()
-        self.invoked.append((request.name, request.payload))
-        failure = errors.FunctionFailed(self.text, self.text, [self.text]) if request.name == "fails" else None
-        text = self.text.encode("utf-8", "surrogatepass")
-        return InvocationResult(invocation(text), failure, text, 128, 20 << 20)
+        self.calls = PageCalls(self)
+        self.functions = PageFunctions(self)
+        self.logs = PageLogs(self)
+        self.packages = PagePackages(self)
+        self.traces = PageTraces(self)
+        self.numbers = PageNumbers(self)
 
 
 class FakePageSources:
@@ -249,5 +311,4 @@ class FakePageSources:
         return {**self._event(function), **died, "error_type": self.text, "error": self.text, "stack": [self.text]}
 
 
-_verified: Callable[[], PageWorker] = FakePageWorker
-_verified_too: Callable[[], PageSources] = FakePageSources
+_verified: Callable[[], PageSources] = FakePageSources

@@ -60,7 +60,7 @@ async def statuses(access: PageAccess | None, *headers: str) -> list[int]:
     )
     server = HttpServer(front, bind_tcp("127.0.0.1:0"))
     await server.start()
-    worker.draining = True  # a stream that is opened ends at once
+    worker.calls.draining = True  # a stream that is opened ends at once
     found = []
     for path in (*PAGES, f"/events?token={access.token}"):
         async with raw(server.port) as client:

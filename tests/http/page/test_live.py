@@ -107,7 +107,7 @@ async def test_streams_end_when_the_worker_drains(port: int, worker: FakePageWor
     async with raw(port) as client:
         await opened(client, "/events?token=t")
         await events(client)
-        worker.draining = True
+        worker.calls.draining = True
         while await events(client):
             pass
 
@@ -150,7 +150,7 @@ async def test_parts_are_rendered_once_for_all_and_only_when_their_values_change
 
 async def test_nobody_is_watched_for_while_nobody_looks() -> None:
     worker = FakePageWorker("echo")
-    watching = Live(1, lambda: worker.draining)
+    watching = Live(1, lambda: worker.calls.draining)
     board = Board(Rendering(), [Part("glance", dict)])
     stream = watching.watch(board, [])
     await anext(stream)

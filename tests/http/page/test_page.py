@@ -372,7 +372,7 @@ async def test_with_no_functions_it_says_how_to_begin(port: int, worker: FakePag
 async def test_when_the_worker_fails_the_page_says_no_more_than_that(
     port: int, worker: FakePageWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "tree", lambda: 1 / 0)
+    monkeypatch.setattr(worker.numbers, "tree", lambda: 1 / 0)
     async with raw(port) as client:
         reply = await client.ask(get("/"))
     assert reply.status == 500 and b"ZeroDivisionError" not in reply.body
@@ -437,7 +437,7 @@ async def test_a_trace_of_hostile_texts_has_the_shape_of_a_plain_one(text: str) 
     shapes = []
     for each in (text, "plain"):
         worker = FakePageWorker("echo", text=each)
-        shapes.append(shape(worker, trace_view.trace_page(await worker.trace(REQUEST_ID))))
+        shapes.append(shape(worker, trace_view.trace_page(await worker.traces.get(REQUEST_ID))))
     assert shapes[0] == shapes[1]
 
 
@@ -457,7 +457,7 @@ async def pages(text: str) -> dict[str, str]:
         "changed.html": {"title": "Disabled", "told": text, "function": "echo", "event": ""},
         "failures.html": failure_views.failures_page(worker, None),
         "functions.html": {"wanted": text, "names": ["echo"], "hidden": 0},
-        "tested.html": {**form, **sent_event.outcome(asked, await worker.invoke_with_log(asked))},
+        "tested.html": {**form, **sent_event.outcome(asked, await worker.calls.invoke_with_log(asked))},
         "function.html": {**form, **empty, **function, "tab": "overview", "event": text, "qualifier": text},
         "function.html, failures": {
             **failure_views.failures_page(worker, "echo"),

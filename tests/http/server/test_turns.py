@@ -19,23 +19,29 @@ from sockd.http.server.limits import ConnectionLimits
 from sockd.http.server.server import LEAST_NEW, HttpServer
 from sockd.http.server.sockets import bind_tcp
 from sockd.http.server.turns import CROWD, OVERTAKEN, OVERTAKEN_BY_FEW, UNITS, Turns
-from tests.http.fake_worker import FakeWorker
+from tests.http.fake_worker import FakeCalls, FakeWorker
 from tests.http.raw import post, raw
 
 pytestmark = pytest.mark.anyio
 CLIENTS = 200
 
 
+class NotingCalls(FakeCalls):
+    """Calls that note their order."""
+
+    async def invoke(self, request: InvokeRequest) -> Invocation:
+        assert isinstance(self._worker, Noting)
+        self._worker.order.append(request.payload.decode()[:20])
+        return await super().invoke(request)
+
+
 class Noting(FakeWorker):
-    """Knows in which order it was asked for what."""
+    """A worker that knows in which order it was asked for what."""
 
     def __init__(self) -> None:
         super().__init__()
         self.order: list[str] = []
-
-    async def invoke(self, request: InvokeRequest) -> Invocation:
-        self.order.append(request.payload.decode()[:20])
-        return await super().invoke(request)
+        self.calls = NotingCalls(self)
 
 
 @pytest.fixture

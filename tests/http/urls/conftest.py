@@ -22,10 +22,40 @@ from sockd.http.server.sockets import bind_tcp
 from sockd.http.urls.door import UrlDoor
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
-from tests.http.fake_worker import ERRORS, invocation
+from tests.http.fake_worker import ERRORS, FakeCalls, invocation
 from tests.http.raw import Raw, raw
 
 MAX_PAYLOAD = 300_000
+
+
+class UrlCalls(FakeCalls):
+    """As `FakeCalls`; answers for `says` and `streaming`."""
+
+    def __init__(self, worker: UrlWorker) -> None:
+        super().__init__(worker)
+        self._urls = worker
+
+    async def invoke(self, request: InvokeRequest) -> Invocation:
+        self._urls.asked.append(request)
+        if request.name == "streaming":
+            return await self._answer_in_pieces(request)
+        answer = await super().invoke(request)
+        return invocation(self._urls.answers) if request.name == "says" else answer
+
+    async def _answer_in_pieces(self, request: InvokeRequest) -> Invocation:
+        sink = request.sink
+        assert sink is not None
+        sink.begun = invocation(b"")
+        status, headers, pieces, fails = self._urls.in_pieces
+        await sink.head(status, headers)
+        for piece in pieces:
+            if piece:
+                await sink.chunk(piece)
+            else:
+                await self._urls.release.wait()
+        if fails:
+            raise ERRORS["raises"]()
+        return msgspec.structs.replace(invocation(b""), streamed=True)
 
 
 class UrlWorker(FakeLambda):
@@ -33,9 +63,10 @@ class UrlWorker(FakeLambda):
 
     def __init__(self) -> None:
         super().__init__()
+        self.calls = UrlCalls(self)
         self.answers: bytes = b"{}"
         self.asked: list[InvokeRequest] = []
-        self._in_pieces: tuple[int, list[tuple[bytes, bytes]], list[bytes], bool] = (200, [], [], False)
+        self.in_pieces: tuple[int, list[tuple[bytes, bytes]], list[bytes], bool] = (200, [], [], False)
         self.release.set()
         self.add("says", "echo", "streaming")
 
@@ -45,33 +76,11 @@ class UrlWorker(FakeLambda):
         for name in names:
             self.registry.put(name, digest="", code_bytes=0, handler="f:f", config="{}", closure="")
 
-    async def invoke(self, request: InvokeRequest) -> Invocation:
-        self.asked.append(request)
-        if request.name == "streaming":
-            return await self._answer_in_pieces(request)
-        answer = await super().invoke(request)
-        return invocation(self.answers) if request.name == "says" else answer
-
-    async def _answer_in_pieces(self, request: InvokeRequest) -> Invocation:
-        sink = request.sink
-        assert sink is not None
-        sink.begun = invocation(b"")
-        status, headers, pieces, fails = self._in_pieces
-        await sink.head(status, headers)
-        for piece in pieces:
-            if piece:
-                await sink.chunk(piece)
-            else:
-                await self.release.wait()
-        if fails:
-            raise ERRORS["raises"]()
-        return msgspec.structs.replace(invocation(b""), streamed=True)
-
     def streams(
         self, status: int, headers: list[tuple[bytes, bytes]], pieces: list[bytes], *, fails: bool = False
     ) -> None:
         """What `streaming` answers; where a piece is empty it waits for `release`."""
-        self._in_pieces = status, headers, pieces, fails
+        self.in_pieces = status, headers, pieces, fails
 
     def says(self, value: object) -> None:
         self.answers = json.dumps(value).encode()
@@ -92,7 +101,7 @@ async def client(worker: UrlWorker, tmp_path: Path) -> AsyncIterator[Raw]:
     http = HttpConfig(listen="127.0.0.1:0", max_payload_bytes=MAX_PAYLOAD)
     config = Config(http=http, lambda_api=LambdaApiConfig(keys=KEYS))
     access = Access.of(config.lambda_api, http)
-    front = Front(worker, http, LambdaApi(worker, access, config, tmp_path), UrlDoor(worker, access, config))
+    front = Front(worker, http, LambdaApi(worker, access, config, tmp_path), UrlDoor(worker, access.signatures, config))
     server = HttpServer(front, bind_tcp("127.0.0.1:0"))
     await server.start()
     async with raw(server.port) as client:

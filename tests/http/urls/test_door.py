@@ -94,7 +94,7 @@ async def test_a_url_that_nobody_has(client: Raw, worker: UrlWorker, id_: str) -
 
 async def test_a_url_goes_with_its_function(client: Raw, worker: UrlWorker) -> None:
     url = worker.urls.create("slow")
-    await worker.remove("slow")
+    await worker.functions.remove("slow")
     assert (await client.ask(ask(url, "GET", "/"))).status == 403
     assert worker.asked == []
 

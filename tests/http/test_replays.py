@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sockd.base.config import HttpConfig
-from sockd.http.run.replays import KeyReused, Replays
+from sockd.http.replays import KeyReused, Replays
 from sockd.http.server.answers import Answer
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,8 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sockd.base.notes import Note
+from sockd.base.notes import Note, Progress
 from sockd.base.request_ids import new_request_id, request_id_text
-from sockd.http.run.worker_api import Progress
 from sockd.http.server.answers import failure
 from sockd.http.server.asgi import ENDLESS
 
