@@ -14,7 +14,8 @@ import pytest
 from sockd.base.config import ImagesConfig
 from sockd.base.errors import BadConfig, NoCapacity, SandboxFailed
 from sockd.worker.image_parts import check_name, docker_config, store_settings
-from sockd.worker.worker import FDS_AT_ONCE, affordable_idle, try_sandbox
+from sockd.worker.process_setup import FDS_AT_ONCE, affordable_idle
+from sockd.worker.starts_parts import try_sandbox
 
 pytestmark = pytest.mark.anyio
 
@@ -116,9 +117,7 @@ async def test_idle_sandboxes_leave_descriptors_to_the_doors(
 
 
 def test_the_table_of_descriptors_need_not_grow_when_a_crowd_comes() -> None:
-    code = (
-        "from sockd.worker.worker import raise_open_files; raise_open_files(); print(open('/proc/self/status').read())"
-    )
+    code = "from sockd.worker.process_setup import raise_open_files; raise_open_files(); print(open('/proc/self/status').read())"
     status = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     (size,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("FDSize")]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -11,11 +11,13 @@ import socket
 import ssl
 import stat
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from sockd.base import uids
 from sockd.base.blocking import in_thread
-from sockd.base.config import MB, ImagesConfig
+from sockd.base.config import MB, Config, ImagesConfig
 from sockd.base.errors import BadConfig, SockdError
 from sockd.images.agent.agent_wire import SourceSettings
 from sockd.images.agent_keeper import agent_link
@@ -34,11 +36,15 @@ from sockd.images.chunks.store_settings import StoreSettings, open_store, s3_pla
 from sockd.images.registry.limits import Limits
 from sockd.images.store.chunked_importer import ChunkedImporter
 from sockd.images.store.image_garbage import ImageGarbage
+from sockd.images.store.image_store import ImageStore
 from sockd.images.store.import_runs import ImportRuns, ImportSettings
 from sockd.images.store.opened_store import ChunkParts
 from sockd.isolation.roots.base import Base
 from sockd.isolation.roots.ground import built, ground_on
+from sockd.isolation.roots.image_mounting import ImageMounting
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
+from sockd.worker.linux_parts import LinuxParts
+from sockd.worker.state_dir import StateDir
 
 OWN_STORE = "chunks"
 """In the state directory, whose entries are closed to others. The store is a directory in this one: the agent, which is
@@ -154,6 +160,34 @@ class ImageParts:
             startup_bytes=config.startup_mb * MB,
         )
         return await ImageAgent.start(ground, settings, self._state / "agent", on_trouble, on_refused)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedImages:
+    """The images of one worker."""
+
+    store: ImageStore
+    garbage: ImageGarbage
+    importer: ChunkedImporter
+
+
+def open_images(config: Config, state: StateDir, base: Base, linux: LinuxParts, stack: AsyncExitStack) -> OpenedImages:
+    """Open the images of an earlier worker on `stack`. Nothing is started."""
+    mounting = ImageMounting.open(linux.ways, state.path / "mounted", config.sandbox.kernel_release)
+    stack.callback(mounting.close)
+    parts = ImageParts(config.images, state.path, state.id, linux.cgroups, config.sandbox.base_uid)
+    stack.callback(parts.close)
+    importer = parts.importer()
+    store = ImageStore(
+        state.path / "images", state.path / "tmp", base, importer, mounting, most_cold=config.images.cold_starts
+    )
+    importer.import_for(store)
+    store.recover()
+    stack.push_async_callback(store.aclose)
+    garbage = parts.garbage(importer)
+    garbage.start()
+    stack.push_async_callback(garbage.aclose)
+    return OpenedImages(store, garbage, importer)
 
 
 def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.worker.worker import FDS_OF_SANDBOX
+from sockd.worker.process_setup import FDS_OF_SANDBOX
 from tests.daemon.gate import WAITS, Gate
 from tests.daemon.kernel_view import cgroup_directories, host_pid, open_fds, rss_kb, unified, wait_event
 from tests.daemon.running import DEADLINE_S, Answer, RunningDaemon
