@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sockd.base.config import HttpConfig
 from sockd.http.front import Front
-from sockd.http.server import connection as connections
+from sockd.http.server import outgoing
 from sockd.http.server.buffers import COPIES, PLACE_BYTES, BufferBudget
 from sockd.http.server.server import HttpServer
 from sockd.http.server.sockets import bind_tcp
@@ -49,7 +49,7 @@ class Door:
 
     def held(self) -> int:
         """Bytes of bodies in memory, in requests that are read and in those that wait."""
-        exchanges = {exchange for each in self.server._connections for exchange in each._exchanges}
+        exchanges = {exchange for each in self.server._connections for exchange in each.exchanges}
         return sum(bytes_of(exchange) for exchange in exchanges | self.server.running)
 
     async def play(self, steps: list[tuple[int, str, int]]) -> None:
@@ -113,7 +113,7 @@ VERBS = ("small", "whole", "waits", "unfinished", "chunked", "pipeline", "bytes"
 def door(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     caplog.set_level(logging.ERROR)
     monkeypatch.setattr(
-        connections, "source_of", lambda transport: f"source {(transport.get_extra_info('peername') or (0, 0))[1] % 2}"
+        outgoing, "source_of", lambda transport: f"source {(transport.get_extra_info('peername') or (0, 0))[1] % 2}"
     )
     door = Door()
     yield door

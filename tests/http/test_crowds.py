@@ -12,7 +12,7 @@ import pytest
 
 from sockd.base.config import HttpConfig
 from sockd.http.front import Front, FrontExchange
-from sockd.http.server import connection as connections
+from sockd.http.server import outgoing
 from sockd.http.server.body import Body
 from sockd.http.server.buffers import COPIES, BufferBudget
 from sockd.http.server.exchange import Exchange
@@ -37,7 +37,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """All clients of a test have one uid, so names distinguish them."""
     sources.clear()
     monkeypatch.setattr(
-        connections, "source_of", lambda transport: sources.get(transport.get_extra_info("peername")[1], "us")
+        outgoing, "source_of", lambda transport: sources.get(transport.get_extra_info("peername")[1], "us")
     )
 
 
@@ -75,7 +75,7 @@ async def until_used(server: HttpServer, least: int) -> None:
 async def until_read(server: HttpServer, size: int) -> None:
     """Until so much has been read of all bodies that are not whole."""
     async with asyncio.timeout(5):
-        while sum(bytes_of(each._reading) for each in server._connections) < size:
+        while sum(bytes_of(each.reading) for each in server._connections) < size:
             await asyncio.sleep(0)
 
 
@@ -88,7 +88,7 @@ def bytes_of(exchange: Exchange | None) -> int:
 async def test_a_small_body_asks_for_no_room_and_nobody_where_it_comes_from(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(connections, "source_of")
+    monkeypatch.delattr(outgoing, "source_of")
     async with raw(server.port) as client:
         request = post("/run/echo", b"1" * 30_000)
         assert (await client.ask(request)).status == 200

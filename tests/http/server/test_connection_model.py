@@ -226,7 +226,7 @@ class ConnectionModel(RuleBasedStateMachine):
         connection = self.of_connection()
         assert connection is not None
         connection.since_s -= HOUR_S
-        connection._taken_s -= HOUR_S
+        connection.taken_s -= HOUR_S
         self.turn(partial(self.server._give_up, iter([connection])))
 
     @precondition(lambda self: self.may_end() and self.of_connection())
@@ -244,7 +244,7 @@ class ConnectionModel(RuleBasedStateMachine):
         connection = self.of_connection()
         if connection is None:
             return
-        state, exchanges, reading = connection.input, connection._exchanges, connection._reading
+        state, exchanges, reading = connection.input, connection.exchanges, connection.reading
         assert state is not Input.BODY
         assert (reading is not None) == (state in IN_BODY)
         assert bool(exchanges) or state not in (Input.SERVING, Input.DRAINING)
