@@ -73,7 +73,8 @@ class House:
         code = CodeStore(state / "code", state / "tmp", CodeConfig())
         code.recover()
         self.registry = Registry.open(state / "registry.sqlite", keep_versions=2)
-        tree: Any = SimpleNamespace(expect=lambda lineage, at_once: None, release=lambda lineage: None)
+        lineages = SimpleNamespace(expect=lambda lineage, at_once: None, release=lambda lineage: None)
+        tree: Any = SimpleNamespace(lineages=lineages)
         self.used: list[list[Any]] = []
         """For each removal, the views that were left."""
         learner: Any = SimpleNamespace(
