@@ -70,7 +70,7 @@ def _open() -> None:
             fd = _descriptor()
             from .app_link import Link  # only now: most sandboxes have no initscript
 
-            _link = Link(fd)
+            _link = Link(fd, is_inherited=getattr(sys.modules.get(OFFER), "offered", None) is None)
         except OSError:
             return
         _owner = os.getpid()

@@ -16,6 +16,7 @@ import socket
 import time
 
 from . import egress, wire
+from .connection import Connection
 from .no_message import NoMessage
 from .region import Message, Segment
 
@@ -49,25 +50,12 @@ class TimedOut(NoMessage):
     """Nothing came in time."""
 
 
-class Connection:
-    """An established connection that the script made. Closing `sock` is the receiver's affair.
-
-    kind: "tcp": the connection itself; "relay": a socket on which the engine speaks plain bytes and TLS beyond, to the
-    host whose certificate it checked as `tls_server_name`."""
-
-    __slots__ = ("addr", "kind", "sock", "tls_server_name")
-
-    def __init__(self, sock: socket.socket, addr: str, kind: str, tls_server_name: str | None) -> None:
-        self.sock = sock
-        self.addr = addr
-        self.kind = kind
-        self.tls_server_name = tls_server_name
-
-
 class Link:
     """Use `sockd_initscript.link()`; there is one in a process."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, is_inherited: bool = False) -> None:
+        """Args: is_inherited: another process ends the link: what came counts no longer than the socket lasts."""
+        self._is_inherited = is_inherited
         self._sock = socket.socket(fileno=fd)
         self._sock.setblocking(False)
         self._lock = _thread.allocate_lock()
@@ -181,8 +169,7 @@ class Link:
         with self._lock:
             self._end("the link was closed")
             self._closed = True
-            self._messages.clear()
-            self._replies.clear()
+            self._forget()
             for segment in self._segments.values():
                 segment.close()
             self._segments.clear()
@@ -218,6 +205,8 @@ class Link:
         Args: after_end: for what comes also when the script has ended.
         Raises: NoMessage, when the link has ended; TimedOut; whatever `look` raises."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if self._is_inherited:
+            self._hear()
         while True:
             with self._lock:
                 found = look()
@@ -239,6 +228,14 @@ class Link:
                 heard = turn.acquire(True, min(remaining, _thread.TIMEOUT_MAX))
             if not heard:
                 raise TimedOut(f"nothing came within {timeout_s} s")
+
+    def _hear(self) -> None:
+        """Take in what has come; another thread may be doing so."""
+        with self._lock:
+            if self._reading or self._gone is not None:
+                return
+            self._reading = True
+        self._read_for_all(0.0)
 
     def _read_for_all(self, timeout_s: float) -> bool:
         """Read what is there, or wait for something; then wake the others, one of whom goes on reading. False: timeout."""
@@ -358,6 +355,13 @@ class Link:
     def _end(self, reason: str) -> None:
         self._gone = self._gone or reason
         self._ended = self._ended or reason
+        if self._is_inherited:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop what came; memory that was handed out stays."""
+        self._messages.clear()
+        self._replies.clear()
 
     # -- sending
 

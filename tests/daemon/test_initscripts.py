@@ -380,3 +380,24 @@ def test_a_program_inherits_its_link_and_finds_it_by_inode(daemon: RunningDaemon
     if scripted:
         daemon.deploy_initscript(name, fetching("a"))
     assert daemon.call(name, {}) == [scripted, scripted]
+
+
+RECEIVES = """
+sys.path.insert(0, "/opt/sockd/storage_lib")
+import sockd_initscript
+def received():
+    try:
+        return bytes(sockd_initscript.link().recv_msg(0, 10).view).decode()[:1]
+    except sockd_initscript.NoMessage:
+        return None
+"""
+
+
+def test_a_program_has_what_came_for_its_first_request_and_not_for_the_next(
+    daemon: RunningDaemon, server: S3Process
+) -> None:
+    program = PROGRAM.replace("json, os, stat", "json, os, stat, sys").replace('[link != "", is_link]', "received()")
+    program = program.replace("connection =", RECEIVES + "connection =", 1)
+    daemon.deploy("program-receives", archive(program), runtime="provided", env=server.env())
+    daemon.deploy_initscript("program-receives", fetching("a"))
+    assert [daemon.call("program-receives", {}) for _ in range(2)] == ["a", None]

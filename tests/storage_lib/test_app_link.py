@@ -16,6 +16,8 @@ from sockd_storage_lib.sockd_initscript import NoMessage, wire
 from sockd_storage_lib.sockd_initscript.app_link import Link
 from tests.storage_lib.engine_end import EngineEnd
 
+Ends = tuple[EngineEnd, socket.socket]
+
 
 class InThread:
     """A call in a thread of its own; `result` waits for it, and raises what it raised."""
@@ -131,6 +133,21 @@ def test_the_region_cannot_be_written_to(engine: EngineEnd, link: Link, own: boo
         os.ftruncate(fd, 0)
     with pytest.raises(TypeError):
         link.recv_msg(1).view[0] = 1
+
+
+def test_a_link_that_another_process_ends_forgets_what_came(engine: EngineEnd, ends: Ends) -> None:
+    """A program of the function's has the link, and its sandbox ends it behind the first answer."""
+    sandbox = ends[1].dup()
+    link = Link(ends[1].detach(), is_inherited=True)
+    engine.message(1, b"of the first request")
+    kept = link.recv_msg(1).view
+    assert bytes(link.recv_msg(1).view) == bytes(kept)
+    with sandbox:
+        sandbox.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(NoMessage, match="the engine is gone"):
+        link.recv_msg(1)
+    assert bytes(kept) == b"of the first request"
+    link.close()
 
 
 @pytest.mark.root
