@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import http.client
     from typing import Any
 
-    from .app_link import Connection
+    from .connection import Connection
 
 _lock = _thread.allocate_lock()
 _offered: dict[tuple[str, int], list[Connection]] = {}
