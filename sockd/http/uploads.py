@@ -1,4 +1,4 @@
-"""Uploads: the bodies of management requests, read under a limit.
+"""Uploads: the bodies of requests to the management API and of forms of the page, read under a limit.
 
 Owns nothing: files are the caller's.
 """
