@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import array
-import json
 import math
 import os
 import select
@@ -17,6 +16,7 @@ import time
 
 from . import egress, wire
 from .connection import Connection
+from .keys import key_of
 from .no_message import NoMessage
 from .region import Message, Segment
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Key = tuple[str, ...]
+    from .keys import Key
 
 ANCILLARY_BYTES = socket.CMSG_SPACE(4)
 EMPTY = Segment(-1, 0)
@@ -33,17 +33,6 @@ EMPTY = Segment(-1, 0)
 NOT_ASKED = "the script has not asked for it"
 SEND_TIMEOUT_S = 10.0
 """How long `send_msg` and `transfer_conn` wait for an engine that does not read."""
-
-
-def key_of(rpc: list[str]) -> Key:
-    """What equal RPCs have in common: DynamoDB's requests are JSON, whose members have no order."""
-    method, *rest = map(str, rpc) if rpc else [""]
-    if len(rest) == 1 and method.startswith("dynamodb."):
-        try:
-            return (method, json.dumps(json.loads(rest[0]), sort_keys=True))
-        except (ValueError, RecursionError):
-            return (method, *rest)
-    return (method, *rest)
 
 
 class TimedOut(NoMessage):
@@ -93,16 +82,16 @@ class Link:
     def reply(self, rpc: list[str], wait_s: float, grace_s: float) -> Message:
         """Take a whole reply to `rpc`, whatever its number; each is given to one caller.
 
-        Waits up to `wait_s` for a reply that is on its way. For one of which nothing was heard it waits `grace_s` if the script
-        waits for nothing, for it may be about to send that RPC; but once that was in vain, not again until something new is
-        heard. Nor is an engine waited for that was silent for all of `wait_s`. Raises: NoMessage."""
+        Waits up to `wait_s` for a reply that is on its way. For one of which nothing was heard it waits `grace_s`, for the script
+        may be about to send that RPC, and a tenth of it if others are under way; but once that was in vain, not again until
+        something new is heard. Nor is an engine waited for that was silent for all of `wait_s`. Raises: NoMessage."""
         key = key_of(rpc)
 
         def is_heard_of() -> bool | None:
             if self._replies.get(key) or self._due.get(key, 0) > 0:
                 return True
-            if key in self._failures or any(due > 0 for due in self._due.values()):
-                raise NoMessage(self._failures.get(key, NOT_ASKED))
+            if key in self._failures:
+                raise NoMessage(self._failures[key])
             return None
 
         def look() -> Message | None:
@@ -114,7 +103,7 @@ class Link:
             return None
 
         try:
-            self._wait(is_heard_of, grace_s if self._patient else 0.0)
+            self._wait_for_word(is_heard_of, grace_s if self._patient else 0.0)
         except TimedOut:
             self._patient = False
             raise NoMessage(NOT_ASKED) from None
@@ -190,6 +179,15 @@ class Link:
         if message is None and msg_id in self._failed:
             raise NoMessage(self._failed[msg_id])
         return message
+
+    def _wait_for_word(self, is_heard_of: Callable[[], bool | None], grace_s: float) -> None:
+        """Wait until an RPC is heard of. Raises: NoMessage; TimedOut, after a tenth of the time if other RPCs are under way."""
+        try:
+            self._wait(is_heard_of, grace_s / 10)
+        except TimedOut:
+            if any(due > 0 for due in self._due.values()):
+                raise
+            self._wait(is_heard_of, grace_s * 9 / 10)
 
     def _wait_for_engine(self, look: Callable[[], Any], timeout_s: float, *, after_end: bool = False) -> Any:
         """`_wait`, which an engine that is silent for so long is not worth a second time. Raises: NoMessage."""

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.s3.process import S3Process
 from tests.daemon.aws_client import KEYS, create
 from tests.daemon.gate import Gate
-from tests.daemon.prefetching import READY, digest, fetching, patient, reading, spans, trace
+from tests.daemon.prefetching import READY, digest, fetching, patient, reading, sources, trace
 from tests.daemon.running import RunningDaemon, zipped
 from tests.daemon.snapshots import TOKEN, deploy, origin
 from tests.daemon.test_image_zygotes import CONFIG as IMAGE_CONFIG
@@ -155,6 +155,6 @@ def test_beside_an_initscript_only_what_differs_per_start_is_fetched(
             assert answer.json == [digest(OBJECTS["weights"]), digest(OBJECTS["input"])]
             shown = trace(daemon, answer)
             assert shown["initscript"] == "exit"
-            assert [span["detail"] for span in spans(shown, "reads")] == ["region"]
+            assert sources(shown) == ["region"]
         gets = [record["path"] for record in s3.requests() if record["method"] == "GET"]
     assert gets == ["/data/input"] * 2

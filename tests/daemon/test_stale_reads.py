@@ -158,7 +158,10 @@ class Service:
             for fd, _ in self._poll.poll():
                 if fd == self._end:
                     return
-                self._answer(fd)
+                try:
+                    self._answer(fd)
+                except ConnectionError:
+                    self._forget(fd)
 
     def _answer(self, fd: int) -> None:
         if fd == self._udp.fileno():
@@ -172,11 +175,14 @@ class Service:
             self._connections[connection.fileno()] = connection
             self._poll.register(connection.fileno(), select.POLLIN)
         elif not connection.recv(1):
-            self._poll.unregister(fd)
-            self._connections.pop(fd).close()
+            self._forget(fd)
             return
         self._write()
         connection.send(b".")
+
+    def _forget(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        self._connections.pop(fd).close()
 
     def _write(self) -> None:
         with self._server.client() as client:

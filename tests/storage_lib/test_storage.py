@@ -124,12 +124,26 @@ def test_a_moment_in_vain_is_given_once(storage: Any, engine: EngineEnd, s3: S3,
     assert read(storage, "k2") == b"news"
 
 
-def test_nobody_waits_for_another_object(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
-    monkeypatch.setenv("SOCKD_STORAGE_GRACE_S", "1000")
+def test_nobody_waits_long_beside_another_object(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SOCKD_STORAGE_GRACE_S", "5")
     monkeypatch.setenv("SOCKD_STORAGE_WAIT_S", "1000")
-    s3.put("x", b"from S3")
+    for key in ("x", "z"):
+        s3.put(key, b"from S3")
     engine.sent(0, GET, "bkt", "y")
-    assert read(storage, "x") == b"from S3"
+    started = time.monotonic()
+    assert [read(storage, key) for key in ("x", "z")] == [b"from S3"] * 2
+    assert 0.5 <= time.monotonic() - started < 5
+
+
+def test_a_script_that_sends_its_rpcs_one_after_the_other_is_given_a_moment(
+    storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("SOCKD_STORAGE_GRACE_S", "100")
+    engine.sent(0, GET, "bkt", "y")
+    later = threading.Timer(0.1, engine.message, (1, b"next", GET, "bkt", "x"))
+    later.start()
+    assert read(storage, "x") == b"next"
+    later.join()
 
 
 def test_the_wait_for_a_reply_is_bounded(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
