@@ -9,7 +9,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from sockd.http.server.inherited import HTTP, KEYED, MANAGEMENT, RUN, Named
@@ -108,11 +108,12 @@ def named_sockets(servers: Sequence[HttpServer], are_kept: bool) -> list[Named]:
 
 
 async def until_ended(
-    endings: Endings, drain: Drain, sockets: Callable[[], list[Named]]
+    endings: Endings, drain: Drain, sockets: Callable[[], list[Named]], why_not_again: Callable[[], Awaitable[str]]
 ) -> tuple[Ending, Sequence[Named]]:
-    """Serve until something ends the worker for good; a successor that is lost while this one serves is forgotten.
+    """Serve until something ends the worker for good; a successor that is lost while this one serves, or that would not start,
+    is forgotten.
 
-    Args: sockets: makes copies of the listening sockets.
+    Args: sockets: makes copies of the listening sockets; why_not_again: as of `serve`.
     Returns: why it ends, and the sockets that the next worker serves; none, if no worker follows."""
     while True:
         ending = await endings.first()
@@ -120,6 +121,9 @@ async def until_ended(
         if successor is None and not ending.restarts:
             notify(STOPPING)
             return ending, ()
+        if successor is None and (why := await _unless_stopped(endings, why_not_again)) and endings.revoke():
+            _log.error("serving on, not restarted: the sockd that is installed now would not start: %s", why)
+            continue
         kept = sockets()
         if successor is None:
             _log.info("restarting: serving on until the requests under way have ended")
@@ -141,6 +145,17 @@ async def until_ended(
             close_all(kept)
             kept = []
         return ending, kept
+
+
+async def _unless_stopped(endings: Endings, why_not_again: Callable[[], Awaitable[str]]) -> str:
+    """Return what it says; empty, at once, when a stop comes."""
+    asked = asyncio.ensure_future(why_not_again())
+    await asyncio.wait([asked, endings.stopped], return_when=asyncio.FIRST_COMPLETED)
+    if asked.done():
+        return asked.result()
+    asked.cancel()
+    await asyncio.wait([asked])
+    return ""
 
 
 async def followed(ending: Ending, kept: Sequence[Named], endings: Endings) -> Ended:

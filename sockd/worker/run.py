@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -32,11 +33,23 @@ UMASK = 0o022
 """What is secret has a mode of its own; the rest is read by confined processes, which are other users. Functions inherit it."""
 
 
-async def serve(config: Config, inherited: Inherited | None = None, predecessor: Predecessor | None = None) -> Ended:
+async def would_start() -> str:
+    """Say nothing against starting the worker again."""
+    return ""
+
+
+async def serve(
+    config: Config,
+    inherited: Inherited | None = None,
+    predecessor: Predecessor | None = None,
+    why_not_again: Callable[[], Awaitable[str]] = would_start,
+) -> Ended:
     """Run a daemon until a signal, the end of the farm, or the worker that takes over.
 
-    Args: inherited: listening sockets that are there already; predecessor: the worker that gave them, notified when this one
-    serves.
+    Args:
+        inherited: listening sockets that are there already;
+        predecessor: the worker that gave them, notified when this one serves;
+        why_not_again: says why the worker that is installed now would not start, and this one is to serve on; empty: it would.
     Raises: SockdError that says what to do, before anything is served."""
     os.umask(UMASK)
     inherited = inherited or Inherited()
@@ -67,7 +80,9 @@ async def serve(config: Config, inherited: Inherited | None = None, predecessor:
         if predecessor is not None:
             predecessor.tell_serving()
         drain = Drain(daemon, servers.all, servers.managing, config.http.drain_s)
-        ending, kept = await until_ended(endings, drain, lambda: named_sockets(servers.all, inherited.are_kept))
+        ending, kept = await until_ended(
+            endings, drain, lambda: named_sockets(servers.all, inherited.are_kept), why_not_again
+        )
         preloading.cancel()
         if ending.status:
             print("the farm ended by itself; start sockd again", file=sys.stderr)

@@ -121,6 +121,32 @@ def test_a_restart_in_place_keeps_process_and_port(start: Start) -> None:
     assert len(open_fds(daemon.pid)) < descriptors + 10, "each program closes what the one before had"
 
 
+@pytest.mark.parametrize("harm", ["nonsense = [\n", "[nonsense]\n", '[sandbox]\nmemory_mb = "lots"\n', None])
+def test_a_worker_that_would_not_start_again_serves_on(start: Start, harm: str | None) -> None:
+    daemon = start()
+    daemon.deploy("echo", ECHO)
+    configuration = daemon.state.parent / f"{daemon.state.name}.toml"
+    right, mark = configuration.read_text(), daemon.mark
+    configuration.unlink()
+    if harm is not None:
+        configuration.write_text(harm)
+    daemon.signal(signal.SIGUSR2)
+    daemon.wait_line("serving on, not restarted: ", since=mark)
+    assert daemon.call("echo", 1) == 1 and f"{configuration}" in "\n".join(daemon.lines[mark:])
+    configuration.write_text(right)
+    mark = daemon.mark
+    daemon.signal(signal.SIGUSR2)
+    daemon.wait_line(r"listening on ", since=mark)
+    assert daemon.call("echo", 2) == 2
+
+
+def test_a_stop_does_not_wait_for_the_check_of_a_restart(start: Start) -> None:
+    daemon = start()
+    daemon.signal(signal.SIGUSR2)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+
+
 def test_a_successor_that_is_killed_early_leaves_the_old_worker_serving(start: Start, gate: Gate) -> None:
     old = start()
     old.deploy("long", WAITS, timeout_s=60)

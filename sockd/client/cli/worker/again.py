@@ -1,10 +1,11 @@
-"""The worker's program, started by a process that runs it: in its place, or beside it.
+"""The worker's program, started by a process that runs it: in its place, or beside it; and tried before.
 
 A process that is replaced hands its listening sockets on as systemd does (sd_listen_fds(3)). Owns nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -18,6 +19,11 @@ import sockd
 
 OWN_PROGRAM = (sys.executable, "-P", "-m", "sockd")
 """-P: the working directory's modules are not the worker's."""
+CHECK = "--check"
+"""`sockd up` with it reads the configuration, loads the program, and exits."""
+CHECK_S = 60.0
+MOST_SAID = 2000
+"""Bytes of its last output that are kept."""
 FIRST_FD = 3
 """SD_LISTEN_FDS_START."""
 
@@ -31,6 +37,29 @@ def environment() -> dict[str, str]:
     checkout = Path(sockd.__file__).resolve().parents[1]
     paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+async def why_not_again() -> str:
+    """Load the worker that is installed now, with the same arguments and configuration file, in a process of its own.
+
+    Returns: why it would not start; empty: it would, as far as that can be known without its state directory."""
+    arguments = (*OWN_PROGRAM[1:], *_given(sys.argv[1:]), CHECK)
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, env=environment(), stdin=null, stdout=null, stderr=pipe
+    )
+    try:
+        async with asyncio.timeout(CHECK_S):
+            _, said = await process.communicate()
+    except TimeoutError:
+        return f"it was not loaded in {CHECK_S:.0f} s"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode == 0:
+        return ""
+    return said[-MOST_SAID:].decode(errors="replace").strip() or f"it exited with status {process.returncode}"
 
 
 def start_again(named: Sequence[tuple[str, socket.socket]], configuration: bytes | None) -> NoReturn:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sockd.base.own_command import same_as_root
-from sockd.client.cli.worker.again import start_again
+from sockd.client.cli.worker.again import CHECK, start_again, why_not_again
 from sockd.client.cli.worker.configuration import config_option, configured
 from sockd.client.cli.worker.detaching import detached
 from sockd.client.console.output import Failure
@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Follow the worker that runs on this state directory: no request is refused. Without one, start as usual.",
 )
+@click.option(
+    CHECK,
+    is_flag=True,
+    help="Read the configuration, load the program, and exit: nothing is started, and none is ended.",
+)
 @click.option("--log-file", hidden=True, type=click.Path(dir_okay=False, path_type=Path))
 def up(
     listen: str | None,
@@ -52,11 +57,13 @@ def up(
     config: Path | None,
     detach: bool,
     take_over: bool,
+    check: bool,
     log_file: Path | None,
 ) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C.
 
-    Prints its address when it serves. SIGUSR2 starts it again, as it is installed then, without refusing a request."""
+    Prints its address when it serves. SIGUSR2 starts it again, as it is installed then, without refusing a request; if --check
+    fails then, the worker goes on as it is, and logs why."""
     from sockd.base.errors import SockdError
     from sockd.base.log_format import log_to_file, log_to_stderr
 
@@ -68,6 +75,10 @@ def up(
         raise Failure(f"sockd runs on {' and '.join(ARCHITECTURES)}", why=why, fix=doctor)
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix=same_as_root())
+    if check:
+        import sockd.worker.run  # noqa: F401
+
+        return
     if detach:
         detached(settings.state_dir, listen, config, take_over=take_over)
         return
@@ -104,7 +115,7 @@ def _serve(settings: Config, *, take_over: bool) -> Ended:
         inherited.close()
         inherited = predecessor.take_sockets()
         predecessor.wait_released()
-    return uvloop.run(serve(settings, inherited, predecessor), loop_factory=EventLoop)
+    return uvloop.run(serve(settings, inherited, predecessor, why_not_again), loop_factory=EventLoop)
 
 
 def _doctor(config: Path | None, state_dir: Path | None) -> str:
