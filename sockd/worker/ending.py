@@ -150,7 +150,8 @@ async def until_ended(
 async def _unless_stopped(endings: Endings, why_not_again: Callable[[], Awaitable[str]]) -> str:
     """Return what it says; empty, at once, when a stop comes."""
     asked = asyncio.ensure_future(why_not_again())
-    await asyncio.wait([asked, endings.stopped], return_when=asyncio.FIRST_COMPLETED)
+    either: list[asyncio.Future[Any]] = [asked, endings.stopped]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if asked.done():
         return asked.result()
     asked.cancel()
