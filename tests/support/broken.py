@@ -283,8 +283,8 @@ def no_memory_limit() -> None:
 @breaks("no-tmp-limit")
 def no_tmp_limit() -> None:
     """/tmp has neither a size nor a number of files."""
-    attach = mounts.attach_tmpfs
-    mounts.attach_tmpfs = lambda root_fd, path, *, size_bytes, inodes: attach(root_fd, path, size_bytes=0, inodes=0)
+    new = mounts.new_tmp
+    mounts.new_tmp = lambda *, size_bytes, inodes: new(size_bytes=0, inodes=0)
 
 
 # -- group P
