@@ -33,7 +33,7 @@ from sockd.images.caches import fetcher, l2_client, lru_k, node_store, slab
 from sockd.images.registry import destinations, image
 from sockd.isolation.farm import uids, zygote
 from sockd.isolation.networks import resolver
-from sockd.isolation.roots import base, writable_root
+from sockd.isolation.roots import base
 from sockd.isolation.sandbox import channel, deadline, process
 from sockd.linux import allocator, mounts, pidfds, procfs, readiness, syscalls, task_shares
 from sockd.linux.bpf import assembler, packet_guard
@@ -211,14 +211,16 @@ def unsealed_root() -> None:
 def shared_changes() -> None:
     """The changes of all sandboxes to files of their images lie in one place."""
     place: list[int] = []
+    new = mounts.new_overlay
 
-    def overlay(lower: int, changes: int) -> int:
+    def overlay(lower: int | str, upper: int | str, work: int | str) -> int:
         if not place:
-            names = (writable_root.UPPER, writable_root.WORK)
-            place.extend(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=changes) for name in names)
-        return mounts.new_overlay(lower, *place)
+            place.extend(
+                os.open(each, os.O_RDONLY) if isinstance(each, str) else os.dup(each) for each in (upper, work)
+            )
+        return new(lower, *place)
 
-    writable_root.overlay = overlay
+    mounts.new_overlay = overlay
 
 
 @breaks("host-proc")
