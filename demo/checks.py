@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.s3.client import Client as S3
-from benchmarks.sebs_runner.jpeg import jpeg_size
+from benchmarks.sebs_runner.made_inputs.jpeg import jpeg_size
 
 FUNCTIONS = Path(__file__).with_name("functions")
 BUCKET, PICTURE = "pictures", "mandelbrot.jpg"

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.sebs_runner.benches import Bench
 from benchmarks.sebs_runner.errors import WrongAnswer
 from benchmarks.sebs_runner.inputs import Input
-from benchmarks.sebs_runner.jpeg import jpeg_size
+from benchmarks.sebs_runner.made_inputs.jpeg import jpeg_size
 
 PAGERANK = {10: 0.1, 10_000: 0.0012122480931530393, 100_000: 0.0003338443855258902}
 BFS = {10: "f9d27b18bdca26ae", 10_000: "05bb96cd62524467", 100_000: "51f18e8c75b4cc43"}

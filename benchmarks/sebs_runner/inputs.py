@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.sebs_runner import stand_ins
 from benchmarks.sebs_runner.benches import DYNAMODB, Bench
 from benchmarks.sebs_runner.errors import NotPossible
+from benchmarks.sebs_runner.made_inputs import stand_ins
 from benchmarks.sebs_runner.suite import Suite
 
 BUCKET = "sockd-sebs"

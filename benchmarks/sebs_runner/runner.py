@@ -18,17 +18,17 @@ from typing import Literal, Self
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from benchmarks.sebs_runner import dynamodb, file_server
 from benchmarks.sebs_runner.benches import DYNAMODB, FFMPEG, TORCH, URL, Bench
 from benchmarks.sebs_runner.checks import Check
 from benchmarks.sebs_runner.errors import NotPossible
 from benchmarks.sebs_runner.experiment import Kind, Outcome, Variant, run
 from benchmarks.sebs_runner.inputs import Input, prepare
 from benchmarks.sebs_runner.invocation import Sample
-from benchmarks.sebs_runner.object_store import ObjectStore, open_store
 from benchmarks.sebs_runner.packaging import Arm, Settings, build
 from benchmarks.sebs_runner.prefetch import initscript
 from benchmarks.sebs_runner.requirements import requirements
+from benchmarks.sebs_runner.stores import dynamodb, file_server
+from benchmarks.sebs_runner.stores.object_store import ObjectStore, open_store
 from benchmarks.sebs_runner.suite import Suite, ffmpeg
 from benchmarks.sebs_runner.target import Target, archive_of, private, running
 from benchmarks.sebs_runner.torch_source import FIX, TorchSource

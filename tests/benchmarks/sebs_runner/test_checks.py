@@ -15,7 +15,7 @@ from benchmarks.sebs_runner.benches import BENCHES, find
 from benchmarks.sebs_runner.checks import CHECKS, Check
 from benchmarks.sebs_runner.errors import WrongAnswer
 from benchmarks.sebs_runner.inputs import Input
-from benchmarks.sebs_runner.jpeg import jpeg
+from benchmarks.sebs_runner.made_inputs.jpeg import jpeg
 
 Objects = dict[str, bytes]
 TEMPLATE = b"<title>Numbers</title><p>Welcome {{username}}!</p>"

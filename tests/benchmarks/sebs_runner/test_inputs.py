@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sebs_runner import stand_ins
 from benchmarks.sebs_runner.benches import find
 from benchmarks.sebs_runner.errors import NotPossible
 from benchmarks.sebs_runner.inputs import BUCKET, prepare
+from benchmarks.sebs_runner.made_inputs import stand_ins
 from benchmarks.sebs_runner.suite import Suite
 
 BENCH = find("210")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import demo
-from benchmarks.sebs_runner import onnx_file, stand_ins, torch_file
-from benchmarks.sebs_runner.jpeg import jpeg, jpeg_size
-from benchmarks.sebs_runner.resnet import resnet
+from benchmarks.sebs_runner.made_inputs import onnx_file, stand_ins, torch_file
+from benchmarks.sebs_runner.made_inputs.jpeg import jpeg, jpeg_size
+from benchmarks.sebs_runner.made_inputs.resnet import resnet
 
 PICTURE = Path(demo.__file__).with_name("picture.jpg")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.s3.process import S3Process
-from benchmarks.sebs_runner import dynamodb, file_server
 from benchmarks.sebs_runner.errors import NotPossible, WrongAnswer
 from benchmarks.sebs_runner.inputs import BUCKET, Input
-from benchmarks.sebs_runner.object_store import open_store
+from benchmarks.sebs_runner.stores import dynamodb, file_server
+from benchmarks.sebs_runner.stores.object_store import open_store
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.sebs_runner.resnet import CLASSES, Bottleneck, Convolution, ResNet, constant, weights
+from benchmarks.sebs_runner.made_inputs.resnet import CLASSES, Bottleneck, Convolution, ResNet, constant, weights
 
 FLOAT = 1
 INTS, INT = 7, 2

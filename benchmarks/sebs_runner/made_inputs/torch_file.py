@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.sebs_runner.resnet import CLASSES, ResNet, constant, weights
+from benchmarks.sebs_runner.made_inputs.resnet import CLASSES, ResNet, constant, weights
 
 ARCHIVE = "archive"
 SAVED_TIME = (1980, 1, 1, 0, 0, 0)

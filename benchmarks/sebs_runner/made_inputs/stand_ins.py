@@ -13,11 +13,11 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.sebs_runner.errors import NotPossible
-from benchmarks.sebs_runner.jpeg import jpeg
-from benchmarks.sebs_runner.onnx_file import write_model
-from benchmarks.sebs_runner.resnet import resnet
+from benchmarks.sebs_runner.made_inputs.jpeg import jpeg
+from benchmarks.sebs_runner.made_inputs.onnx_file import write_model
+from benchmarks.sebs_runner.made_inputs.resnet import resnet
+from benchmarks.sebs_runner.made_inputs.torch_file import write_state_dict
 from benchmarks.sebs_runner.suite import ffmpeg
-from benchmarks.sebs_runner.torch_file import write_state_dict
 
 VERSION = 1
 """The version of everything below: another version is made anew beside what is cached."""

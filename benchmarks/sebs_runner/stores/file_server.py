@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 
-from benchmarks.sebs_runner.jpeg import jpeg
+from benchmarks.sebs_runner.made_inputs.jpeg import jpeg
 
 SIZES = {"test": 230_000, "small": 6_700_000, "large": 98_000_000}
 """As the bench's `input.py` says of its URLs."""

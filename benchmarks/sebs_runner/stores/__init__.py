@@ -1,0 +1,1 @@
+"""The servers that functions of the suite read from and write to: S3, DynamoDB, and files over HTTP."""
