@@ -8,7 +8,6 @@ themselves: where did each mark arrive, and did the attacker get an error at onc
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import socket
@@ -16,18 +15,10 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from ipaddress import IPv4Address
 
-from sockd.base.config import NetworkConfig
-from sockd.isolation.networks import egress, ruleset
-from sockd.isolation.networks.endpoint import Endpoint
-from sockd.isolation.networks.networks import Networks
-from sockd.isolation.networks.policy import Policy
 from sockd.isolation.networks.ruleset import GATEWAY
-from sockd.isolation.sandbox.memory_budget import MemoryBudget
-from sockd.linux.network import network_namespaces, nfnetlink, rtnetlink
-from sockd.linux.network.netlink import NETFILTER, ROUTE, NetlinkSocket
+from sockd.linux.network import network_namespaces, rtnetlink
+from sockd.linux.network.netlink import ROUTE, NetlinkSocket
 from tests.support.network_lab import (
     HOST,
     OTHER_PORT,
@@ -36,147 +27,31 @@ from tests.support.network_lab import (
     PRIVATE,
     PUBLIC,
     Lab,
-    OwnNamespaces,
     checksum,
     ip_packet,
     tcp_segment,
     udp_datagram,
 )
+from tests.support.network_stage import (
+    BRIDGE,
+    EVERYWHERE,
+    LOST,
+    MOST,
+    NEWEST,
+    ON_THE_INTERNET,
+    PASSES,
+    PUBLISHED,
+    REFUSED,
+    Result,
+    Stage,
+)
 
-EVERYWHERE, ON_THE_INTERNET, BY_NAME, OF_THE_HOST = 5000, 6000, 7000, 5432
-"""Ports that the attacker's rules open for all addresses, for the internet, for what a name stands for, and of the host."""
-NAME = "database.example"
-RULES = [
-    f"{NAME}:{BY_NAME}",
-    f"10.0.0.0/8:{PORT}",
-    f"{PUBLIC}:{PORT}",
-    OTHER_PUBLIC,
-    f"0.0.0.0/0:{EVERYWHERE}",
-    f"internet:{ON_THE_INTERNET}",
-    f"host:{OF_THE_HOST}",
-]
-BRIDGE = "172.17.0.1"
-"""One more address of the host's, as Docker's bridge has it."""
-NEWEST = "5.5.5.77"
-"""An address that the host gets while the attempts are made."""
-PUBLISHED, CONTAINER = EVERYWHERE, "192.168.7.7"
-"""A port of the host's that it publishes for a container, as Docker does."""
-DOCKER = f"""
-table ip docker {{
-    chain publish {{
-        type nat hook prerouting priority dstnat;
-        ip daddr {{ {HOST}, {NEWEST} }} meta l4proto {{ tcp, udp }} th dport {PUBLISHED} dnat to {CONTAINER}:{PORT}
-    }}
-}}
-"""
-MOST = ruleset.Limits(connections=150, new_connections=600, queries=5)
-WAIT_S = 5.0
-SHORT_WAIT_S = 1.0
-"""On a stage on which something is wrong on purpose: what does not come would most likely never come."""
 SYN, NOTHING = 2, 0
 UDP, TCP, ICMP = 17, 6, 1
-_IP_HDRINCL = 3
 _REFUSALS = b"\x03\x0d", b"\x03\x00"
 """Destination unreachable: communication administratively prohibited, and network unreachable for what goes beyond a limit."""
 _IPV4_TYPE = b"\x08\x00"
-_MARK = b"mark-%05d."
 _VLAN, _MPLS, _ARP, _IPV6, _IPV4 = 0x8100, 0x8847, 0x0806, 0x86DD, 0x0800
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of an attempt."""
-
-    arrived: bool
-    refused: bool
-    """An ICMP error that quotes it came back."""
-
-
-PASSES, REFUSED, LOST = Result(True, False), Result(False, True), Result(False, False)
-
-
-@dataclass
-class Stage:
-    """Who is there."""
-
-    lab: Lab
-    networks: Networks
-    attacker: Endpoint
-    policy: Policy
-    neighbour: Endpoint
-    stranger: Endpoint
-    """An endpoint that has no rules."""
-    raw: socket.socket
-    """The attacker's, for IP packets."""
-    frames: socket.socket
-    """The attacker's, for whole frames."""
-    gateway_mac: bytes
-    wait_s: float = WAIT_S
-    """For what should come."""
-    expected: dict[str, Result] = field(default_factory=dict)
-    _marks: list[str] = field(default_factory=list)
-
-    def mark(self, name: str, expected: Result) -> bytes:
-        """A new attempt's mark."""
-        self.expected[name] = expected
-        self._marks.append(name)
-        return _MARK % (len(self._marks) - 1)
-
-    def names_in(self, data: bytes) -> set[str]:
-        """Return the names whose marks are in the data."""
-        found, at = set(), -1
-        while (at := data.find(b"mark-", at + 1)) >= 0:
-            found.add(self._marks[int(data[at + 5 : at + 10])])
-        return found
-
-    def send(self, packet: bytes) -> None:
-        """Send an IP packet as the attacker."""
-        self.raw.sendto(packet, (socket.inet_ntoa(packet[16:20]), 0))
-
-    def send_frame(self, kind: int, body: bytes, to: bytes | None = None) -> None:
-        """Send a frame as the attacker."""
-        self.frames.send((to or self.gateway_mac) + b"\x06\x00\x00\x00\x00\x99" + struct.pack("!H", kind) + body)
-
-
-async def stage(lab: Lab, budget: MemoryBudget, worker: str) -> Stage:
-    """Private networks with an attacker, a neighbour who may reach the internet, and an endpoint without rules."""
-    with contextlib.closing(NetlinkSocket.open(ROUTE)) as host:
-        host.exchange([rtnetlink.address(rtnetlink.LOOPBACK, BRIDGE, 32)])
-    subprocess.run(["nft", "-f", "-"], input=DOCKER, text=True, check=True)
-    config = NetworkConfig(connections=MOST.connections, new_connections=MOST.new_connections, queries=MOST.queries)
-    networks = await Networks.open(config, worker, budget.reserve_nowait)
-    try:
-        pool = await networks.pool(OwnNamespaces(), has_network=True)
-        attacker, neighbour, stranger = [await pool.make() for _ in range(3)]
-        for one, rules in ((attacker, RULES), (neighbour, ["internet"])):
-            policy = await networks.policy(egress.parse(rules, most=len(RULES)))
-            one.admit(policy)
-            policy.close()
-        assert attacker.policy is not None
-        assert attacker.namespace is not None
-        raw = lab.opened(attacker.namespace, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-        raw.setsockopt(socket.IPPROTO_IP, _IP_HDRINCL, 1)
-        frames = lab.opened(attacker.namespace, socket.AF_PACKET, socket.SOCK_RAW)
-        frames.bind(("eth0", 0))
-        return Stage(
-            lab, networks, attacker, attacker.policy, neighbour, stranger, raw, frames, _gateway_mac(attacker.namespace)
-        )
-    except BaseException:
-        await networks.aclose()
-        raise
-
-
-async def close(stage: Stage) -> None:
-    """All of it."""
-    for each in (stage.attacker, stage.neighbour, stage.stranger):
-        each.close()
-    await stage.networks.aclose()
-
-
-def _gateway_mac(namespace: int) -> bytes:
-    with network_namespaces.entered(namespace), open("/proc/thread-self/net/arp") as table:
-        (line,) = [line for line in table if line.startswith(GATEWAY)]
-    return bytes.fromhex(line.split()[3].replace(":", ""))
 
 
 def attempt_everything(stage: Stage, *, until_wrong: bool = False) -> dict[str, Result]:
@@ -430,159 +305,3 @@ ATTEMPTS: list[Attempt] = [
     _to_many,
     _after_a_flush,
 ]
-
-
-# -- connections, by the sockets that functions have
-
-
-def talk(stage: Stage) -> dict[str, bool]:
-    """What happens on connections, as far as rules decide on it."""
-    facts: dict[str, bool] = {}
-    lab, namespace = stage.lab, stage.attacker.namespace
-    assert namespace is not None
-    listener = lab.listen(lab.internet, "0.0.0.0", PORT)
-    listener.settimeout(stage.wait_s)
-    with lab.tcp(namespace) as ours:
-        ours.settimeout(stage.wait_s)
-        facts["an allowed connection is made"] = ours.connect_ex((PRIVATE, PORT)) == 0
-        if facts["an allowed connection is made"]:
-            theirs, _ = listener.accept()
-            with theirs:
-                theirs.settimeout(stage.wait_s)
-                ours.sendall(b"question")
-                facts["it is answered"] = _received(theirs) == b"question" and theirs.send(b"answer") == 6
-                facts["the answer arrives"] = _received(ours) == b"answer"
-    with lab.tcp(namespace) as ours:
-        ours.settimeout(stage.wait_s)
-        facts["a refused connection fails at once"] = ours.connect_ex((PRIVATE, OTHER_PORT)) == errno.EHOSTUNREACH
-    facts["connections that end are limited as well"] = _are_limited(stage, listener)
-    closed = lab.udp(namespace)
-    closed.settimeout(stage.wait_s)
-    closed.connect((PUBLIC, PORT))
-    closed.send(b"nobody is there")
-    try:
-        closed.recv(1)
-    except OSError as error:
-        facts["an error from the other side arrives"] = error.errno == errno.ECONNREFUSED
-    listener.close()
-    facts["queries and their answers are not tracked"] = not _are_tracked(stage)
-    return facts
-
-
-def _are_tracked(stage: Stage) -> bool:
-    """Whether a query to the gateway, or its answer, becomes a tracked connection of the router."""
-    assert stage.networks.router is not None and stage.attacker.namespace is not None
-    router = stage.networks.router.namespace
-    before = _tracked(router)
-    with stage.lab.receive(router, GATEWAY, 53) as gateway, stage.lab.udp(stage.attacker.namespace) as ours:
-        for sock in (gateway, ours):
-            sock.settimeout(stage.wait_s)
-        ours.connect((GATEWAY, 53))
-        ours.send(b"query")
-        try:
-            _, asker = gateway.recvfrom(100)
-            gateway.sendto(b"answer", asker)
-            ours.recv(100)
-        except OSError:  # on a stage on which something is wrong on purpose
-            return True
-        return _tracked(router) > before
-
-
-def _tracked(namespace: int) -> int:
-    with network_namespaces.entered(namespace):
-        return int(network_namespaces.sysctl("netfilter/nf_conntrack_count"))
-
-
-def _are_limited(stage: Stage, listener: socket.socket) -> bool:
-    """Whether the neighbour is refused one connection at last, if each ends before the next one."""
-    assert stage.neighbour.namespace is not None
-    for number in range(MOST.new_connections + 100):
-        with stage.lab.tcp(stage.neighbour.namespace) as ours:
-            ours.settimeout(stage.wait_s)
-            status = ours.connect_ex((PUBLIC, PORT))
-            if status:
-                return status == errno.ENETUNREACH and number >= MOST.new_connections
-            theirs, _ = listener.accept()
-            theirs.close()
-            ours.recv(1)
-    return False
-
-
-async def talk_by_name(stage: Stage) -> dict[str, bool]:
-    """What happens on a connection to what a name stands for, when that time is over, and when the rules change."""
-    assert stage.attacker.namespace is not None
-    facts: dict[str, bool] = {}
-    lab, policy = stage.lab, stage.policy
-    listener = lab.listen(lab.internet, PUBLIC, BY_NAME)
-    ours, late = lab.tcp(stage.attacker.namespace), lab.tcp(stage.attacker.namespace)
-    ours.settimeout(stage.wait_s)
-    late.settimeout(stage.wait_s)
-    await policy.open_name(NAME, [IPv4Address(PUBLIC)], 60)
-    facts["what a name stands for is reached"] = ours.connect_ex((PUBLIC, BY_NAME)) == 0
-    _forget(stage)
-    facts["then it is not reached any more"] = late.connect_ex((PUBLIC, BY_NAME)) == errno.EHOSTUNREACH
-    if facts["what a name stands for is reached"]:
-        theirs, _ = listener.accept()
-        with theirs:
-            theirs.settimeout(stage.wait_s)
-            facts["connections that there are go on"] = _sent(ours, b"question") and _received(theirs) == b"question"
-            await policy.change(egress.parse([], most=1))
-            facts["other rules end them at once"] = _sent(ours, b"one more") and _reset(ours)
-            await policy.change(egress.parse(RULES, most=len(RULES)))
-    return facts
-
-
-async def talk_with_the_host(stage: Stage) -> dict[str, bool]:
-    """What happens on a connection to a port of the host, to a listener of the router, and when the rules change."""
-    assert stage.networks.router is not None
-    assert stage.attacker.namespace is not None and stage.neighbour.namespace is not None
-    router, facts = stage.networks.router, dict[str, bool]()
-    listener = stage.lab.listen(router.namespace, GATEWAY, OF_THE_HOST)
-    ours, theirs = stage.lab.tcp(stage.attacker.namespace), stage.lab.tcp(stage.neighbour.namespace)
-    for sock in (listener, ours, theirs):
-        sock.settimeout(stage.wait_s)
-    before = router.count(ruleset.PROXIED)
-    facts["a port of the host is reached"] = ours.connect_ex((GATEWAY, OF_THE_HOST)) == 0
-    facts["this is counted"] = router.count(ruleset.PROXIED) == before + 1
-    facts["others do not reach it"] = theirs.connect_ex((GATEWAY, OF_THE_HOST)) == errno.EHOSTUNREACH
-    if facts["a port of the host is reached"]:
-        with listener.accept()[0] as accepted:
-            accepted.settimeout(stage.wait_s)
-            facts["it is answered"] = _sent(accepted, b"answer") and _received(ours) == b"answer"
-            await stage.policy.change(egress.parse([], most=1))
-            facts["other rules end it at once"] = _sent(ours, b"one more") and _reset(ours)
-            await stage.policy.change(egress.parse(RULES, most=len(RULES)))
-    listener.close()
-    return facts
-
-
-def _forget(stage: Stage) -> None:
-    """The time of what a name stands for is over."""
-    assert stage.networks.router is not None
-    (names,) = stage.policy._now.sets()
-    with network_namespaces.entered(stage.networks.router.namespace):
-        rules = NetlinkSocket.open(NETFILTER)
-    with contextlib.closing(rules):
-        rules.exchange(nfnetlink.batch(nfnetlink.delete(ruleset.TABLE, names, [nfnetlink.Element(PUBLIC)])))
-
-
-def _sent(sock: socket.socket, data: bytes) -> bool:
-    try:
-        return sock.send(data) == len(data)
-    except OSError:
-        return False
-
-
-def _reset(sock: socket.socket) -> bool:
-    try:
-        sock.recv(1)
-    except OSError as error:
-        return error.errno == errno.ECONNRESET
-    return False
-
-
-def _received(sock: socket.socket) -> bytes:
-    try:
-        return sock.recv(100)
-    except OSError:
-        return b""

@@ -12,7 +12,7 @@ from sockd.base.config import NetworkConfig
 from sockd.isolation.networks import egress, router, ruleset, uplink
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from tests.isolation.networks.conftest import WORKER
-from tests.support import network_attacks as attacks
+from tests.support import network_attacks, network_stage, network_talks
 from tests.support.cases import case
 from tests.support.network_lab import Lab
 
@@ -23,17 +23,17 @@ Change = Callable[[str], str]
 
 async def wrong(world: Lab, budget: MemoryBudget, *, until_wrong: bool = False) -> list[str]:
     """What should be, and is not."""
-    stage = await attacks.stage(world, budget, WORKER)
+    stage = await network_stage.stage(world, budget, WORKER)
     if until_wrong:
-        stage.wait_s = attacks.SHORT_WAIT_S
+        stage.wait_s = network_stage.SHORT_WAIT_S
     try:
-        facts = attacks.talk(stage)
-        facts.update(await attacks.talk_by_name(stage))
-        facts.update(await attacks.talk_with_the_host(stage))
+        facts = network_talks.talk(stage)
+        facts.update(await network_talks.talk_by_name(stage))
+        facts.update(await network_talks.talk_with_the_host(stage))
         is_known = until_wrong and not all(facts.values())
-        results = {} if is_known else attacks.attempt_everything(stage, until_wrong=until_wrong)
+        results = {} if is_known else network_attacks.attempt_everything(stage, until_wrong=until_wrong)
     finally:
-        await attacks.close(stage)
+        await network_stage.close(stage)
     different = {name: each for name, each in results.items() if each != stage.expected.get(name)}
     return [
         *[f"not so: {name}" for name, is_so in facts.items() if not is_so],
@@ -73,11 +73,11 @@ def elements_of(text: str, name: str) -> list[str]:
 NEVER = [IPv4Network(each) for each in NetworkConfig().denied]
 ROUTER = ruleset.router(
     [*egress.NEVER, *NEVER, IPv4Network("100.64.0.0/10"), IPv4Network("198.18.0.0/15")],
-    attacks.MOST,
+    network_stage.MOST,
 )
 HOST = ruleset.host(f"sockd-{WORKER}", f"sd{WORKER}", "ADDRESS")
 WITHOUT_FIB = ruleset.host_without_fib(f"sockd-{WORKER}", f"sd{WORKER}", "ADDRESS")
-POLICY = ruleset.chain(ruleset.Chain("function-1", 1, egress.parse(attacks.RULES, most=len(attacks.RULES))))
+POLICY = ruleset.chain(ruleset.Chain("function-1", 1, egress.parse(network_stage.RULES, most=len(network_stage.RULES))))
 FUNCTION_RULES = [line for line in POLICY.splitlines() if line.startswith("add rule")]
 
 
@@ -128,7 +128,9 @@ CHANGES = [
 
 
 def test_the_rules_are_found() -> None:
-    assert len(rules_of(ROUTER)) == 22 and len(rules_of(HOST)) == 2 and len(FUNCTION_RULES) == len(attacks.RULES) + 2
+    assert (
+        len(rules_of(ROUTER)) == 22 and len(rules_of(HOST)) == 2 and len(FUNCTION_RULES) == len(network_stage.RULES) + 2
+    )
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES)
