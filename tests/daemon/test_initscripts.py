@@ -275,8 +275,9 @@ def test_the_memory_of_a_run_comes_back_with_its_sandbox(daemon: RunningDaemon, 
 def test_a_module_that_can_never_run_is_refused_in_words(
     daemon: RunningDaemon, deploy: Any, wasm: bytes, words: str
 ) -> None:
+    deploy("malformed", fetching("a"))
     with pytest.raises(DeployFailed) as caught:
-        daemon.deploy_initscript("reads", wasm)
+        daemon.deploy_initscript("malformed", wasm)
     assert (caught.value.status, caught.value.type) == (400, "InvalidInitscriptException")
     assert words in caught.value.message
 
