@@ -108,6 +108,7 @@ class House:
             learner=self.learning,
             verifier=self.learning,
             initscripts=None,
+            templates=None,
             latency=Latency(),
         )
         self.function = Function(version, cast(Caches, caches), Allowance("f", config, budget))

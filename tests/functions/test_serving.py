@@ -109,7 +109,7 @@ class FakeFunction:
         """End the init at once, successfully."""
         place.end(is_ready=True)
 
-    def begin_script(self, script: object, request: InvokeRequest) -> FakeBeside:
+    def begin_script(self, script: object, request: InvokeRequest, program: object = None) -> FakeBeside:
         return self.beside
 
     def find_apart(self, version: object, program: object = None) -> Starting:
