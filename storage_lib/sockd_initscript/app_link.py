@@ -347,9 +347,6 @@ class Link:
             sock, message["addr"], message["kind"], message.get("tls_server_name")
         )
 
-    def _on_end(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        self._ended = self._ended or f"the initscript has ended: {message['outcome']} {message['status']}"
-
     def _end(self, reason: str) -> None:
         self._gone = self._gone or reason
         self._ended = self._ended or reason
@@ -383,11 +380,16 @@ class Link:
                     raise TimeoutError("the engine takes no message") from None
 
 
+def _on_end(link: Link, message: dict[str, Any], fds: array.array[int]) -> None:
+    """Note how the initscript has ended."""
+    link._ended = link._ended or f"the initscript has ended: {message['outcome']} {message['status']}"
+
+
 OPERATIONS: dict[str, Callable[[Link, dict[str, Any], array.array[int]], None]] = {
     "message": Link._on_message,
     "sent": Link._on_sent,
     "failed": Link._on_failed,
     "checked": Link._on_checked,
     "connection": Link._on_connection,
-    "end": Link._on_end,
+    "end": _on_end,
 }
