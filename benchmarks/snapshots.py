@@ -2,12 +2,14 @@
 
 Every function is deployed twice, with `snapshot = true` and without, in one worker without spares whose handler cache keeps
 nothing. All are started in turns, so that a noisy neighbour hits all of them. Compared are setup and init of `Server-Timing`.
+A second worker has spares, of a no-op and of the template.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,6 +25,10 @@ from benchmarks.harness.worker import Worker, WorkerFailed, worker
 INIT = "import time\n\ntime.sleep(2)\n"
 """Two seconds in which no processor is used, so that other starts of the same round do not compete with it."""
 SETTINGS = {"memory_mb": 1024, "timeout_s": 30, "init_timeout_s": 60}
+SNAPPED = "-snapshot"
+SPARES = 2
+GAP_S = 0.05
+"""Longer than a spare takes."""
 
 
 def function(name: str, init: str, *requirements: str, handler: str = NOOP) -> Function:
@@ -57,6 +63,25 @@ SQLALCHEMY_HANDLER = """def handler(event, context):
         connection.execute(table.insert())
         return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar()
 """
+DJANGO = """import django
+from django.conf import settings
+
+DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/tmp/rows.sqlite"}
+settings.configure(INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth"], DATABASES={"default": DATABASE})
+django.setup()
+from django.contrib.auth.models import User
+from django.core.management import call_command
+
+call_command("migrate", verbosity=0)
+"""
+DJANGO_HANDLER = "def handler(event, context):\n    return User.objects.count()\n"
+SPACY = """import spacy
+
+nlp = spacy.blank("en")
+nlp.add_pipe("sentencizer")
+nlp.add_pipe("entity_ruler").add_patterns([{"label": "ORG", "pattern": f"Company {number}"} for number in range(1000)])
+"""
+SPACY_HANDLER = "def handler(event, context):\n    return len(nlp('One sentence. Another one of Company 7.').ents)\n"
 QUICK = (
     function("init-2-s", INIT),
     function("numpy-300-MB", "import numpy\n\nWEIGHTS = numpy.ones(300 << 17)", "numpy"),
@@ -66,6 +91,9 @@ FULL = (
     function("fastapi-50-routes", FASTAPI, "fastapi", handler=""),
     function("sqlalchemy-sqlite", SQLALCHEMY, "SQLAlchemy", handler=SQLALCHEMY_HANDLER),
     function("scikit-learn", "import sklearn.ensemble", "scikit-learn"),
+    function("django-migrate", DJANGO, "django", handler=DJANGO_HANDLER),
+    function("spacy-blank", SPACY, "spacy", handler=SPACY_HANDLER),
+    function("onnxruntime", "import onnxruntime", "onnxruntime"),
 )
 
 
@@ -73,13 +101,16 @@ def measure(run: Run) -> Result:
     result = Result("snapshots")
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ours = stack.enter_context(worker(cold_config(spares=0)))
-        ours.deploy(Function("noop", settings={"memory_mb": 64}).write(scratch), "noop")
+        ours, spared = (stack.enter_context(worker(cold_config(spares=count))) for count in (0, SPARES))
+        code = Function("noop", settings={"memory_mb": 64}).write(scratch)
+        for one in (ours, spared):
+            one.deploy(code, "noop")
         noop = ColdFunction(ours, "noop")
         for each in run.pick(FULL, QUICK):
             run.say(each.name)
             try:
                 measure_one(run, ours, scratch, each, noop, result)
+                measure_spares(run, spared, scratch / f"{each.name}{SNAPPED}", each, result)
             except (BadAnswer, WorkerFailed) as error:
                 result.notes.append(f"{each.name}: {error}")
     return result
@@ -87,7 +118,7 @@ def measure(run: Run) -> Result:
 
 def measure_one(run: Run, ours: Worker, scratch: Path, each: Function, noop: ColdFunction, result: Result) -> None:
     """Raises: WorkerFailed; BadAnswer, when a start did not come from the template."""
-    snapped = replace(each, name=f"{each.name}-snapshot", settings={**each.settings, "snapshot": True})
+    snapped = replace(each, name=f"{each.name}{SNAPPED}", settings={**each.settings, "snapshot": True})
     for one in (each, snapped):
         ours.deploy(one.write(scratch), one.name)
     plain, template = ColdFunction(ours, each.name), ColdFunction(ours, snapped.name)
@@ -95,6 +126,7 @@ def measure_one(run: Run, ours: Worker, scratch: Path, each: Function, noop: Col
         "noop": lambda: started_ms(noop),
         f"{each.name}, template": lambda: started_ms(template),
     }
+    noop.reconnect()  # a deploy may have taken longer than the worker keeps a connection
     for start in cases.values():
         start()
     times = in_turns(cases, run.pick(100, 25))
@@ -111,6 +143,31 @@ def measure_one(run: Run, ours: Worker, scratch: Path, each: Function, noop: Col
     result.aim(f"{each.name} from its template, times the no-op's fork", times_noop, "<= 3")
     if each.name == "init-2-s":
         result.aim("2 s of init from its Zygote, times the template's start", median(own) / against, ">= 50")
+
+
+def measure_spares(run: Run, spared: Worker, code: Path, each: Function, result: Result) -> None:
+    """Starts from spares of a template and of a no-op. Raises: WorkerFailed, BadAnswer."""
+    spared.deploy(code, code.name)
+    noop, template = ColdFunction(spared, "noop"), ColdFunction(spared, code.name)
+    cases: dict[str, Callable[[], float]] = {
+        "noop, spare": lambda: spare_ms(noop),
+        "template, spare": lambda: spare_ms(template),
+    }
+    for start in cases.values():
+        start()  # the first one teaches the worker which pages it writes to
+    times = in_turns(cases, run.pick(100, 25))
+    if template.share_of("template") < 1:
+        raise BadAnswer(f"only {template.share_of('template'):.0%} of its starts came from its template")
+    for case, seen in times.items():
+        result.add(f"{each.name}: {case}", "setup and init", "ms", seen)
+    ratio = median(times["template, spare"]) / median(times["noop, spare"])
+    result.aim(f"{each.name} from its template's spare, times the no-op's spare", ratio, "<= 1.5")
+
+
+def spare_ms(function: ColdFunction) -> float:
+    """Setup and init of one start that has found a spare."""
+    time.sleep(GAP_S)
+    return started_ms(function)
 
 
 def started_ms(function: ColdFunction) -> float:
