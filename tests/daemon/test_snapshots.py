@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
 
 import pytest
 
 from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
-from tests.daemon.snapshots import TOKEN, deploy, has_template, origin, state
+from tests.daemon.snapshots import TOKEN, command_line, deploy, has_template, origin, state
 from tests.support import sockd_template
 from tests.support.cases import case
 from tests.support.threads import at_once, in_background
@@ -115,6 +116,11 @@ def test_secrets_and_the_request_are_the_sandboxes_own(daemon: RunningDaemon) ->
     assert answer.json == ["one", answer.headers["x-amzn-requestid"], 5]
 
 
+@case(
+    "T13",
+    "an init leaves a connection open, and a timer of an event loop",
+    expect="each start finds it closed; the loop runs on",
+)
 def test_connections_are_closed_and_loops_run_on(daemon: RunningDaemon, gate: Gate) -> None:
     source = f"""
 import asyncio, socket
@@ -171,6 +177,40 @@ def handler(event, context):
         assert answer.json[0] == "from init" and answer.json[2] == 13
 
 
+@case(
+    "T14",
+    "a secret in the environment and the memory of an init; the memory of all other processes read",
+    expect="it is in the template, its spares and its sandboxes alone",
+)
+def test_a_secret_of_an_init_is_in_no_process_that_was_not_forked_from_its_template(daemon: RunningDaemon) -> None:
+    secret = secrets.token_hex(24)
+    source = "import os\nKEPT = [os.environ['KEY'][::-1] for _ in range(100)]\ndef handler(event, context): return len(KEPT)\n"
+    function, said = deploy(daemon, "secretive", source, env={"KEY": secret}, reuse_sandbox=True)
+    assert function["snapshot"] == "serving", said
+    deploy(daemon, "curious", "def handler(event, context): return 1\n", reuse_sandbox=True)
+    assert (daemon.call("secretive"), daemon.call("curious")) == (100, 1)
+    needles = secret.encode(), secret[::-1].encode()
+    holders = {command_line(pid) for pid in daemon.pids() if any(each in memory_of(pid) for each in needles)}
+    assert {"sockd: template of secretive", "sockd: secretive"} <= holders
+    assert holders <= {"sockd: template of secretive", "sockd: secretive", "sockd: spare"}
+
+
+def memory_of(pid: int) -> bytes:
+    """All that a process may write to; what is gone meanwhile is left out."""
+    parts = []
+    try:
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+            for line in maps:
+                place, permissions, *_ = line.split()
+                if permissions.startswith("rw"):
+                    begin, end = (int(each, 16) for each in place.split("-"))
+                    memory.seek(begin)
+                    parts.append(memory.read(end - begin))
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+    return b"".join(parts)
+
+
 SEEDS = """
 import os, random, secrets, ssl, tempfile, uuid
 OWN = random.Random()
@@ -215,6 +255,23 @@ def test_the_tree_the_page_and_the_metrics_show_templates(daemon: RunningDaemon)
     )
     metrics = daemon.request("GET", "/metrics").body.decode()
     assert re.search(r'sockd_templates\{state="serving"\} [1-9]', metrics), metrics
+
+
+@case("T15", "start a function 10 000 times from one template", expect="no number twice", default=False)
+@pytest.mark.timeout(3600)
+def test_ten_thousand_starts_share_no_number(daemon: RunningDaemon) -> None:
+    deploy(daemon, "many", SEEDS, concurrency=8)
+    seen: dict[str, set[object]] = {}
+    answers = at_once(8, lambda _: [daemon.run("many") for _ in range(1250)])
+    ids = {answer.headers["x-amzn-requestid"] for each in answers for answer in each}
+    for answer in (answer for each in answers for answer in each):
+        assert origin(answer) == "template"
+        for name, drawn in answer.json.items():
+            seen.setdefault(name, set()).add(drawn)
+    assert {name: len(drawn) for name, drawn in seen.items()} == {
+        name: 1 if name == "fixed" else 10_000 for name in seen
+    }
+    assert len(ids) == 10_000
 
 
 @case("T9", "a template serves while its function is deployed again and again", expect="no request fails")

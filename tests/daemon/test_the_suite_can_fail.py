@@ -13,7 +13,20 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize(
     ("broken", "red", "green"),
-    [("no-task-shares", "D13", "K25"), ("shared-changes", "K25", "K26"), ("passed-on-keys", "K26", "K25")],
+    [
+        ("no-task-shares", "D13", "K25"),
+        ("shared-changes", "K25", "K26"),
+        ("passed-on-keys", "K26", "K25"),
+        ("any-thread", "T1", "T2"),
+        ("unread-output", "T2", "T3"),
+        ("never-again", "T3", "T2"),
+        ("no-next-source", "T4", "T2"),
+        ("endless-restore", "T5", "T4"),
+        ("same-numbers", "T8", "T7"),
+        ("live-connections", "T13", "T7"),
+        ("public-template", "T14", "T11"),
+        ("forgets-uses", "T16", "T11"),
+    ],
 )
 def test_without_a_protection_its_case_fails_and_the_other_does_not(
     broken: str, red: str, green: str, tmp_path: Path

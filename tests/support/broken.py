@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sockd.base.errors import SandboxFailed
 from sockd.functions.registry import sqlite_store
 from sockd.http import front, replays, sandbox_front
 from sockd.http.access import basic_keys, keys, signatures
@@ -34,7 +35,7 @@ from sockd.images.registry import destinations, image
 from sockd.isolation.farm import uids, zygote
 from sockd.isolation.networks import resolver
 from sockd.isolation.roots import base
-from sockd.isolation.sandbox import channel, deadline, process
+from sockd.isolation.sandbox import channel, deadline, output, process
 from sockd.linux import allocator, mounts, pidfds, procfs, readiness, syscalls, task_shares
 from sockd.linux.bpf import assembler, packet_guard
 from sockd.linux.cgroups import leaf, tree
@@ -43,7 +44,9 @@ from sockd.linux.seccomp import seccomp
 from sockd.linux.seccomp.compiler import compile_filter
 from sockd.linux.syscall_table import NUMBERS
 from sockd.observe import log_segments
+from sockd.starts import sources
 from sockd.starts.packages import built_names
+from sockd.starts.templates import template_maker, templates, used_templates
 from sockd.starts.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote import protocol
@@ -594,6 +597,73 @@ def endless_node() -> None:
         self._held[key] = framed
 
     node_store.NodeStore._hold = hold  # type: ignore[method-assign]
+
+
+# -- group T: snapshots
+
+
+@breaks("any-thread")
+def any_thread() -> None:
+    """A template serves although its init has left a thread, which no fork has."""
+    patch_zygote("template.py", r"refused = \[\*running_threads\.complaints\(\)\]", "refused = []")
+
+
+@breaks("same-numbers")
+def same_numbers() -> None:
+    """Forks of a template go on with its generators."""
+    patch_zygote("forks/hygiene.py", r"^        mend\(\)$", "        pass")
+
+
+@breaks("live-connections")
+def live_connections() -> None:
+    """Forks of a template share the connections of its init."""
+    patch_zygote("forks/parked.py", r"if stat\.S_ISSOCK\(.*\):", "if False:")
+
+
+@breaks("unread-output")
+def unread_output() -> None:
+    """What an init prints in a template stays in its pipe; the init is given up soon."""
+    template_maker.LEAST_DEADLINE_S = 3.0
+
+    class Unread(output.Output):
+        def start(self, *_: Any) -> None:
+            return
+
+    template_maker.Output = Unread  # type: ignore[attr-defined]
+
+
+@breaks("endless-restore")
+def endless_restore() -> None:
+    """A start from a template may take as long as the init of the function."""
+    sources.RESTORE_S = template_maker.RESTORE_S = 600.0  # type: ignore[attr-defined]
+
+
+@breaks("no-next-source")
+def no_next_source() -> None:
+    """A start whose template fails is asked of no other source."""
+
+    async def fail(*_: Any) -> Any:
+        raise SandboxFailed("its template has failed")
+
+    sources.Starts._without_template = fail  # type: ignore[method-assign,assignment]
+
+
+@breaks("never-again")
+def never_again() -> None:
+    """A template that has ended is not made again."""
+    templates.MOST_LOSSES = -1
+
+
+@breaks("public-template")
+def public_template() -> None:
+    """Each version with a snapshot is started from the first template that there is."""
+    templates.Templates.of = lambda self, program: next(iter(self.serving()), None)  # type: ignore[method-assign]
+
+
+@breaks("forgets-uses")
+def forgets_uses() -> None:
+    """A worker does not know which templates the one before it has used."""
+    used_templates.read = lambda path: []
 
 
 def main() -> None:
