@@ -155,6 +155,24 @@ def handler(event, context):
         assert answer.json == [False, True, 7, [1]]
 
 
+def test_deleted_files_are_copied_for_each_start(daemon: RunningDaemon) -> None:
+    source = """
+import tempfile
+FILE = tempfile.TemporaryFile("w+")
+FILE.write("from init"); FILE.flush()
+def handler(event, context):
+    at = FILE.tell()
+    FILE.write(", more"); FILE.flush(); FILE.seek(0)
+    return at, FILE.read()
+"""
+    function, said = deploy(daemon, "deleted", source)
+    assert function["snapshot"] == "serving", said
+    for _ in range(2):
+        answer = daemon.run("deleted")
+        assert origin(answer) == "template"
+        assert answer.json == [9, "from init, more"]
+
+
 def test_files_are_each_starts_own(daemon: RunningDaemon) -> None:
     source = """
 import tempfile, os

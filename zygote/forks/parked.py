@@ -1,8 +1,8 @@
-"""What an init left open that each fork gets a new one of: sockets, asyncio's event loops.
+"""What an init left open that each fork gets a new one of: sockets, deleted files, asyncio's event loops.
 
 A connection cannot be shared: it is shut down before the snapshot, and each fork has an unconnected socket of the same kind at
 its number, which clients take for a closed connection and connect again. An event loop of asyncio lets go of its selector and of
-the socket pair that wakes it, and makes both anew in each fork.
+the socket pair that wakes it, and makes both anew in each fork. A deleted file, as `tempfile.TemporaryFile` gives, is copied.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+MOST_BYTES = 1 << 20
+"""The most bytes of all deleted files: they are written in each start."""
+
+
 class Parked:
     """Made after the init, before descriptors are looked at; `restore` in each fork."""
 
@@ -28,14 +32,23 @@ class Parked:
         """Family, type with flags, and close-on-exec of the socket that each fork gets, by its number."""
         self.closed: list[str] = []
         """Connections that were shut down, in words."""
+        self.files: dict[int, DeletedFile] = {}
+        """By their numbers."""
+        self._room = MOST_BYTES
         self._datagrams: list[tuple[int, Any]] = []
         self._loops = [ParkedLoop(loop) for loop in event_loops()]
         for fd in sorted(numbers() - own):
-            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            status = os.fstat(fd)
+            if stat.S_ISSOCK(status.st_mode):
                 self._park_socket(fd)
+            elif stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_size <= self._room:
+                self._room -= status.st_size
+                self.files[fd] = DeletedFile(fd, status.st_size)
 
     def restore(self) -> None:
-        """Connect datagram sockets, and make loops anew. Raises: OSError."""
+        """Connect datagram sockets, write deleted files again, and make loops anew. Raises: OSError."""
+        for file in self.files.values():
+            file.restore()
         if self._datagrams:
             import _socket
 
@@ -75,6 +88,28 @@ class Parked:
                 self._datagrams.append((fd, peer))
         blocks = 0 if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK == 0 else _socket.SOCK_NONBLOCK
         self.sockets[fd] = family, kind | blocks, fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+class DeletedFile:
+    """A file without a name: what is in it, and how it is open."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd = fd
+        self._content = os.pread(fd, size, 0)
+        self._offset = os.lseek(fd, 0, os.SEEK_CUR)
+        self.flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        self.closes_on_exec = bool(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC)
+
+    def restore(self) -> None:
+        """Have a copy at the number, in place of what holds it. Raises: OSError."""
+        copy = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(copy, self._content)
+            os.lseek(copy, self._offset, os.SEEK_SET)
+            fcntl.fcntl(copy, fcntl.F_SETFL, self.flags)
+            os.dup2(copy, self._fd, inheritable=not self.closes_on_exec)
+        finally:
+            os.close(copy)
 
 
 class Twin:
