@@ -331,9 +331,6 @@ class Link:
             self._failed[message["id"]] = self._failures[key] = reason
             self._due[key] = self._due.get(key, 0) - 1
 
-    def _on_checked(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        self._checked[message["id"]] = message["same"]
-
     def _on_connection(self, message: dict[str, Any], fds: array.array[int]) -> None:
         wire.require(message, {"kind": str})
         if not fds:
@@ -380,6 +377,11 @@ class Link:
                     raise TimeoutError("the engine takes no message") from None
 
 
+def _on_checked(link: Link, message: dict[str, Any], fds: array.array[int]) -> None:
+    """Take the answer to `is_unchanged`."""
+    link._checked[message["id"]] = message["same"]
+
+
 def _on_end(link: Link, message: dict[str, Any], fds: array.array[int]) -> None:
     """Note how the initscript has ended."""
     link._ended = link._ended or f"the initscript has ended: {message['outcome']} {message['status']}"
@@ -389,7 +391,7 @@ OPERATIONS: dict[str, Callable[[Link, dict[str, Any], array.array[int]], None]] 
     "message": Link._on_message,
     "sent": Link._on_sent,
     "failed": Link._on_failed,
-    "checked": Link._on_checked,
+    "checked": _on_checked,
     "connection": Link._on_connection,
     "end": _on_end,
 }
