@@ -102,8 +102,14 @@ class Link:
                 raise NoMessage(self._failures.get(key, "another read took the reply"))
             return None
 
+        grace_s = grace_s if self._patient else 0.0
         try:
-            self._wait_for_word(is_heard_of, grace_s if self._patient else 0.0)
+            try:
+                self._wait(is_heard_of, grace_s / 10)
+            except TimedOut:
+                if any(due > 0 for due in self._due.values()):
+                    raise
+                self._wait(is_heard_of, grace_s * 9 / 10)
         except TimedOut:
             self._patient = False
             raise NoMessage(NOT_ASKED) from None
@@ -179,15 +185,6 @@ class Link:
         if message is None and msg_id in self._failed:
             raise NoMessage(self._failed[msg_id])
         return message
-
-    def _wait_for_word(self, is_heard_of: Callable[[], bool | None], grace_s: float) -> None:
-        """Wait until an RPC is heard of. Raises: NoMessage; TimedOut, after a tenth of the time if other RPCs are under way."""
-        try:
-            self._wait(is_heard_of, grace_s / 10)
-        except TimedOut:
-            if any(due > 0 for due in self._due.values()):
-                raise
-            self._wait(is_heard_of, grace_s * 9 / 10)
 
     def _wait_for_engine(self, look: Callable[[], Any], timeout_s: float, *, after_end: bool = False) -> Any:
         """`_wait`, which an engine that is silent for so long is not worth a second time. Raises: NoMessage."""
