@@ -11,7 +11,6 @@ except `gc` beside a `publish` whose digest nobody has recorded yet.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -21,12 +20,12 @@ import uuid
 from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from sockd.base.config import CodeConfig
 from sockd.base.errors import BadArchive, StorageFull
+from sockd.base.syncing import sync_directory, sync_tree
 from sockd.functions.code import byte_compiler
 from sockd.functions.code.archive import Tree, extract
 from sockd.isolation.roots.interpreter import OWN_PYTHON, Interpreter
@@ -41,8 +40,6 @@ SETTINGS_BYTES = 16 * 1024
 """Longest sockd.toml and ol.yaml."""
 
 COMPILER = byte_compiler.__file__
-SYNCED_EACH = 12
-"""Files and directories of a tree that are synced one by one."""
 COMPILE_DEADLINE_S = 120.0
 COMPILE_MEMORY_BYTES = 1 << 30
 
@@ -124,14 +121,14 @@ class CodeStore:
             if any(file.path.endswith(".py") for file in tree.files):
                 compile_bytecode(building)
             building.chmod(0o755)
-            _sync_tree(building)
+            sync_tree(building)
             # EEXIST or ENOTEMPTY: another publisher of the same version was faster, and its tree is as good as ours.
             try:
                 building.rename(final)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            _sync_directory(self._root)
+            sync_directory(self._root)
         return CodeVersion(final.name, final, tree.size_bytes, len(tree.files))
 
     def compile_for(self, digest: str, python: Interpreter) -> None:
@@ -141,7 +138,7 @@ class CodeStore:
         if python != OWN_PYTHON:
             path = self.path(digest)
             compile_bytecode(path, python)
-            _sync_tree(path)
+            sync_tree(path)
 
     def remove(self, digest: str) -> None:
         """Removes a version; one that is not there is fine. A sandbox that still has it mounted loses its files."""
@@ -208,39 +205,3 @@ def compile_bytecode(
         deadline_s=COMPILE_DEADLINE_S,
         umask=0o022,  # the sandbox, another user, must be able to read the bytecode
     )
-
-
-def _sync_tree(directory: Path) -> None:
-    """All of a tree on the disk: without it a power cut could leave a version with empty files under its right name, for ever.
-
-    Of a few files each by itself, fsync(2). Of more by syncfs(2): one call, where an fsync per file costs a journal commit each;
-    but it also waits for what others have written to the file system, such as a large image."""
-    paths = list(islice(directory.rglob("*"), SYNCED_EACH + 1))
-    if len(paths) > SYNCED_EACH:
-        _sync_file_system(directory)
-        return
-    for path in (*paths, directory):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def _sync_file_system(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # SAFETY: int syncfs(int); the fd is open for the whole call.
-        if ctypes.CDLL(None, use_errno=True).syncfs(ctypes.c_int(fd)):
-            number = ctypes.get_errno()
-            raise OSError(number, f"syncfs: {os.strerror(number)}")
-    finally:
-        os.close(fd)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

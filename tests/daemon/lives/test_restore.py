@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,17 @@ from tests.daemon.running import RunningDaemon
 from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.image_layouts import python_files, write_layout
 from tests.support.package_index import PackageIndex, wheel
+
+KILLED_AT_EVENTS = """
+import os, sys
+def kill(event, given):
+    if event == "sqlite3.connect" and "events.sqlite" in str(given):
+        os.kill(os.getpid(), 9)
+sys.addaudithook(kill)
+from sockd.client.cli.main import main
+main()
+"""
+"""A `sockd` that SIGKILL ends when it has copied the registry and opens the events."""
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
@@ -137,3 +151,49 @@ def test_what_is_no_backup_or_is_damaged_is_not_restored(host: Host) -> None:
     (host.path / "empty" / "registry.sqlite").write_bytes(b"SQLite format 3\0" + bytes(4096))
     assert "is damaged" in host.refusal("restore", str(host.path / "empty"))
     assert not host.state.exists() and not list(host.path.glob(".state*"))
+
+
+def test_an_interrupted_backup_is_not_restored_and_the_next_one_replaces_it(host: Host) -> None:
+    daemon, copy, part = host.up(), host.path / "copy", host.path / "copy.part"
+    daemon.deploy("f", "def f(event): return 1")
+    command = [sys.executable, "-c", KILLED_AT_EVENTS, "backup", str(copy), "--state-dir", str(host.state)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert (part / "registry.sqlite").exists() and not copy.exists()
+    elsewhere = ("--state-dir", str(host.path / "elsewhere"))
+    assert f"{part} is not complete" in cli("restore", str(part), *elsewhere, home=host.path).stderr
+    host.run("backup", str(copy))
+    assert copy.exists() and not part.exists()
+    part.mkdir()
+    (part / "mine").touch()
+    shutil.rmtree(copy)
+    assert "is no interrupted backup" in host.refusal("backup", str(copy)) and (part / "mine").exists()
+    assert daemon.terminate() == 0
+
+
+def test_a_restore_names_the_parts_that_a_backup_has_lost(host: Host) -> None:
+    daemon, copy = host.up(), host.path / "copy"
+    daemon.deploy("f", "def f(event): return 1", env={"A": "1"})
+    host.run("backup", str(copy))
+    assert daemon.terminate() == 0
+    assert "lost" not in host.run("restore", str(copy), "--replace") and not (host.state / "backup.json").exists()
+    shutil.rmtree(copy / "code")
+    (copy / "secret.key").unlink()
+    host.state = host.path / "second"
+    said = host.run("restore", str(copy))
+    assert "has lost code, secret.key since it was made" in said and "[secrets] key_file" not in said
+    assert "is not in the backup: code/" in said and "(f); deploy" in said
+    (copy / "backup.json").unlink()
+    host.state = host.path / "third"
+    said = host.run("restore", str(copy))
+    assert "no list of its parts" in said and "1 function restored" in said and "is not in the backup: code/" in said
+
+
+def test_no_backup_is_written_into_the_state_and_no_state_into_a_backup(host: Host) -> None:
+    daemon, copy = host.up(), host.path / "copy"
+    host.run("backup", str(copy))
+    assert "is in the state directory" in host.refusal("backup", str(host.state / "copy"))
+    assert not (host.state / "copy").exists() and daemon.terminate() == 0
+    for state in (copy, copy / "sub"):
+        done = cli("restore", str(copy), "--replace", "--state-dir", str(state), home=host.path)
+        assert done.returncode == 2 and "is in the backup itself" in done.stderr
+    assert not (copy / "sub").exists()

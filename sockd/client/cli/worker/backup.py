@@ -3,7 +3,8 @@
 The copy is a state directory: put in the place of one, it is what the worker was. Databases are copied by SQLite's own backup,
 each as of one moment; code and initscripts, whose names are their digests, before and after that, so that all that the copy of
 the registry names is beside it. Packages are left out unless asked for: a worker installs again what its functions need. Images
-likewise, with a warning that names them; what a worker with a store elsewhere has of them is small, and always copied.
+likewise, with a warning that names them; what a worker with a store elsewhere has of them is small, and always copied. The copy
+gets its name when it is complete (`backup_parts`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,8 @@ from pathlib import Path
 import click
 
 from sockd.base.spelling import counted
-from sockd.client.cli.worker.state_copy import (
-    copy_database,
-    copy_file,
-    copy_growing,
-    copy_new_entries,
-    new_directory,
-    size_mb,
-)
+from sockd.client.cli.worker.backup_parts import unfinished
+from sockd.client.cli.worker.state_copy import copy_database, copy_file, copy_growing, copy_new_entries, size_mb
 from sockd.client.cli.worker.state_images import (
     IMAGES,
     KEY,
@@ -63,11 +58,13 @@ def backup(directory: Path, packages: bool, images: bool, state_dir: Path) -> No
         raise Failure(f"{state_dir} is not a worker's state directory", why=f"there is no {DATABASES[0]} in it")
     if directory.exists():
         raise Failure(f"{directory} exists", fix="name a directory that does not exist yet")
+    if directory.resolve().is_relative_to(state_dir.resolve()):
+        raise Failure(f"{directory} is in the state directory", fix="name a directory outside of it", exit_code=USAGE)
     try:
-        with progress(f"copying {state_dir}") as show, new_directory(directory):
+        with progress(f"copying {state_dir}") as show, unfinished(directory) as part:
             for _ in range(TRIES):
-                _copy(state_dir, directory, packages=packages, images=images)
-                if not (missing := _lacking(directory)):
+                _copy(state_dir, part, packages=packages, images=images)
+                if not (missing := entries_lacking(part)):
                     break
                 show("a deploy changed the state meanwhile: copying again")
             else:
@@ -123,12 +120,16 @@ def _warn_of_images(copy: Path) -> None:
             say(f"  {line}")
 
 
-def _lacking(copy: Path) -> list[str]:
-    """Entries that the copied registry names and the copy does not contain."""
+def entries_lacking(copy: Path) -> list[str]:
+    """Return the entries that the registry of a copy names and the copy does not contain, with their functions.
+
+    Raises: sqlite3.Error."""
     missing = []
     with closing(sqlite3.connect(copy / DATABASES[0])) as registry:
         for directory, column in BY_DIGEST.items():
-            for (digest,) in registry.execute(f"SELECT DISTINCT {column} FROM versions WHERE {column} != ''"):
+            for digest, names in registry.execute(
+                f"SELECT {column}, group_concat(DISTINCT name) FROM versions WHERE {column} != '' GROUP BY 1"
+            ):
                 if not any((copy / directory).glob(f"{digest}*")):
-                    missing.append(f"{directory}/{digest}")
+                    missing.append(f"{directory}/{digest[:12]} ({names.replace(',', ', ')})")
     return missing

@@ -18,7 +18,8 @@ from pathlib import Path
 import click
 
 from sockd.base.spelling import counted
-from sockd.client.cli.worker.backup import DATABASES, FILES, PACKAGES
+from sockd.client.cli.worker.backup import DATABASES, FILES, PACKAGES, entries_lacking
+from sockd.client.cli.worker.backup_parts import LIST, Parts, listed
 from sockd.client.cli.worker.state_copy import copy_file, copy_new_entries, new_directory
 from sockd.client.cli.worker.state_images import how_they_return, lacking
 from sockd.client.console.client import refuse_elsewhere, state_dir_option
@@ -39,8 +40,11 @@ def restore(directory: Path, replace: bool, state_dir: Path) -> None:
     refuse_elsewhere("sockd restore")
     if os.geteuid() != 0:
         raise Failure("only root can write a state directory", fix="sudo sockd restore ...", exit_code=USAGE)
-    _check(directory)
     state_dir = state_dir.resolve()
+    if state_dir.is_relative_to(directory.resolve()):
+        raise Failure(f"{state_dir} is in the backup itself", fix="name another --state-dir", exit_code=USAGE)
+    parts = listed(directory)
+    _check(directory)
     made = state_dir.with_name(f".{state_dir.name}.restoring")
     try:
         if made.exists():
@@ -50,7 +54,7 @@ def restore(directory: Path, replace: bool, state_dir: Path) -> None:
             kept = _put(made, state_dir, replace=replace)
     except (OSError, shutil.Error) as error:
         raise Failure(f"{directory} cannot be restored to {state_dir}", why=str(error)) from None
-    _tell(directory, state_dir, kept)
+    _tell(directory, parts, state_dir, kept)
 
 
 def _check(backup: Path) -> None:
@@ -95,7 +99,7 @@ def _copy(backup: Path, made: Path) -> None:
         if entry.is_dir() and not entry.is_symlink():
             copy_new_entries(entry, made / entry.name)
             (made / entry.name).chmod(0o700)
-        elif entry.is_file():
+        elif entry.is_file() and entry.name != LIST:
             copy_file(str(entry), str(made / entry.name))
 
 
@@ -124,7 +128,7 @@ def _put(made: Path, state: Path, *, replace: bool) -> Path | None:
     return old
 
 
-def _tell(backup: Path, state: Path, old: Path | None) -> None:
+def _tell(backup: Path, parts: Parts | None, state: Path, old: Path | None) -> None:
     """Name what is not in the backup, and what comes next."""
     with closing(sqlite3.connect(f"file:{state / DATABASES[0]}?mode=rw", uri=True)) as registry:
         names = registry.execute("SELECT count(DISTINCT name) FROM versions").fetchone()[0]
@@ -134,10 +138,18 @@ def _tell(backup: Path, state: Path, old: Path | None) -> None:
     echo(f"{state}: {counted(names, 'function')} restored from {backup}")
     if old is not None:
         say(f"the state that was there is in {old}")
+    if parts is None:
+        say("the backup has no list of its parts, as of an older sockd: whether it lacks one is not known")
+    elif lost := parts.lost(backup):
+        say(
+            f"warning: {backup} has lost {', '.join(lost)} since it was made; restore a whole copy of it with --replace"
+        )
+    if missing := entries_lacking(state):
+        say(f"warning: what versions of functions need is not in the backup: {', '.join(missing)}; deploy them again")
     if not (state / PACKAGES).is_dir():
         say("packages are not in the backup: the worker installs them when it starts")
     for line in how_they_return(lacking(state)):
         say(f"images that are not in the backup, {line}")
-    if has_sealed and not (state / FILES[0]).exists():
+    if has_sealed and not (state / FILES[0]).exists() and FILES[0] not in (parts.parts if parts else ()):
         say(f"environments are sealed, and {FILES[0]} is not in the backup: put the key where [secrets] key_file says")
     suggest("start the worker", "sudo systemctl start sockd")
