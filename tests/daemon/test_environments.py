@@ -13,8 +13,9 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
-from tests.daemon.running import REPO, RunningDaemon
+from tests.daemon.running import REPO, DeployFailed, RunningDaemon, zipped
 from tests.support import sockd_template
 
 pytestmark = pytest.mark.root
@@ -122,7 +123,7 @@ def test_the_daemon_leaves_no_core(daemon: RunningDaemon) -> None:
 
 def test_a_lost_key_stops_only_the_functions_that_need_it(tmp_path: Path) -> None:
     state, key = tmp_path / "state", tmp_path / "elsewhere.key"
-    config = f'[secrets]\nkey_file = "{key}"\n'
+    config = f'[secrets]\nkey_file = "{key}"\n[lambda_api.keys]\n{KEY} = "{SECRET}"\n'
     daemon = RunningDaemon.start(state, config)
     try:
         assert len(key.read_bytes()) == 32 and not (state / "secret.key").exists()
@@ -141,7 +142,16 @@ def test_a_lost_key_stops_only_the_functions_that_need_it(tmp_path: Path) -> Non
         key.chmod(0o600)
         daemon = RunningDaemon.start(state, config)
         assert daemon.run("secretive", ["A"]).json["errorType"] == "Secrets.Locked"
-        daemon.deploy("secretive", CODE, env={"A": "anew"})
+        with pytest.raises(DeployFailed, match="--force"):
+            daemon.deploy("secretive", CODE, env={"A": "anew"})
+        for refused in (
+            sockd(daemon, "config", "secretive", "--memory", "64"),
+            sockd(daemon, "env", "secretive", "A=anew"),
+        ):
+            assert refused.returncode != 0 and "--force" in refused.stderr
+        with closing(lambda_client(daemon)) as client, pytest.raises(ClientError, match="--force"):
+            client.update_function_code(FunctionName="secretive", ZipFile=zipped({"f.py": CODE}))
+        daemon.deploy("secretive", CODE, env={"A": "anew"}, force=True)
         assert daemon.call("secretive", ["A"]) == {"A": "anew"}
     finally:
         daemon.close()

@@ -192,6 +192,41 @@ async def test_a_function_that_cannot_run_is_shown_with_what_it_lacks(tmp_path: 
         assert Environments(functions.live, functions.changes).secrets() == {}
 
 
+async def test_a_deploy_of_a_function_whose_secrets_do_not_open_is_refused_without_force(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index) as house:
+        await house.deploy("f", HELLO, env={"A": "1"})
+        environments = Environments(house.functions.live, house.functions.changes)
+        await environments.set_secret("f", "TOKEN", "hidden")
+        await environments.change("f", {"B": "2"}, [])
+        await house.functions.changes.configure("f", {"memory_mb": 256})
+    key = tmp_path / "secret.key"
+    away = key.rename(tmp_path / "away.key")
+    async with opened(tmp_path, index) as house:
+        for refused in (
+            house.deploy("f", HELLO),
+            house.functions.changes.configure("f", {"memory_mb": 128}),
+            Environments(house.functions.live, house.functions.changes).change("f", {"B": "3"}, []),
+        ):
+            with pytest.raises(SecretsLocked, match=r"variables and secrets .* key_file.* a backup .* --force"):
+                await refused
+    away.rename(key)
+    async with opened(tmp_path, index) as house:
+        config = house.functions.live.current("f").config
+        assert (config.memory_mb, config.env, config.secrets) == (256, {"A": "1", "B": "2"}, {"TOKEN": "hidden"})
+    key.unlink()
+    async with opened(tmp_path, index) as house:
+        config = (await house.deploy("f", HELLO, force=True)).config
+        assert (config.memory_mb, config.env, config.secrets) == (256, {}, {})
+        assert config.by_command == ["memory_mb"] and config.sealed is None
+        assert [line for line in house.progress if isinstance(line, Note)] == [
+            "lost: the variables and secrets that the function had (sockd env had set B): they do not open with the worker's key",
+            "kept from sockd config and sockd env: memory_mb = 256; sockd.toml changes what it names",
+        ]
+        await house.deploy("f", {"f.py": "def f(event): return 2"})
+
+
 async def test_packages_that_were_lost_are_installed_in_the_background(
     tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:

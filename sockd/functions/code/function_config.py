@@ -283,8 +283,9 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         """Return these settings. Raises: SecretsLocked: nobody could open their environment."""
         if self.sealed is not None:
             raise SecretsLocked(
-                "this function's environment does not open with the worker's key: put the right key back and start sockd "
-                "again, or, if it is lost, deploy the function again"
+                "the variables and secrets of this function do not open with the worker's key: put the right key back "
+                "([secrets] key_file, or secret.key in the state directory; a backup may have it) and start sockd again, or, if "
+                "it is lost, deploy the function with --force, which loses them"
             )
         return self
 

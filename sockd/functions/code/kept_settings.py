@@ -85,6 +85,13 @@ def apply(config: FunctionConfig, before: FunctionConfig, names: Collection[str]
     )
 
 
+def without_variables(config: FunctionConfig) -> tuple[FunctionConfig, list[str]]:
+    """Settings that keep nothing of their variables. Returns: also the names of those that commands had set."""
+    variables = [mark for mark in config.by_command if mark.startswith(ENV)]
+    others = [mark for mark in config.by_command if not mark.startswith(ENV)]
+    return msgspec.structs.replace(config, by_command=others), [mark.removeprefix(ENV) for mark in variables]
+
+
 def _possible(config: FunctionConfig, marks: Iterable[str]) -> list[str]:
     return [mark for mark in marks if config.image is not None or mark != "writable_root"]
 

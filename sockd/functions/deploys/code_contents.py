@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sockd.base.blocking import in_thread
-from sockd.base.errors import BadArchive, BadFunctionConfig, NoSuchFunction, ResolveFailed, SecretsLocked
+from sockd.base.errors import BadArchive, BadFunctionConfig, NoSuchFunction, ResolveFailed
 from sockd.base.notes import Note, Progress
 from sockd.functions.code import dependencies
 from sockd.functions.code.code_store import CodeStore, CodeVersion
@@ -94,9 +94,9 @@ class CodeContents:
 
     def _kept(self, name: str, declared: Dependencies, config: FunctionConfig, python: Interpreter) -> Closure | None:
         """The packages of the current version, if it asked for the same."""
-        with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed, SecretsLocked):
+        with contextlib.suppress(NoSuchFunction, BadArchive, ResolveFailed):
             record = self._registry.get(name)
-            before = record.settings
+            before = record.readable
             if (before.packages, before.build, before.python) != (config.packages, config.build, config.python):
                 return None
             then = dependencies.read(self._code.path(record.digest), record.handler, python)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import msgspec
@@ -167,12 +167,15 @@ class Deploy:
 
     def _with_kept(self, config: FunctionConfig) -> tuple[FunctionConfig, list[str]]:
         """The settings with those that commands have set, and what to say of these. Raises: BadFunctionConfig."""
+        notes = []
         try:
             before = self._parts.live.settings(self._name)
-        except (NoSuchFunction, SecretsLocked):
+        except NoSuchFunction:
             return config, []
+        except SecretsLocked:  # a deploy that is forced
+            before, lost = kept_settings.without_variables(self._parts.registry.get(self._name).readable)
+            notes.append(_lost(lost))
         config, kept, changed = kept_settings.apply(config, before, self._named)
-        notes = []
         if kept:
             notes.append(f"kept from sockd config and sockd env: {', '.join(kept)}; sockd.toml changes what it names")
         if changed:
@@ -202,3 +205,9 @@ class Deploy:
             now = spelling.egress(config.egress)
             lines.append(f"egress was {spelling.egress(egress)}, and is {now} from now on, for all versions")
         return lines
+
+
+def _lost(variables: Collection[str]) -> str:
+    """What to say of an environment that does not open. Args: variables: those whose names are known."""
+    known = f" (sockd env had set {', '.join(variables)})" if variables else ""
+    return f"lost: the variables and secrets that the function had{known}: they do not open with the worker's key"

@@ -29,8 +29,8 @@ class Deploys:
         Args:
             overrides: keys of sockd.toml, its `deployer`, and what else is in `parsing.NO_SETTINGS`.
             wasm: its initscript, uploaded beside the code.
-        Raises: NameTaken, BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity; VersionFailed, and what else
-            a start raises: its check failed, and nothing has changed."""
+        Raises: NameTaken, SecretsLocked, BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity; VersionFailed,
+            and what else a start raises: its check failed, and nothing has changed."""
         check_name(name)
         try:
             async with self._parts.in_use.published(zip_path) as code:

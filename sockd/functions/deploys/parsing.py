@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sockd.base import toml
 from sockd.base.blocking import in_thread
 from sockd.base.config import FunctionDefaults
-from sockd.base.errors import NameTaken, NoSuchFunction, SecretsLocked
+from sockd.base.errors import NameTaken, NoSuchFunction
 from sockd.base.notes import Note, Progress
 from sockd.functions.code import kept_settings, ol_yaml
 from sockd.functions.code.code_store import CodeVersion
@@ -22,7 +22,8 @@ from sockd.functions.deploys.deploy_check import CHECK
 from sockd.functions.registry.registry import Registry
 
 FORCE = "force"
-"""A parameter of a deploy: true replaces a function that was deployed from another source."""
+"""A parameter of a deploy: true replaces a function that was deployed from another source, or whose variables and secrets do not
+open."""
 DECORATED_HANDLER = "sockd:handler"
 """The handler of every decorated function. A sockd that recorded no sources deployed those that have this handler and no
 source."""
@@ -51,7 +52,7 @@ class Parsing:
         """Read the settings of an archive.
 
         Args: overrides: keys of sockd.toml that win over it, and those of NO_SETTINGS.
-        Raises: BadArchive, BadFunctionConfig, NameTaken."""
+        Raises: BadArchive, BadFunctionConfig, NameTaken, SecretsLocked."""
         settings = {key: value for key, value in overrides.items() if key not in NO_SETTINGS}
         ol_settings = await _ol_settings(code, progress)
         beneath = self._timeout(code, overrides) | ol_settings
@@ -64,12 +65,13 @@ class Parsing:
         return Parsed(config, named)
 
     def check_source(self, name: str, config: FunctionConfig) -> None:
-        """Refuse to replace the function of another source, which may have callers. Raises: NameTaken."""
+        """Refuse to replace the function of another source, which may have callers, or one whose variables and secrets would be
+        lost. Raises: NameTaken, SecretsLocked."""
         try:
             record = self._registry.get(name)
-            current = record.settings.source
-        except (NoSuchFunction, SecretsLocked):
-            return  # a function whose settings nobody can open is deployed again to be of use
+        except NoSuchFunction:
+            return
+        current = record.settings.source
         is_unrecorded = not current and record.handler == DECORATED_HANDLER
         if current != config.source and not (is_unrecorded and config.source):
             raise NameTaken(name, _source_words(current, is_unrecorded), _source_words(config.source))
@@ -83,9 +85,9 @@ class Parsing:
         return {"timeout_s": LONG_TIMEOUT_S} if is_long else {}
 
     def _secrets(self, name: str) -> dict[str, str]:
-        """Settings that a deploy keeps."""
-        with contextlib.suppress(NoSuchFunction, SecretsLocked):
-            return self._registry.get(name).settings.secrets
+        """Settings that a deploy keeps; none where they do not open."""
+        with contextlib.suppress(NoSuchFunction):
+            return self._registry.get(name).readable.secrets
         return {}
 
 

@@ -27,7 +27,8 @@ from sockd.functions.serving.version_files import VersionFiles
 
 HOW_TO_UNLOCK = (
     "the key %s is missing or wrong, so these functions cannot run: %s. Put the right file back and start sockd again; "
-    "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy the functions again"
+    "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy the functions "
+    "with --force"
 )
 
 _log = logging.getLogger(__name__)

@@ -74,7 +74,7 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 )
 @guard_options
 @click.option("--dry-run", is_flag=True, help="List what is packed and what is left out; deploy nothing.")
-@click.option("--force", is_flag=True, help="Replace a function that was deployed from another source.")
+@click.option("--force", is_flag=True, help="Replace a function of another source, or one whose secrets do not open.")
 @state_dir_option
 @json_option
 def deploy(
@@ -113,7 +113,8 @@ def deploy(
 
     A SOURCE that ends in .wasm is an initscript: the function --name gets it, its code and settings stay. One that ends in .py is
     imported, here, and each function in it that @sockd.function decorates is deployed, with the settings that it says. A
-    function that was deployed from another such file, or as a directory where this is a file, stays as it is without --force."""
+    function that was deployed from another such file, or as a directory where this is a file, stays as it is without --force.
+    So does one whose variables and secrets do not open, because the worker lacks their key; --force deploys it without them."""
     is_path = image is None or len(source.parts) > 1  # else it may be the name of a function
     if is_path and not source.exists():
         raise click.BadParameter(f"Path '{source}' does not exist.", param_hint="'[SOURCE]'")
