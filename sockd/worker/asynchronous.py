@@ -5,6 +5,7 @@ Owns both. Built before the doors open; what waits from an earlier life begins t
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,6 +26,9 @@ from sockd.linux.wall_clock import WallTimer
 from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker
 
+EVENTS = "events.sqlite"
+_log = logging.getLogger(__name__)
+
 
 class StoredEvents(NamedTuple):
     """The open backend of events, and what it has recovered of an earlier daemon."""
@@ -33,9 +37,18 @@ class StoredEvents(NamedTuple):
     recovered: Recovered
 
     @classmethod
-    async def open(cls, config: EventsConfig, state_path: Path) -> StoredEvents:
-        """Raises: BadEventStore; OSError."""
-        backend = SqliteEvents.open(state_path / "events.sqlite", config)
+    async def open(cls, config: EventsConfig, state_path: Path, *, is_first: bool) -> StoredEvents:
+        """Open the file of the events, which the first worker on a state directory makes before it can have functions.
+
+        Args: is_first: no function is recorded, so that there need be no file yet. Raises: BadEventStore; OSError."""
+        path = state_path / EVENTS
+        if not is_first and not (path.exists() and path.stat().st_size):
+            _log.warning(
+                "%s was lost: waiting events, dead letters and schedules are gone; to get those of a backup: stop sockd, "
+                "sockd restore it with --replace, start sockd",
+                EVENTS,
+            )
+        backend = SqliteEvents.open(path, config)
         try:
             return cls(backend, await backend.recover(time.time()))
         except BaseException:

@@ -1,6 +1,6 @@
 """The state directory: where everything that outlives a daemon is kept, and the lock that lets one daemon in.
 
-registry.sqlite   events.sqlite   secret.key   keys.json   learned.json   history.json
+registry.sqlite   events.sqlite   secret.key   keys.json   keys.made   learned.json   history.json
 code/   store/   initscripts/   logs/   destinations/                 kept
 store/packages/   store/uv-cache/
 worker.log        what a detached worker logs, and the one before

@@ -98,6 +98,7 @@ def _give_key(database: sqlite3.Connection, vault: Vault) -> None:
 def damaged(file_name: str, words: str) -> BadRegistry:
     """Args: words: SQLite's."""
     return BadRegistry(
-        f"{file_name} is damaged ({words}). To rebuild it: move {file_name}, {file_name}-wal and {file_name}-shm out "
-        "of the state directory, start sockd again and deploy the functions again; their packages are still installed"
+        f"{file_name} is damaged ({words}). Restore a backup (sockd restore --replace). Without one, rebuild it: move "
+        f"{file_name}, {file_name}-wal and {file_name}-shm out of the state directory, start sockd again and deploy all "
+        "functions again: the first deploy deletes the code of the others; their packages are still installed"
     )

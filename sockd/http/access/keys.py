@@ -3,7 +3,8 @@
 A key's text is shown once, when it is created; its SHA-256 is stored. A slow hash is not needed, because a key has 256 random
 bits. It begins with `sockd_`, so that scanners find keys in source code.
 
-Owns keys.json of the state directory. A revoked key is refused from the next request on.
+Owns keys.json of the state directory, and keys.made, an empty file that shows that there was a keys.json. A revoked key is
+refused from the next request on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import os
 import re
 import secrets
@@ -31,6 +33,7 @@ _FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TEXT = re.compile(rb"sockd_([0-9a-f]{8})_([0-9a-f]{64})")
 _BEARER = b"bearer "
 _NOBODYS = hashlib.sha256(b"").hexdigest()
+_log = logging.getLogger(__name__)
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,13 +80,21 @@ class Keys:
     def open(cls, path: Path) -> Keys:
         """Raises: BadConfig, for a file that is damaged; OSError."""
         try:
-            return cls(path, msgspec.json.decode(path.read_bytes(), type=list[Key]))
+            keys = msgspec.json.decode(path.read_bytes(), type=list[Key])
         except FileNotFoundError:
+            if _mark(path).exists():
+                _log.warning(
+                    "%s was lost: no key is valid; to get those of a backup: stop sockd, sockd restore it with --replace, "
+                    "start sockd; or make new keys (sockd keys add)",
+                    path.name,
+                )
             return cls(path)
         except msgspec.DecodeError as error:
             raise BadConfig(
                 f"{path.name} in the state directory is damaged ({error}): put a backup back, or remove it and make new keys"
             ) from None
+        _mark(path).touch(mode=0o600)
+        return cls(path, keys)
 
     def list(self) -> Sequence[Key]:
         """All, by name."""
@@ -151,7 +162,13 @@ class Keys:
         await asyncio.to_thread(_publish, self._path, msgspec.json.encode(list(keys.values())))
 
 
+def _mark(path: Path) -> Path:
+    """Return the file that shows that keys were stored."""
+    return path.with_suffix(".made")
+
+
 def _publish(path: Path, content: bytes) -> None:
+    _mark(path).touch(mode=0o600)
     temporary = path.with_name(f".{path.name}.tmp")
     file_fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(file_fd, "wb") as file:

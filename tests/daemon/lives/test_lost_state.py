@@ -113,6 +113,7 @@ LOST: dict[str, dict[str, tuple[str, str]]] = {
     "images.key": {"image": ("Secrets.Locked", "give the worker the key")},
     "initscripts": {},
     "keys.json": {},
+    "keys.made": {},
     "learned.json": {},
     "lock": {},
     "logs": {},
@@ -180,12 +181,30 @@ def test_a_worker_without_a_part_of_its_state_shows_all_functions_and_says_what_
             assert states[name].encode() in daemon.request("GET", f"/functions/{name}").body
         warned = any("restore a backup before you deploy" in line for line in daemon.lines)
         assert warned == (part == "registry.sqlite") and (state / "code").exists()
+        named = [line for line in daemon.lines if " was lost: " in line]
+        assert len(named) == (part in ("events.sqlite", "keys.json")), named
+        assert all(part in line and "sockd restore" in line for line in named)
         if warned:
             assert len(list((state / "code").iterdir())) > 1, "what a backup of the registry needs is kept"
         assert daemon.terminate() == 0, daemon.lines
         assert not any("Traceback" in line for line in daemon.lines), "\n".join(daemon.lines)
     finally:
         daemon.close()
+
+
+def test_a_worker_says_that_an_emptied_file_of_events_was_lost(
+    template: Path, tmp_path: Path, index: PackageIndex
+) -> None:
+    state = tmp_path / "state"
+    shutil.copytree(template, state, symlinks=True, ignore=shutil.ignore_patterns("*.sock", "events.sqlite-*"))
+    (state / "events.sqlite").write_bytes(b"")
+    for warnings in (1, 0):
+        daemon = RunningDaemon.start(state, config(index))
+        try:
+            assert daemon.terminate() == 0
+            assert sum("events.sqlite was lost: " in line for line in daemon.lines) == warnings
+        finally:
+            daemon.close()
 
 
 def aws_state(daemon: RunningDaemon, name: str) -> str:

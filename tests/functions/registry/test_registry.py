@@ -125,7 +125,7 @@ def test_secrets_in_the_file_are_for_its_owner_only(registry: Registry, path: Pa
 
 def test_a_damaged_file_is_refused_with_how_to_rebuild_it(path: Path) -> None:
     path.write_bytes(b"not a database at all" * 100)
-    with pytest.raises(BadRegistry, match=r"damaged .* deploy the functions again"):
+    with pytest.raises(BadRegistry, match=r"damaged .* Restore a backup .* deploy all functions again"):
         Registry.open(path)
 
 

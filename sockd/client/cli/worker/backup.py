@@ -36,7 +36,7 @@ DATABASES = ("registry.sqlite", "events.sqlite")
 BY_DIGEST = {"code": "digest", "initscripts": "initscript"}
 """Directories with immutable entries, and the column of the registry that names them."""
 DIRECTORIES = ("destinations", "logs", "recordings")
-FILES = ("secret.key", "keys.json", "learned.json", "history.json")
+FILES = ("secret.key", "keys.json", "keys.made", "learned.json", "history.json")
 PACKAGES = "store"
 TRIES = 3
 
