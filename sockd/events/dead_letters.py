@@ -43,7 +43,7 @@ class DeadLetters:
         """One with its payload. Raises: NoSuchEvent."""
         found = await self._backend.dead_letter(_parsed(event_id))
         if found is None:
-            raise _missing(event_id)
+            raise missing_event(event_id)
         letter, payload = found
         return {**_described(letter), "payload": embedded(payload)}
 
@@ -54,7 +54,7 @@ class DeadLetters:
         wanted = _parsed(event_id) if event_id is not None else None
         events, self._endings.dead_total = await self._backend.revive(function, wanted, self._clock.now())
         if event_id is not None and not events:
-            raise _missing(event_id)
+            raise missing_event(event_id)
         for event in events:
             self._again(event)
         return len(events)
@@ -64,7 +64,7 @@ class DeadLetters:
         wanted = _parsed(event_id) if event_id is not None else None
         gone, self._endings.dead_total = await self._backend.discard(function, wanted)
         if event_id is not None and not gone:
-            raise _missing(event_id)
+            raise missing_event(event_id)
         return gone
 
 
@@ -98,8 +98,9 @@ def _parsed(event_id: str) -> bytes:
     try:
         return uuid.UUID(event_id).bytes
     except ValueError:
-        raise _missing(event_id) from None
+        raise missing_event(event_id) from None
 
 
-def _missing(event_id: str) -> NoSuchEvent:
+def missing_event(event_id: str) -> NoSuchEvent:
+    """The error for an id that no event has."""
     return NoSuchEvent(f"no dead letter {event_id[:80]!r}; `sockd events ls` lists them")

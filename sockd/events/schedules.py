@@ -46,6 +46,11 @@ class NoSuchSchedule(SockdError):
     error_type = "ResourceNotFoundException"
 
 
+def missing_schedule(name: str) -> NoSuchSchedule:
+    """The error for a name that no schedule has."""
+    return NoSuchSchedule(f"no schedule {name[:80]!r}; `sockd schedule ls` lists them")
+
+
 class ScheduleExists(SockdError):
     """There is another schedule of this name, and its replacement was not asked for."""
 
@@ -106,10 +111,14 @@ class Schedules:
         """By name."""
         return [self._schedules[name] for name in sorted(self._schedules)]
 
+    def find(self, name: str) -> Schedule | None:
+        """Return the one of this name, if there is one."""
+        return self._schedules.get(name)
+
     def get(self, name: str) -> Schedule:
         """Raises: NoSuchSchedule."""
         if name not in self._schedules:
-            raise NoSuchSchedule(f"no schedule {name[:80]!r}; `sockd schedule ls` lists them")
+            raise missing_schedule(name)
         return self._schedules[name]
 
     async def put(

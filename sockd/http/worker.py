@@ -265,7 +265,7 @@ class Traces(Protocol):
     def last(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
         """The last invocations, or those of one function, or of one kind, newest first, without their spans."""
 
-    async def get(self, request_id: str) -> dict[str, Any]:
+    async def get(self, request_id: str, functions: Sequence[str] = ()) -> dict[str, Any]:
         """One invocation with its spans, by its id or a beginning of it; an initscript's report is waited for, shortly.
 
         Raises: SockdError 404."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Literal
 
@@ -117,10 +117,14 @@ class Traces:
                 self._with_runs.popleft().run = None
         return trace
 
-    def get(self, request_id: str) -> Trace:
-        """By the text of its request id, or a beginning of it that no other has. Raises: NoSuchTrace."""
+    def get(self, request_id: str, functions: Sequence[str] = ()) -> Trace:
+        """By the text of its request id, or a beginning of it that no other has.
+
+        Args: functions: only of these; empty: of all. Raises: NoSuchTrace."""
         wanted = request_id.replace("-", "").lower()
-        remembered = self._remembered() if wanted else []
+        remembered = (
+            [each for each in self._remembered() if each.function in (functions or [each.function])] if wanted else []
+        )
         found = [trace for trace in remembered if trace.request_id.hex().startswith(wanted)]
         ids = {trace.request_id for trace in found}
         if len(ids) != 1:

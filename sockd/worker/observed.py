@@ -60,8 +60,8 @@ class Traces:
     def last(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
         return [summary(trace) for trace in self._traces.last(limit, function, kind)]
 
-    async def get(self, request_id: str) -> dict[str, Any]:
-        trace = self._traces.get(request_id)
+    async def get(self, request_id: str, functions: Sequence[str] = ()) -> dict[str, Any]:
+        trace = self._traces.get(request_id, functions)
         if trace.run is not None:
             await asyncio.wait([trace.run.done], timeout=REPORT_DEADLINE_S)
         return describe(trace, self._traces.why(trace))

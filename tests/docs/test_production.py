@@ -196,6 +196,16 @@ def test_the_job_of_a_ci_does_its_steps_with_the_key_of_the_page(tmp_path: Path)
         assert "other" not in cli("ls", home=tmp_path, **where).stdout
         refused = cli("invoke", "other", home=tmp_path, **where)
         assert refused.returncode == 1 and "is for shop only" in refused.stderr
+        daemon.call("other", 1)
+        for command in (
+            ["schedule", "add", "shop", "rate(5 minutes)"],
+            ["events", "ls", "--function", "shop"],
+            ["events", "retry", "--function", "shop"],
+            ["trace", "--function", "shop"],
+            ["trace"],
+        ):
+            done = cli(*command, home=tmp_path, **where)
+            assert done.returncode == 0 and "other" not in done.stdout, (command, done.stderr)
 
 
 @pytest.mark.root

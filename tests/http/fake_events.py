@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from sockd.base import errors
 from sockd.base.telemetry import TraceContext
+from sockd.events.dead_letters import missing_event
 from sockd.events.event_configs import EventInvokeConfig
+
+
+class FakeDeadLetters:
+    """Dead letters in memory; those that are to run again, or are deleted, are gone."""
+
+    def __init__(self, dead: dict[str, str]) -> None:
+        """Args: dead: their functions, by id."""
+        self._dead = dead
+
+    async def last(self, function: str | None, limit: int) -> list[dict[str, Any]]:
+        found = [(id_, name) for id_, name in self._dead.items() if function in (None, name)]
+        return [{"id": id_, "function": name, "died_at": float(id_)} for id_, name in reversed(found[-limit:])]
+
+    async def retry(self, function: str | None, event_id: str | None) -> int:
+        found = [id_ for id_, name in self._dead.items() if function in (None, name) and event_id in (None, id_)]
+        for id_ in found:
+            del self._dead[id_]
+        return len(found)
+
+    discard = retry
 
 
 class FakeEvents:
@@ -18,6 +40,17 @@ class FakeEvents:
         self.accepted: list[tuple[str, str, bytes, str]] = []
         self.full = False
         self._configs: dict[tuple[str, str], EventInvokeConfig] = {}
+        self.dead: dict[str, str] = {}
+        """Dead letters: the function of each, by id."""
+        self.dead_letters = FakeDeadLetters(self.dead)
+
+    def waiting(self, function: str | None, limit: int) -> list[dict[str, Any]]:
+        return []
+
+    async def show(self, event_id: str) -> dict[str, Any]:
+        if event_id not in self.dead:
+            raise missing_event(event_id)
+        return {"id": event_id, "function": self.dead[event_id]}
 
     def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None:
         return self._configs.get((name, qualifier))

@@ -506,7 +506,7 @@ class FakeTraces:
     def last(self, limit: int, function: str | None = None, kind: TraceKind = "any") -> list[dict[str, Any]]:
         return [{key: value for key, value in TRACE.items() if key not in ("spans", "critical")}][:limit]
 
-    async def get(self, request_id: str) -> dict[str, Any]:
+    async def get(self, request_id: str, functions: Sequence[str] = ()) -> dict[str, Any]:
         if not str(TRACE["request_id"]).startswith(request_id):
             raise errors.NoSuchFunction(f"no invocation {request_id!r}")
         return TRACE

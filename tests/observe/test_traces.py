@@ -84,7 +84,9 @@ def test_the_newest_are_kept_and_found_by_the_beginning_of_their_ids() -> None:
     for number in range(3):
         traces.add(InvokeRequest(f"f{number}", b"", bytes([number]) * 16, 0), outcome())
     assert [trace.function for trace in traces.last(9)] == ["f2", "f1"]
-    assert traces.get("0202").function == "f2"
+    assert traces.get("0202").function == "f2" == traces.get("0202", ["f1", "f2"]).function
+    with pytest.raises(NoSuchTrace):
+        traces.get("0202", ["f1"])
     assert traces.get("01010101-0101-0101-0101-010101010101").function == "f1"
     for unknown in ("0000", "0", "", "zz"):
         with pytest.raises(NoSuchTrace):

@@ -53,8 +53,19 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Check a permission. Args: function: None: several functions. Raises: KeyNotEnough."""
         if right not in self.rights:
             raise KeyNotEnough(f"the key {self.name!r} may {_listed(self.rights)}, and this takes {right!r}")
+        self.check_function(function)
+
+    def check_function(self, function: str | None) -> None:
+        """Check that it is for a function. Args: function: None: all functions. Raises: KeyNotEnough."""
         if self.functions and function not in self.functions:
-            raise KeyNotEnough(f"the key {self.name!r} is for {_listed(self.functions)} only")
+            needed = (
+                f"for {function!r}"
+                if function is not None
+                else "for all functions (`sockd keys add` without --function)"
+            )
+            raise KeyNotEnough(
+                f"the key {self.name!r} is for {_listed(self.functions)} only, and this takes one {needed}"
+            )
 
     def shown(self) -> dict[str, object]:
         """All fields except the hash."""

@@ -13,6 +13,7 @@ Owns nothing.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -21,11 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.base.errors import BadRequest, KeyNotEnough
+from sockd.events.dead_letters import missing_event
 from sockd.events.destinations import FunctionDestination, parse_destination
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.events import Events
 from sockd.http.access.keys import Key
 from sockd.http.management.keyed import key_of
+from sockd.http.management.narrowing import functions_of, sees, wanted
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
 from sockd.http.server.answers import json_answer
 from sockd.http.uploads import read_json
@@ -48,35 +51,54 @@ def routes(events: Events) -> list[Route]:
 
     async def show_all(request: Request) -> Response:
         query = request.query_params
-        state, function, most = query.get("state", "all"), query.get("function"), limit(query.get("limit", "100"))
+        state, most = query.get("state", "all"), limit(query.get("limit", "100"))
         if state not in STATES:
             raise BadRequest(f"state is one of {', '.join(STATES)}")
         found: list[dict[str, Any]] = []
+        functions = wanted(request, query.get("function"))
         if state != "dead":
-            found += events.waiting(function, most)
+            found += [each for function in functions for each in events.waiting(function, most)][:most]
         if state != "waiting":
-            found += await events.dead_letters.last(function, most)
+            letters = [each for function in functions for each in await events.dead_letters.last(function, most)]
+            found += (
+                sorted(letters, key=lambda each: each["died_at"], reverse=True)[:most] if functions[1:] else letters
+            )
         return respond(json_answer(found))
 
+    async def one(request: Request) -> dict[str, Any]:
+        """The event of the path. Raises: NoSuchEvent, also for one of a function that the key is not for."""
+        event_id = request.path_params["id"]
+        found = await events.show(event_id)
+        if not sees(request, found["function"]):
+            raise missing_event(event_id)
+        return found
+
+    async def each_of(request: Request, act: Callable[[str | None, str | None], Awaitable[int]]) -> int:
+        """Do something with the dead letter of the path, or with all of the wanted functions. Returns how many."""
+        function, event_id = request.query_params.get("function"), request.path_params.get("id")
+        if event_id is None:
+            return sum([await act(each, None) for each in wanted(request, function)])
+        if functions_of(request):
+            await one(request)
+        return await act(function, event_id)
+
     async def show(request: Request) -> Response:
-        return respond(json_answer(await events.show(request.path_params["id"])))
+        return respond(json_answer(await one(request)))
 
     async def retry(request: Request) -> Response:
-        function, event_id = request.query_params.get("function"), request.path_params.get("id")
-        return respond(json_answer({"retried": await events.dead_letters.retry(function, event_id)}))
+        return respond(json_answer({"retried": await each_of(request, events.dead_letters.retry)}))
 
     async def delete(request: Request) -> Response:
-        function, event_id = request.query_params.get("function"), request.path_params.get("id")
-        return respond(json_answer({"deleted": await events.dead_letters.discard(function, event_id)}))
+        return respond(json_answer({"deleted": await each_of(request, events.dead_letters.discard)}))
 
     async def show_config(request: Request) -> Response:
         name = function_name(request)
         return respond(json_answer([_described(config) for config in events.event_configs(name)]))
 
     async def put_config(request: Request) -> Response:
-        wanted = await read_json(request, Wanted, MAX_BODY_BYTES, "not an event-invoke-config: {error}")
+        given = await read_json(request, Wanted, MAX_BODY_BYTES, "not an event-invoke-config: {error}")
         config = EventInvokeConfig(
-            function=function_name(request), qualifier=_qualifier(request), **msgspec.structs.asdict(wanted)
+            function=function_name(request), qualifier=_qualifier(request), **msgspec.structs.asdict(given)
         )
         if (key := key_of(request)) is not None:
             _check_destinations(key, config, events.event_config(config.function, config.qualifier))

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.base.errors import BadRequest
+from sockd.http.management.narrowing import functions_of, wanted
 from sockd.http.management.typed_routes import MAX_LIMIT, function_name, limit, respond, typed_routes
 from sockd.http.server.answers import json_answer
 from sockd.http.worker import Worker
@@ -44,13 +45,16 @@ def routes(worker: Worker) -> list[Route]:
         key, kind = ORDERS[order], KINDS.get(query.get("kind", "any"))
         if kind is None:
             raise BadRequest(f"kind must be one of {', '.join(KINDS)}")
-        chosen = worker.traces.last(MAX_LIMIT if key is not None else most, query.get("function") or None, kind)
+        functions, each_most = wanted(request, query.get("function") or None), MAX_LIMIT if key is not None else most
+        chosen = [each for function in functions for each in worker.traces.last(each_most, function, kind)]
         if key is not None:
             chosen.sort(key=key)
+        elif functions[1:]:
+            chosen.sort(key=lambda trace: trace["answered_ns"], reverse=True)
         return respond(json_answer(chosen[:most]))
 
     async def trace(request: Request) -> Response:
-        return respond(json_answer(await worker.traces.get(request.path_params["request_id"])))
+        return respond(json_answer(await worker.traces.get(request.path_params["request_id"], functions_of(request))))
 
     async def imports(request: Request) -> Response:
         return respond(json_answer(worker.packages.imports(function_name(request))))

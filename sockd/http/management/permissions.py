@@ -1,7 +1,8 @@
 """The permission that each route of the management API requires of a key: one table.
 
     POLICY: GET requires read; what runs a function, now or later, requires invoke; all other requests, and values of an
-    environment, require deploy. A key for some functions allows requests about one of these. Requests about keys, and those that
+    environment, require deploy. A key for some functions allows requests about one of these; of events, schedules and traces
+    it sees those of its functions, and others answer as unknown ones do. Requests about keys, and those that
     open a port on the worker's host, work only over the local management socket. A request that is not in the table requires
     deploy for the whole worker.
 
@@ -25,7 +26,7 @@ class Scope(enum.Enum):
 
     WORKER = "the worker, or more than one function: a key for some functions is not enough"
     FUNCTION = "the function in the path"
-    NARROWED = "what the key may see: the route shows no more than that"
+    NARROWED = "what the key may see: the route shows and changes no more than that"
     ANY_KEY = "the key itself"
     LOCAL = "root and management.group, over the local socket"
 
@@ -57,7 +58,8 @@ _INVOKE = Permission(Scope.FUNCTION, ("invoke",))
 _READ_NARROWED = Permission(Scope.NARROWED, ("read",))
 _READ_ALL = Permission(Scope.WORKER, ("read",))
 _DEPLOY_ALL = Permission(Scope.WORKER, ("deploy",))
-_RUN_LATER = Permission(Scope.WORKER, ("deploy", "invoke"))
+_DEPLOY_NARROWED = Permission(Scope.NARROWED, ("deploy",))
+_RUN_LATER = Permission(Scope.NARROWED, ("deploy", "invoke"))
 _LOCAL = Permission(Scope.LOCAL)
 
 PERMISSIONS: Mapping[tuple[str, str], Permission] = {
@@ -90,22 +92,22 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     # Its destinations require invoke, for the functions that they name: the route checks that.
     ("PUT", "/functions/{name}/event-invoke-config"): _DEPLOY,
     ("DELETE", "/functions/{name}/event-invoke-config"): _DEPLOY,
-    ("GET", "/events"): _READ_ALL,
-    ("DELETE", "/events"): _DEPLOY_ALL,
+    ("GET", "/events"): _READ_NARROWED,
+    ("DELETE", "/events"): _DEPLOY_NARROWED,
     ("POST", "/events/retry"): _RUN_LATER,
-    ("GET", "/events/{id}"): _READ_ALL,
-    ("DELETE", "/events/{id}"): _DEPLOY_ALL,
+    ("GET", "/events/{id}"): _READ_NARROWED,
+    ("DELETE", "/events/{id}"): _DEPLOY_NARROWED,
     ("POST", "/events/{id}/retry"): _RUN_LATER,
-    ("GET", "/schedules"): _READ_ALL,
+    ("GET", "/schedules"): _READ_NARROWED,
     ("PUT", "/schedules/{schedule}"): _RUN_LATER,
     ("PATCH", "/schedules/{schedule}"): _RUN_LATER,
-    ("DELETE", "/schedules/{schedule}"): _DEPLOY_ALL,
+    ("DELETE", "/schedules/{schedule}"): _DEPLOY_NARROWED,
     ("GET", "/secrets"): _READ_ALL,
     ("GET", "/status"): _READ_NARROWED,
     ("GET", "/tree"): _READ_ALL,
     ("GET", "/live"): _READ_ALL,
-    ("GET", "/traces"): _READ_ALL,
-    ("GET", "/traces/{request_id}"): _READ_ALL,
+    ("GET", "/traces"): _READ_NARROWED,
+    ("GET", "/traces/{request_id}"): _READ_NARROWED,
     ("GET", "/packages"): _READ_ALL,
     ("POST", "/packages"): _DEPLOY_ALL,
     ("POST", "/packages/forgive"): _DEPLOY_ALL,

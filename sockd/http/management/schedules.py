@@ -18,7 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.events.schedule_table import Schedule
-from sockd.events.schedules import Schedules
+from sockd.events.schedules import ScheduleExists, Schedules, missing_schedule
+from sockd.http.management.narrowing import check_function, sees
 from sockd.http.management.typed_routes import respond, typed_routes
 from sockd.http.server.answers import json_answer
 from sockd.http.uploads import read_json
@@ -47,12 +48,23 @@ class Switch(msgspec.Struct, forbid_unknown_fields=True):
 def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
     """The routes, for `Management`. Args: max_body_bytes: of a schedule and its event."""
 
+    def seen(request: Request) -> str:
+        """The name in the path. Raises: NoSuchSchedule: there is none that the key may see."""
+        name: str = request.path_params["schedule"]
+        if not sees(request, schedules.get(name).function):
+            raise missing_schedule(name)
+        return name
+
     async def show_all(request: Request) -> Response:
-        return respond(json_answer([described(each) for each in schedules.all()]))
+        return respond(json_answer([described(each) for each in schedules.all() if sees(request, each.function)]))
 
     async def put(request: Request) -> Response:
         wanted = await read_json(request, Wanted, max_body_bytes, "not a schedule: {error}")
+        check_function(request, wanted.function)
         name = request.path_params["schedule"]
+        old = schedules.find(name)
+        if old is not None and not sees(request, old.function):
+            raise ScheduleExists(f"the schedule {name} is one of another function: choose another name")
         event, timezone = bytes(wanted.event), wanted.timezone
         made = await schedules.put(
             *(name, wanted.function, wanted.expression),
@@ -66,12 +78,10 @@ def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
     async def switch(request: Request) -> Response:
         refused = 'send {{"enabled": true}} or {{"enabled": false}}'
         wanted = await read_json(request, Switch, max_body_bytes, refused)
-        return respond(
-            json_answer(described(await schedules.enable(request.path_params["schedule"], enabled=wanted.enabled)))
-        )
+        return respond(json_answer(described(await schedules.enable(seen(request), enabled=wanted.enabled))))
 
     async def remove(request: Request) -> Response:
-        name = request.path_params["schedule"]
+        name = seen(request)
         await schedules.remove(name)
         return respond(json_answer({"removed": name}))
 

@@ -13,8 +13,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.base.config import Config
+from sockd.events.schedule_table import Schedule
+from sockd.events.schedules import missing_schedule
 from sockd.http.access.keys import RIGHTS, Keys, Right
 from sockd.http.management import events as management_events
+from sockd.http.management import live
+from sockd.http.management import schedules as management_schedules
 from sockd.http.management.doors import Management
 from sockd.http.management.keyed import KeyedManagement
 from sockd.http.management.permissions import PERMISSIONS, Permission, Scope
@@ -24,7 +28,7 @@ from sockd.http.server.sockets import bind_tcp
 from sockd.worker.doors import management_routes
 from tests.http.fake_events import FakeEvents
 from tests.http.fake_worker import FakeWorker
-from tests.http.raw import Raw, get, raw
+from tests.http.raw import Raw, Reply, get, raw
 
 pytestmark = pytest.mark.anyio
 
@@ -59,13 +63,52 @@ async def door(keys: Keys) -> AsyncIterator[Raw]:
         yield client
 
 
+class FakeSchedules:
+    """One schedule of `mine` and one of `other`."""
+
+    def __init__(self) -> None:
+        self._functions = {"of-mine": "mine", "of-other": "other"}
+
+    def find(self, name: str) -> Schedule | None:
+        return self.get(name) if name in self._functions else None
+
+    def get(self, name: str) -> Schedule:
+        if name not in self._functions:
+            raise missing_schedule(name)
+        function = self._functions[name]
+        return Schedule(name=name, function=function, expression="rate(5 minutes)", created_at=0.0, next_at=0.0)
+
+    def all(self) -> list[Schedule]:
+        return [self.get(name) for name in self._functions]
+
+    async def put(self, name: str, function: str, expression: str, **more: Any) -> Schedule:
+        self._functions[name] = function
+        return self.get(name)
+
+    async def enable(self, name: str, *, enabled: bool) -> Schedule:
+        return self.get(name)
+
+    async def remove(self, name: str) -> None:
+        del self._functions[name]
+
+
 @pytest.fixture
-async def client(keys: Keys, tmp_path: Path) -> AsyncIterator[Raw]:
+def events() -> FakeEvents:
+    """The dead letters 1 and 3 are of `mine`, 2 of `other`, 4 of `next`."""
+    events = FakeEvents(lambda name: None)
+    events.dead |= {"1": "mine", "2": "other", "3": "mine", "4": "next"}
+    return events
+
+
+@pytest.fixture
+async def client(keys: Keys, tmp_path: Path, events: FakeEvents) -> AsyncIterator[Raw]:
     """In front of a worker with the functions `mine`, `next` and `other`."""
     worker = FakeWorker()
     worker.names = {"mine", "next", "other"}
-    events: Any = FakeEvents(worker.functions.info)
-    async with served(Management(worker, Config(), tmp_path, management_events.routes(events)).app, keys) as client:
+    some_events: Any = events
+    schedules: Any = FakeSchedules()
+    more = [*management_events.routes(some_events), *management_schedules.routes(schedules, 1000), *live.routes(worker)]
+    async with served(Management(worker, Config(), tmp_path, more).app, keys) as client:
         yield client
 
 
@@ -144,6 +187,61 @@ async def test_a_key_for_some_functions_is_shown_no_others(keys: Keys, client: R
     status = (await client.ask(ask("GET", "/status", some))).json
     assert status.keys() <= {"version", "limits"}
     assert "url" in (await client.ask(ask("GET", "/status", all_of_them))).json
+
+
+async def test_a_key_for_some_functions_has_their_events(keys: Keys, client: Raw, events: FakeEvents) -> None:
+    mine = await keys.add("ci", list(RIGHTS), ["mine"])
+    two = await keys.add("two", list(RIGHTS), ["mine", "next"])
+
+    async def reply(method: str, path: str, key: str = mine) -> Reply:
+        return await client.ask(ask(method, path, key))
+
+    async def ids(path: str, key: str = mine) -> list[str]:
+        return [each["id"] for each in (await reply("GET", path, key)).json]
+
+    assert await ids("/events") == await ids("/events?function=mine") == ["3", "1"]
+    assert await ids("/events", two) == ["4", "3", "1"] and await ids("/events?limit=1", two) == ["4"]
+    for method, path in (("GET", "/events"), ("DELETE", "/events"), ("POST", "/events/retry")):
+        refused = await reply(method, path + "?function=other")
+        assert (
+            refused.status == 403 and "'ci' is for mine only, and this takes one for 'other'" in refused.body.decode()
+        )
+    for method, path in (("GET", "/events/%s"), ("DELETE", "/events/%s"), ("POST", "/events/%s/retry")):
+        other, unknown = await reply(method, path % 2), await reply(method, path % 99)
+        assert (other.status, unknown.status) == (404, 404)
+        assert other.json["errorMessage"].replace("2", "99") == unknown.json["errorMessage"]
+    assert (await reply("GET", "/events/1")).json["function"] == "mine"
+    assert (await reply("POST", "/events/1/retry")).json == {"retried": 1}
+    assert (await reply("DELETE", "/events")).json == {"deleted": 1} and events.dead == {"2": "other", "4": "next"}
+
+
+async def test_a_key_for_some_functions_has_their_schedules(keys: Keys, client: Raw) -> None:
+    mine = await keys.add("ci", list(RIGHTS), ["mine"])
+
+    async def reply(method: str, name: str, body: bytes = b"") -> Reply:
+        return await client.ask(ask(method, f"/schedules{name}", mine, body))
+
+    def put(function: str) -> bytes:
+        return b'{"function": "%b", "expression": "rate(1 hour)"}' % function.encode()
+
+    assert [each["name"] for each in (await reply("GET", "")).json] == ["of-mine"]
+    assert (await reply("PUT", "/new", put("mine"))).status == 200
+    assert (await reply("PUT", "/new", put("other"))).status == 403
+    assert (await reply("PUT", "/of-other", put("mine"))).status == 409
+    for method, body in (("PATCH", b'{"enabled": false}'), ("DELETE", b"")):
+        assert [(await reply(method, name, body)).status for name in ("/of-other", "/no")] == [404, 404]
+        assert (await reply(method, "/of-mine", body)).status == 200
+    no_invoke = await keys.add("no-invoke", ["read", "deploy"], ["mine"])
+    assert (await client.ask(ask("PUT", "/schedules/x", no_invoke, put("mine")))).status == 403
+
+
+async def test_a_key_for_some_functions_has_their_traces(keys: Keys, client: Raw) -> None:
+    mine = await keys.add("ci", ["read"], ["mine"])
+    assert (await client.ask(ask("GET", "/traces?function=mine", mine))).status == 200
+    assert (await client.ask(ask("GET", "/traces", mine))).status == 200
+    assert (await client.ask(ask("GET", "/traces?function=other", mine))).status == 403
+    refused = await client.ask(ask("GET", "/packages", mine))
+    assert "for all functions (`sockd keys add` without --function)" in refused.json["errorMessage"]
 
 
 PATH = "/functions/mine/event-invoke-config"

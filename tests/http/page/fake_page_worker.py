@@ -144,7 +144,7 @@ class PageTraces(FakeTraces):
         failed = {"outcome": text, "error": text, "stack": [text]}
         return [{**TOLD, "function": name, **failed} for name in sorted(self._page.names)][:limit]
 
-    async def get(self, request_id: str) -> dict[str, Any]:
+    async def get(self, request_id: str, functions: Sequence[str] = ()) -> dict[str, Any]:
         if request_id != REQUEST_ID:
             raise errors.NoSuchFunction(f"no invocation {request_id!r}")
         text, names = self._page.text, sorted(self._page.names)
