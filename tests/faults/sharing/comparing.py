@@ -26,7 +26,7 @@ SETTINGS = {"memory_mb": 2048, "timeout_s": PATIENCE_S, "init_timeout_s": PATIEN
 AT_ONCE = 3
 """Functions that are deployed, or compared, at once."""
 CONFIG = "[zygote]\nspares = 1\nverifiers = 8\nmemory_mb = {memory_mb}\n"
-"""Of hundreds of versions several are verified at a time: a busy host gives each verification a small share of its processors."""
+"""Several of the hundreds of versions are verified at a time, as a busy host gives each verification a small share of it."""
 OWN_START = {"LC_TEST": "1"}
 """No Zygote with packages serves a function that has such a variable (`sockd.starts.zygotes.soundness`)."""
 TICK_S = 0.2
