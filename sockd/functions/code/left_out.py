@@ -1,7 +1,7 @@
 """What is left out of a packed directory without a pattern of the user's: secrets, and what no function needs.
 
 `.sockdignore` wins over both lists, `.gitignore` over the second (`selection`). Pure, except that files that may hold a private
-key are read.
+key are read, and the beginning of small ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from sockd.functions.code.archive import BYTECODE
 
 KEY_BYTES = 1 << 20
 """How much of a file is searched for a private key."""
+SMALL_BYTES, HEAD_BYTES = 64 << 10, 4 << 10
+"""A file of any name that is smaller is searched for a private key, in its first bytes."""
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY")
+_WHOLE_KEY = re.compile(
+    _PRIVATE_KEY.pattern + rb"(?: BLOCK)?-----(?:\s|\\r|\\n)+(?:[A-Za-z0-9+/]{16}|Proc-Type:|Version:|Comment:)"
+)
+"""A header and the beginning of a key: a program that reads keys has the header alone. A line's end may be JSON's."""
 
 
 def _any(patterns: str) -> re.Pattern[str]:
@@ -23,11 +29,16 @@ def _any(patterns: str) -> re.Pattern[str]:
 
 
 SECRETS = _any(
-    ".env .env.* *.env .envrc .netrc _netrc .pgpass .my.cnf .npmrc .pypirc .git-credentials .htpasswd .vault-token "
+    ".env .env.* *.env .envrc .netrc _netrc .pgpass .my.cnf .npmrc .pypirc .git-credentials .htpasswd .vault-token .dockercfg "
+    "application_default_credentials.json kubeconfig kubeconfig.yml kubeconfig.yaml *.kubeconfig "
     "id_rsa* id_dsa* id_ecdsa* id_ed25519* *.p12 *.pfx *.jks *.keystore *.kdbx *.ppk *.tfstate *.tfstate.* *.tfvars"
 )
 """Names of files that hold credentials."""
+SECRET_PATHS = {(".streamlit", "secrets.toml")}
+"""Directories with files that hold credentials, whose names alone say nothing."""
 SECRET_DIRECTORIES = _any(".aws .azure .gnupg .kube .ssh .docker .gcloud")
+SOURCES = _any("*.py *.pyi")
+"""Names of files that may contain a private key and are packed: without one of them a function does not work."""
 NO_SECRETS = _any("*.example *.sample *.template *.dist *.pub")
 """Names like those of `SECRETS` that are published on purpose."""
 MAY_HOLD_KEYS = _any("*.pem *.key *.crt *.cer *credential*.json *service*account*.json *client*secret*.json *-key.json")
@@ -56,12 +67,18 @@ def is_secret_name(name: str, *, is_directory: bool) -> bool:
     return bool(SECRETS.fullmatch(name)) and not NO_SECRETS.fullmatch(name)
 
 
-def holds_private_key(path: Path) -> bool:
-    """Whether a file is one that may hold a private key, by its name, and holds one. Raises: OSError."""
-    if not MAY_HOLD_KEYS.fullmatch(path.name):
+def is_secret_file(path: Path) -> bool:
+    """Whether a regular file holds credentials by its place, or a private key. Raises: OSError."""
+    if (path.parent.name, path.name) in SECRET_PATHS:
+        return True
+    if MAY_HOLD_KEYS.fullmatch(path.name):
+        pattern, length = _PRIVATE_KEY, KEY_BYTES
+    elif SOURCES.fullmatch(path.name) or path.stat().st_size >= SMALL_BYTES:
         return False
-    with open(path, "rb") as file:
-        return bool(_PRIVATE_KEY.search(file.read(KEY_BYTES)))
+    else:
+        pattern, length = _WHOLE_KEY, HEAD_BYTES
+    with open(path, "rb", buffering=0) as file:
+        return bool(pattern.search(file.read(length)))
 
 
 def not_needed(path: Path, *, is_directory: bool) -> str:

@@ -64,7 +64,7 @@ def select(directory: Path, *, only: Sequence[str] | None = None, max_entries: i
     """Select what is packed. Blocks.
 
     Args:
-        directory: its files are not read, except ignore files and those that may be private keys.
+        directory: its files are not read, except ignore files and, for private keys, the beginning of small ones.
         only: names at the top of the directory; these are packed whatever the rules say, and nothing beside them. None: all.
         max_entries: most files and directories that are packed.
     Raises: BadArchive for links that leave the directory, devices, invalid names and too many files; OSError."""
@@ -155,7 +155,7 @@ class _Walk:
         if (verdict := _verdict([own for own, _ in rules], path)) is not None:
             return LeftOut(path, verdict[1]) if verdict[0] else None
         if left_out.is_secret_name(file.name, is_directory=is_directory) or (
-            file.is_file() and left_out.holds_private_key(file)
+            file.is_file() and left_out.is_secret_file(file)
         ):
             return LeftOut(path, SECRET, is_secret=True)
         if (verdict := _verdict([git for _, git in rules], path)) is not None:
@@ -180,7 +180,7 @@ class _Walk:
         if any(left_out.is_secret_name(part, is_directory=True) for part in inside):
             return True
         return not is_directory and (
-            left_out.is_secret_name(inside[-1], is_directory=False) or left_out.holds_private_key(Path(target))
+            left_out.is_secret_name(inside[-1], is_directory=False) or left_out.is_secret_file(Path(target))
         )
 
 

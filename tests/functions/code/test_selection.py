@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -121,6 +122,7 @@ def test_a_program_of_the_functions_own_keeps_its_node_modules(tmp_path: Path) -
 
 
 SECRETS = [".env", ".env.production", "prod.env", "id_rsa", "key.p12", ".netrc", "a/.npmrc", "infra/terraform.tfstate"]
+NAMED = [".dockercfg", "kubeconfig", ".config/gcloud/application_default_credentials.json", ".streamlit/secrets.toml"]
 
 
 @pytest.mark.parametrize("name", [*SECRETS, "server.pem", "tls/server.key", "google-credentials.json"])
@@ -130,6 +132,30 @@ def test_a_secret_is_left_out_until_sockdignore_includes_it(tmp_path: Path, name
     assert chosen(tmp_path).left_out[-1].is_secret or chosen(tmp_path).left_out[0].is_secret
     (tmp_path / ".sockdignore").write_text(f"!/{name}\n")
     assert packed(tmp_path) == sorted(["f.py", name])
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_files_with_credentials_of_known_tools_are_left_out(tmp_path: Path, name: str) -> None:
+    tree(tmp_path, {"f.py": "", name: "x"})
+    assert [each for each in packed(tmp_path) if not each.endswith("/")] == ["f.py"]
+
+
+@pytest.mark.parametrize("kind", ["OPENSSH ", "RSA ", "EC ", "ENCRYPTED ", ""])
+def test_a_private_key_of_any_name_is_left_out_by_its_content(tmp_path: Path, kind: str) -> None:
+    text = f"-----BEGIN {kind}PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
+    tree(tmp_path, {"f.py": "", "deploy_key": text, "account.json": json.dumps({"private_key": text})})
+    assert packed(tmp_path) == ["f.py"]
+    assert all(each.is_secret for each in chosen(tmp_path).left_out)
+
+
+def test_a_source_file_and_a_mere_header_are_packed(tmp_path: Path) -> None:
+    names = {
+        "f.py": PRIVATE_KEY + "b" * 64,
+        "reader.js": 'const HEAD = "-----BEGIN PRIVATE KEY-----"; const n = 1',
+        "secrets.toml": "",
+    }
+    tree(tmp_path, names)
+    assert packed(tmp_path) == sorted(names)
 
 
 def test_directories_of_credentials_are_secrets_and_a_virtual_environment_is_none(tmp_path: Path) -> None:
