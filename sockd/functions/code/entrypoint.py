@@ -94,7 +94,8 @@ def _detect(code: Path) -> str:
         return found
     looked_for = ", ".join(f"{file} ({found.rpartition(':')[2]})" for file, found in CONVENTIONS)
     raise BadFunctionConfig(
-        f'no handler found; looked for {looked_for}. Name yours in sockd.toml: handler = "module:function"'
+        f"no handler found; looked for {looked_for}, and for a web app called app in handler.py, main.py and f.py. "
+        'Name yours in sockd.toml: handler = "module:function"'
     )
 
 

@@ -123,9 +123,7 @@ class Canaries:
         if self._aliases.guarded(alias.name, alias.alias) != alias:
             self._drop((alias.name, alias.alias))  # it was changed or removed meanwhile
             return
-        found = (
-            f"{canary.failed} of {canary.requests} requests failed, where {canary.guard.most_errors:.4g} of them may"
-        )
+        found = f"{canary.failed} of {canary.requests} requests failed, where {canary.guard.most_errors * 100:.4g} % of them may"
         outcome = f"version {alias.other} {'was promoted' if verdict else 'was withdrawn'}: {found}"
         try:
             self._aliases.put_alias(alias.decided(promotes=verdict, outcome=outcome))

@@ -67,7 +67,7 @@ def guard_words(guard: Mapping[str, Any] | None, version: str) -> str:
     """Say what a guard does, for the end of a line."""
     if guard is None:
         return ""
-    return f"; {version} is withdrawn if more than {guard['most_errors']:.4g} of them fail, and else promoted"
+    return f"; {version} is withdrawn if more than {guard['most_errors'] * 100:.4g} % of them fail, and else promoted"
 
 
 class Release(NamedTuple):
@@ -108,7 +108,9 @@ class Release(NamedTuple):
         words = f"{name}:{self.alias} leads to version {number}"
         if self.canary is not None and before not in ("", number):
             body = {"version": before, "canary": {number: self.canary}}
-            words = f"{name}:{self.alias} leads to version {before}, {self.canary:.4g} of the requests to {number}"
+            words = (
+                f"{name}:{self.alias} leads to version {before}, {self.canary * 100:.4g} % of the requests to {number}"
+            )
             if self.guard is not None:
                 body["guard"] = dict(self.guard)
                 words += guard_words(self.guard, number)

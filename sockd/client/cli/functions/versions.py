@@ -78,7 +78,7 @@ def _canary_words(alias: dict[str, Any]) -> str:
         return str(alias["outcome"])
     (other,) = alias["canary"]
     failed = f"{guard['failed']} of the last {guard['requests']} requests to version {other} failed"
-    return f"{failed}, where {guard['most_errors']:.4g} of them may"
+    return f"{failed}, where {guard['most_errors'] * 100:.4g} % of them may"
 
 
 def _row(version: dict[str, Any], found: dict[str, Any], now_s: float) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def alias(
         guard = guard_of(rollback_on_errors, promote_after, least_requests)
         lead = {"version": version, "canary": shares, "guard": guard}
         answer = _send(state_dir, "PUT", "functions", name, "aliases", alias, **lead)
-        rest = "".join(f", {share:.4g} of the requests to {other}" for other, share in shares.items())
+        rest = "".join(f", {share * 100:.4g} % of the requests to {other}" for other, share in shares.items())
         told = f"{name}:{alias} leads to {version}{rest}{guard_words(guard, next(iter(shares), ''))}"
     if as_json:
         print_json(answer)
