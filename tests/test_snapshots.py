@@ -45,7 +45,7 @@ def worker(*nodes: ZygoteNode) -> Any:
         verifier=SimpleNamespace(refused=lambda: differing),
         packages=Packages(),
         templates=SimpleNamespace(entries=list),
-        functions=SimpleNamespace(users=lambda key: ("f",) if key == A else ()),
+        functions=SimpleNamespace(package_users=SimpleNamespace(of=lambda key: ("f",) if key == A else ())),
     )
 
 

@@ -5,6 +5,7 @@ Owns nothing: file descriptors and memory maps are the caller's. Attributes are 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import mmap
@@ -23,6 +24,8 @@ _ALLOW_MULTI = 2
 """A cgroup may have several programs of one kind; all of them must agree."""
 _NO_PREALLOC, _CLONE, _MMAPABLE = 1, 1 << 9, 1 << 10
 _LOG_BYTES = 1 << 16
+_TRIES = 5
+"""The verifier also gives up, with EAGAIN, where the kernel has other work for the thread. libbpf tries as often."""
 _NAME = b"sockd"
 
 
@@ -76,11 +79,18 @@ def load(kind: ProgramType, attach: Attach, code: Code) -> int:
     attributes = struct.pack("<IIQQIIQII16sII", *head, 1, _LOG_BYTES, ctypes.addressof(log), 0, 0, _NAME, 0, attach)
     try:
         with signals.blocked():  # the verifier gives up at a signal, with EAGAIN
-            return _bpf(_PROG_LOAD, attributes, f"load {attach.name}")
+            return _load(attributes, f"load {attach.name}")
     except OSError as error:
         for line in log.value.decode(errors="replace").splitlines()[-3:]:
             error.add_note(line)
         raise
+
+
+def _load(attributes: bytes, subject: str) -> int:
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            return _bpf(_PROG_LOAD, attributes, subject)
+    return _bpf(_PROG_LOAD, attributes, subject)
 
 
 def attach_to_cgroup(directory_fd: int, program_fd: int, attach: Attach) -> None:
