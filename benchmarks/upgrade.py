@@ -27,7 +27,7 @@ from pathlib import Path
 
 from benchmarks.harness.worker import REPOSITORY, WorkerFailed, sockd, stop, tail, wait_ready
 
-ECHO = "def f(event):\n    return event\n"
+ECHO = "print('begun')\n\n\ndef f(event):\n    return event\n"
 STREAM = """
 import time
 def f(event):
@@ -155,10 +155,9 @@ class Upgrade:
             command = [*sockd(), "deploy", str(directory), "--name", name, "--state-dir", str(self._state)]
             subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY)
 
-    def follow_log(self) -> subprocess.Popen[bytes]:
+    def follow_log(self) -> Follower:
         """Start `sockd logs -f`."""
-        command = [*sockd(), "logs", "echo", "-f", "--state-dir", str(self._state)]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
+        return Follower([*sockd(), "logs", "echo", "-f", "--state-dir", str(self._state)])
 
     def take_over(self) -> None:
         """Start another worker with --take-over; the old one must end with 0."""
@@ -190,6 +189,32 @@ class Upgrade:
         self._log.close()
 
 
+class Follower:
+    """`sockd logs -f`, which follows a worker from its first line on, until that worker ends."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
+        self._begun = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        with self._process.stdout as lines:
+            for _ in lines:
+                self._begun.set()
+
+    def wait_begun(self) -> None:
+        """Wait for its first line. Raises: WorkerFailed."""
+        if not self._begun.wait(PATIENCE_S):
+            raise WorkerFailed("sockd logs -f shows nothing")
+
+    def wait_ended(self) -> None:
+        """Wait for its end. Raises: subprocess.TimeoutExpired."""
+        self._process.wait(PATIENCE_S)
+        self._reader.join()
+
+
 WAYS: dict[str, Callable[[Upgrade], None]] = {
     "take-over": Upgrade.take_over,
     "in-place": Upgrade.restart_in_place,
@@ -218,13 +243,14 @@ def run(way: str, requests: int, clients: int) -> bool:
             following = upgrade.follow_log()
             with callers.calling():
                 callers.wait(int(requests * SHARE_BEFORE))
+                following.wait_begun()  # else it may follow the next worker
                 streaming.start()
                 began = time.monotonic()
                 WAYS[way](upgrade)
                 took_s = time.monotonic() - began
                 callers.wait(max(requests, int(callers.requests + requests * SHARE_AFTER)))
             streaming.join()
-            following.wait(PATIENCE_S)
+            following.wait_ended()
         except Exception as error:
             error.add_note(f"the end of the worker's log:\n{tail(upgrade.log)}")
             raise
