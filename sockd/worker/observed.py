@@ -25,7 +25,7 @@ from sockd.worker.status_views import status, tree_snapshot
 from sockd.worker.worker import Worker
 
 REPORT_DEADLINE_S = 1.0
-"""How long somebody who asks for a trace waits for its initscript's report, which comes after the answer."""
+"""How long a request for a trace waits for the report of its initscript, which arrives after the function's answer."""
 
 
 class Logs:

@@ -217,7 +217,7 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     verifier = worker.verifier
     words = "Comparisons of forks with starts of functions' own, by what came of them."
     metrics.counter("zygote_verifications", words, lambda: verifier.outcomes, label="outcome")
-    metrics.counter("zygote_verification_cpu_seconds", "CPU time of their sandboxes.", lambda: verifier.cpu_s)
+    metrics.counter("zygote_verification_cpu_seconds", "CPU time of their sandboxes.", lambda: verifier.trials.cpu_s)
     metrics.gauge("zygote_verifications_pending", "That wait or are under way.", lambda: verifier.pending)
     metrics.counter("handler_cache_evictions", "Idle sandboxes evicted.", lambda: worker.handlers.evictions)
     engine = worker.initscripts.client

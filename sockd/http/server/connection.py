@@ -1,7 +1,7 @@
 """One HTTP connection: it parses requests into exchanges, runs them in order, one at a time, and sends their answers.
 
     Connection       the exchanges, in order
-    Patience         deadlines, and the end of who takes too long
+    Patience         deadlines; ends the connections of clients that miss them
     BodyRoom         room for a large body
     Outgoing         answers, and what the peer has not taken of them
     Intake           bytes, at once or in turns

@@ -11,20 +11,15 @@ or memory is tried again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-import uuid
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 from weakref import WeakKeyDictionary
 
-import msgspec
-
-from sockd.base.config import MB, ZygoteConfig
-from sockd.base.errors import FunctionFailed, NoCapacity, OutOfMemory, SandboxFailed, TimedOut
+from sockd.base.config import ZygoteConfig
+from sockd.base.errors import NoCapacity, SandboxFailed
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.roots.program import Program
 from sockd.starts.packages.distribution import name_of
@@ -33,48 +28,25 @@ from sockd.starts.zygotes.recordings import Recordings
 from sockd.starts.zygotes.refusals import Refusal, Refusals
 from sockd.starts.zygotes.soundness import ImportView
 from sockd.starts.zygotes.top_level import BadRecording, TopLevel, read_steps
+from sockd.starts.zygotes.trials import Key, TrialFailed, Trials, Work, until
 from sockd.starts.zygotes.turns import Turns
-from sockd.starts.zygotes.verification import (
-    BadFingerprint,
-    Difference,
-    Fingerprint,
-    differences,
-    in_words,
-    read_fingerprint,
-)
+from sockd.starts.zygotes.verification import in_words
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
-from sockd_zygote import protocol
-from sockd_zygote.own_functions.checks import last_begun
 
 MOST_WAITING = 4096
 """Recordings and verifications that wait; a further one is considered again at its function's next start."""
 OUTCOMES = ("recorded", "alike", "different", "late", "postponed")
-HANDLER = "sockd_zygote.own_functions.trial:answer"
-LOG_BYTES = 1 * MB
-ANSWER_BYTES = 6 * MB
 LONGEST_LEARNING_S = 30.0
 """How long a verification waits for learners: the Zygote that they make may serve the function better, and needs none."""
 LOOK_S = 0.1
-SURE = 4
-"""Starts of a function's own that a difference is compared with: what depends on addresses may be equal in two by chance."""
-APART_S = 1.1
-"""Between two starts of a function's own that are compared: a clock in seconds shows another time."""
-MEMORY_DEADLINE_S = 30.0
-"""How long a trial waits for memory, in the queue in which requests wait, when it has found none PATIENT_TRIES times."""
-PATIENT_TRIES = 5
-"""Idle sandboxes are worth more than a verification that can wait: before, none is evicted for one."""
 AGAIN_S = 2.0
 """How long work waits that found no memory; doubled each time, up to LONGEST_AGAIN_S."""
 LONGEST_AGAIN_S = 300.0
 SAVE_S = 10.0
 """What was found to be alike for so long is lost with a daemon that is killed, and compared again by the next one."""
-MOST_OWN = 128
-"""Versions of which the fingerprint of a start of their own is kept, for the next Zygote that may serve them."""
 
 Packages = frozenset[str]
-Key = tuple[str, str]
-"""Names of a node ("" for a recording) and of a version."""
 
 _log = logging.getLogger(__name__)
 
@@ -84,32 +56,6 @@ class Unverified(str):
 
 
 PENDING = Unverified("it is still to be compared with a start of the function's own")
-
-
-class TrialFailed(Exception):
-    """A sandbox of a verification did not answer."""
-
-    def __init__(self, message: str, *, is_late: bool) -> None:
-        """Args: is_late: for want of time or memory, which a busy host may cause."""
-        super().__init__(message)
-        self.is_late = is_late
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One recording, or one verification."""
-
-    node: ZygoteNode | None
-    """None: the version's top level is to be recorded."""
-    view: ImportView
-    program: Program
-    function: str
-    """The version's id."""
-    tries: int = 0
-
-    @property
-    def key(self) -> Key:
-        return (self.node.identity if self.node is not None else "", self.view.program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +89,7 @@ class Verifier:
         on_refused: called with each pair that is refused, and whether it may have served until then."""
         self._config = config
         self._tree = tree
+        self.trials = Trials(config, tree)
         self._recordings = recordings
         self._on_recorded = on_recorded
         self._is_learning = is_learning
@@ -158,14 +105,10 @@ class Verifier:
         self._unrecorded = Reasons()
         self._versions: WeakKeyDictionary[ImportView, tuple[Program, str]] = WeakKeyDictionary()
         """Versions that had a cold start, or whose top levels an earlier daemon has recorded."""
-        self._own: OrderedDict[str, Fingerprint] = OrderedDict()
-        """Fingerprints of versions' own starts, by `ImportView.program`."""
         self._saved_s = time.monotonic()
         self._wake = asyncio.Event()
         self._starts = 0
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
-        self.cpu_s = 0.0
-        """What the sandboxes say to have used."""
         count = config.verifiers if config.enabled else 0
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(), name="verifier") for _ in range(count)]
@@ -198,7 +141,8 @@ class Verifier:
             return
         self._unrecorded.forget(view.program)
         for key in [key for key in (*self._waiting, *self._later) if key[1] == view.program]:
-            self._drop(key)
+            self._waiting.discard(key)
+            self._cancel_later(key)
 
     def leave_out(self, view: ImportView, why: str) -> None:
         """A sandbox of a version was started, and recording its top level is not worth it."""
@@ -285,18 +229,15 @@ class Verifier:
         """Whether a version with the same program has had a cold start, or is known, and was not forgotten since."""
         return any(served.program == view.program for served in self._versions)
 
-    def _drop(self, key: Key) -> None:
-        """Take work out of what waits, now or for later."""
-        self._waiting.discard(key)
+    def _cancel_later(self, key: Key) -> None:
+        """Have work not be tried again by itself."""
         self._postponed.discard(key)
         if (handle := self._later.pop(key, None)) is not None:
             handle.cancel()
 
     def _add(self, work: Work) -> None:
         key = work.key
-        self._postponed.discard(key)
-        if (handle := self._later.pop(key, None)) is not None:
-            handle.cancel()
+        self._cancel_later(key)
         if key not in self._waiting and key not in self._under_way and len(self._waiting) < MOST_WAITING:
             self._waiting.add(key, work, is_recording=work.node is None)
             self._wake.set()
@@ -340,7 +281,7 @@ class Verifier:
         while self._is_learning() and time.monotonic() < ends_s:
             if self._waiting.has_recording:
                 return
-            await self._until(time.monotonic() + LOOK_S)
+            await until(time.monotonic() + LOOK_S)
 
     async def _do(self, work: Work) -> None:
         """Record or compare, and note what came of it."""
@@ -365,15 +306,12 @@ class Verifier:
             self.outcomes["postponed"] += 1
 
     async def _record(self, work: Work) -> None:
-        """Raises: as `_try`, but for TrialFailed."""
+        """Raises: as `Trials.recorded`, but for TrialFailed."""
         view, began_s = work.view, time.monotonic()
         if view.top is not None:
             return
-        program = self._program_of(work)
         try:
-            own = await self._try(work, self._tree.root_of(view.lineage), program, self._trial(work, record=True))
-            if own.failure:
-                raise TrialFailed(f"it raises {own.failure}", is_late=True)
+            own = await self.trials.recorded(work)
             steps = await asyncio.to_thread(read_steps, own.steps, view.closure, most=self._config.max_modules)
         except (TrialFailed, BadRecording) as error:
             self.outcomes["late"] += 1
@@ -382,9 +320,6 @@ class Verifier:
             self._add_later(work, seconds)
             self._unrecorded.note(view.program, f"its top level could not be recorded: {error}", again_in_s=seconds)
             return
-        finally:
-            program.close()
-        self._keep_own(view, own)
         self._unrecorded.forget(view.program)
         self.outcomes["recorded"] += 1
         top = TopLevel(steps, view.closure, view.zygote == "stdlib")
@@ -395,19 +330,13 @@ class Verifier:
         self._on_recorded(view, top)
         self._consider_larger(view, work.program, work.function)
 
-    def _keep_own(self, view: ImportView, own: Fingerprint) -> None:
-        self._own[view.program] = msgspec.structs.replace(own, steps=[])
-        self._own.move_to_end(view.program)
-        if len(self._own) > MOST_OWN:
-            self._own.popitem(last=False)
-
     async def _verify(self, work: Work, node: ZygoteNode) -> None:
-        """Raises: as `_try`, but for TrialFailed."""
+        """Raises: as `Trials.recorded`, but for TrialFailed."""
         if node not in self._tree.nodes or self._is_served_better(node, work.view):
             return
-        began_s, cpu_before_s = time.monotonic(), self.cpu_s
+        began_s, cpu_before_s = time.monotonic(), self.trials.cpu_s
         try:
-            found = await self._compare(work, node)
+            found = await self.trials.compared(work, node)
         except TrialFailed as error:
             self._refuse(work, node, str(error), by_deadline=error.is_late)
             return
@@ -424,7 +353,7 @@ class Verifier:
             self._save()
         _log.info(
             "%s is verified for %s: %.2f s, of which %.2f s CPU",
-            *(node.id, work.function, time.monotonic() - began_s, self.cpu_s - cpu_before_s),
+            *(node.id, work.function, time.monotonic() - began_s, self.trials.cpu_s - cpu_before_s),
         )
 
     def _is_served_better(self, node: ZygoteNode, view: ImportView) -> bool:
@@ -434,94 +363,6 @@ class Verifier:
         except ZygoteGone:
             return False
         return best is not node and node.imports <= best.imports
-
-    async def _compare(self, work: Work, node: ZygoteNode) -> list[Difference]:
-        """The differences that starts of the function's own do not have. Raises: as `_try`."""
-        program = self._program_of(work)
-        try:
-            trial = self._trial(work)
-            root = self._tree.root_of(work.view.lineage)
-            own = self._own.get(work.view.program)
-            if own is None:
-                own = await self._try(work, root, program, trial)
-                self._keep_own(work.view, own)
-            began_s = time.monotonic()
-            fork = await self._try(work, node, program, trial)
-            suspects = await asyncio.to_thread(fork.differing, own)
-            if not suspects:
-                return []
-            trial = {**trial, "names_of": suspects, "pids": sorted({*own.pids, *fork.pids})}
-            fork = await self._try(work, node, program, trial)
-            starts: list[Fingerprint] = []
-            for number in range(SURE):
-                if number == 1:
-                    await self._until(began_s + APART_S)
-                starts.append(await self._try(work, root, program, {**trial, "moved": number}))
-                if not all(each.complete for each in (fork, *starts)):
-                    raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
-                found = await asyncio.to_thread(differences, fork, starts)
-                if not found:
-                    break
-            return found
-        finally:
-            program.close()
-
-    async def _until(self, time_s: float) -> None:
-        """Args: time_s: of CLOCK_MONOTONIC."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(time_s - time.monotonic(), 0)):
-                await asyncio.get_running_loop().create_future()
-
-    def _trial(self, work: Work, *, record: bool = False) -> dict[str, Any]:
-        """What a trial is asked (`sockd_zygote.own_functions.trial.answer`)."""
-        init = protocol.decode_init(work.program.init)
-        key = init.get("image_key", "")
-        return {
-            "function": {name: init.get(name, "") for name in ("handler", "code", "entry_file", "app")},
-            "roots": [(f"{root}/", key) for root in init["paths"]] if key else [],
-            "record": record,
-            "names_of": [],
-            "pids": [],
-            "moved": 0,
-            "variables": sorted(name for name, _ in work.view.variables),
-        }
-
-    def _program_of(self, work: Work) -> Program:
-        """A program with a function's closure and environment, that runs a trial."""
-        own, deadline_s = work.program, self._config.verify_deadline_s
-        name = f"verification of {own.name}"
-        handler = {"handler": HANDLER, "entry_file": "", "app": "", "provided": False, "rehearsal": True}
-        init = protocol.change_init(own.init, name=name, **handler, max_answer_bytes=ANSWER_BYTES)
-        limits = replace(own.limits, memory_bytes=self._config.verify_memory_mb * MB)
-        program = Program(own.code, init, limits, init_timeout_s=deadline_s, timeout_s=deadline_s, log_bytes=LOG_BYTES)
-        program.policy = own.policy
-        program.lineage = own.lineage
-        return program
-
-    async def _try(self, work: Work, node: ZygoteNode, program: Program, trial: dict[str, Any]) -> Fingerprint:
-        """What one new sandbox tells. Raises: TrialFailed, SandboxFailed, NoCapacity, OSError."""
-        whose = "a fork" if node.imports else "a start of its own"
-        deadline_s = MEMORY_DEADLINE_S if work.tries >= PATIENT_TRIES else 0.0
-        sandbox = await self._tree.children.fork_apart(node, program, deadline_s=deadline_s)
-        try:
-            reply = await sandbox.request(uuid.uuid4().bytes, msgspec.json.encode(trial))
-        finally:
-            sandbox.destroy()
-        if reply.error is not None:
-            if (lost := await sandbox.why_lost()) is not None:
-                raise SandboxFailed(lost.message) from reply.error
-            # What a package says in its errors may be a secret; what the daemon says is none.
-            error = reply.error.error_type if isinstance(reply.error, FunctionFailed) else reply.error
-            words = f"{whose} did not come to its end: {error}"
-            if begun := last_begun(reply.log):
-                words = f"{begun}: {words}"
-            raise TrialFailed(words, is_late=isinstance(reply.error, TimedOut | OutOfMemory))
-        try:
-            told = await asyncio.to_thread(read_fingerprint, reply.body)
-        except BadFingerprint as error:
-            raise TrialFailed(f"{whose}: {error}", is_late=False) from None
-        self.cpu_s += told.cpu_s
-        return told
 
     # -- what is known
 

@@ -9,6 +9,7 @@ import pytest
 
 from sockd.base.errors import FunctionFailed
 from sockd.isolation.sandbox.exchange import Reply
+from sockd.starts.zygotes import trials
 from sockd.starts.zygotes import verifier as verifiers
 from sockd.starts.zygotes.top_level import import_id
 from sockd_zygote import protocol
@@ -31,7 +32,7 @@ async def test_the_first_start_of_a_version_is_recorded_in_one_of_its_own(monkey
         assert asked["record"] is True and asked["variables"] == ["X"]
         assert asked["function"] == {"handler": "f:f", "code": "", "entry_file": "f.py", "app": ""}
         init = protocol.decode_init(program.init)
-        assert (init["handler"], init["entry_file"], init["env"]) == (verifiers.HANDLER, "", {b"X": b"1"})
+        assert (init["handler"], init["entry_file"], init["env"]) == (trials.HANDLER, "", {b"X": b"1"})
         g.start(view)
         assert g.verifier.pending == 0, "once is enough"
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from sockd.base.errors import NoCapacity
+from sockd.starts.zygotes import trials
 from sockd.starts.zygotes import verifier as verifiers
 from sockd.starts.zygotes.recordings import Recordings, load_learned, save_learned
 from sockd.starts.zygotes.refusals import Refusals
@@ -28,7 +29,7 @@ async def test_a_node_serves_a_version_when_the_start_of_its_own_is_alike(monkey
         assert g.tree.node.refusal(view) == PENDING and g.tree.best(view) is g.tree.root
         assert await g.verify(view) == ""
         assert g.tree.best(view) is g.tree.node
-        assert g.counted() == {"alike": 1} and g.verifier.cpu_s == 1.0
+        assert g.counted() == {"alike": 1} and g.verifier.trials.cpu_s == 1.0
         assert g.tree.node.refusal(view_of()) == "", "another view of the same version"
         assert g.tree.node.refusal(view_of("q")) == PENDING, "what else the same packages are imported for is another"
         assert g.where() == ["root", "of-a"]
@@ -59,7 +60,7 @@ async def test_the_start_of_a_versions_own_is_made_once_for_all_nodes(monkeypatc
 
 
 async def test_of_many_versions_the_last_starts_of_their_own_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifiers, "MOST_OWN", 2)
+    monkeypatch.setattr(trials, "MOST_OWN", 2)
     async with ground(monkeypatch) as g:
         views = [view_of(str(number)) for number in range(3)]
         for view in views:
@@ -157,7 +158,7 @@ async def test_a_difference_is_the_reason_until_it_is_forgiven(monkeypatch: pyte
         assert g.verifier.forgive("a") == [A]
         assert g.tree.node.refusal(view) == PENDING
         g.tree.own = {"a": "1"}
-        g.verifier._own.clear()
+        g.verifier.trials._own.clear()
         assert await g.verify(view) == ""
 
 
@@ -166,18 +167,18 @@ async def test_a_difference_is_one_from_all_of_several_starts_of_its_own(monkeyp
     async with ground(monkeypatch) as g:
         g.tree.own = {"a": "2"}
         await g.verify(view_of())
-        assert g.where() == ["root", "of-a", "of-a", *["root"] * verifiers.SURE]
-        assert [asked["moved"] for _, asked in g.tree.asked] == [0, 0, 0, *range(verifiers.SURE)]
-        assert [asked["names_of"] for _, asked in g.tree.asked] == [[], [], *[["a"]] * (1 + verifiers.SURE)]
-        assert [asked["pids"] for _, asked in g.tree.asked] == [[], [], *[[7]] * (1 + verifiers.SURE)]
+        assert g.where() == ["root", "of-a", "of-a", *["root"] * trials.SURE]
+        assert [asked["moved"] for _, asked in g.tree.asked] == [0, 0, 0, *range(trials.SURE)]
+        assert [asked["names_of"] for _, asked in g.tree.asked] == [[], [], *[["a"]] * (1 + trials.SURE)]
+        assert [asked["pids"] for _, asked in g.tree.asked] == [[], [], *[[7]] * (1 + trials.SURE)]
 
 
-@pytest.mark.parametrize("alike_in", range(verifiers.SURE))
+@pytest.mark.parametrize("alike_in", range(trials.SURE))
 async def test_what_one_of_them_has_as_the_fork_is_no_difference(
     monkeypatch: pytest.MonkeyPatch, alike_in: int
 ) -> None:
     async with ground(monkeypatch) as g:
-        values = iter(["2", *("1" if number == alike_in else "2" for number in range(verifiers.SURE))])
+        values = iter(["2", *("1" if number == alike_in else "2" for number in range(trials.SURE))])
         g.tree.answer = lambda node, asked: {"a": "1" if node is g.tree.node else next(values)}  # type: ignore[method-assign]
         assert await g.verify(view_of()) == ""
         assert g.where().count("root") == 2 + alike_in
@@ -198,7 +199,7 @@ async def test_starts_whose_clocks_are_compared_are_more_than_a_second_apart(mon
         async def until(time_s: float) -> None:
             waited.append(g.where()[-1])
 
-        monkeypatch.setattr(g.verifier, "_until", until)
+        monkeypatch.setattr(trials, "until", until)
         g.tree.own = {"a": "2"}
         await g.verify(view_of())
         assert waited == ["root"], "once, behind the first of them"

@@ -16,6 +16,7 @@ from sockd.base.config import ZygoteConfig
 from sockd.base.errors import ImageUnavailable
 from sockd.isolation.roots.program import Limits, Lineage, Program
 from sockd.isolation.sandbox.exchange import Reply
+from sockd.starts.zygotes import trials
 from sockd.starts.zygotes import verifier as verifiers
 from sockd.starts.zygotes.recordings import Recordings
 from sockd.starts.zygotes.soundness import ImportView, Preimported
@@ -223,7 +224,7 @@ class Ground:
 async def ground(
     monkeypatch: pytest.MonkeyPatch, recordings: Recordings | None = None, **config: Any
 ) -> AsyncIterator[Ground]:
-    monkeypatch.setattr(verifiers, "APART_S", 0.0)
+    monkeypatch.setattr(trials, "APART_S", 0.0)
     later = Later()
     monkeypatch.setattr(verifiers, "asyncio", later)
     made = Ground(recordings or Recordings(Path("/none")), later, **config)
