@@ -1,6 +1,6 @@
-"""The app's end of the app link: reads what the engine pushes and keeps it until somebody asks.
+"""The app's end of the app link: reads what the engine pushes into the inbox, and waits there for what somebody asks for.
 
-Owns the socket, the segments' descriptors and the messages. Threads may wait at the same time: one reads for all, the
+Owns the socket and the inbox. Threads may wait at the same time: one reads for all, the
 others sleep until it has read something. A link that breaks its rules counts as ended; there is always the network.
 """
 
@@ -15,21 +15,19 @@ import socket
 import time
 
 from . import egress, wire
-from .connection import Connection
+from .inbox import Inbox
 from .keys import key_of
 from .no_message import NoMessage
-from .region import Message, Segment
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .keys import Key
+    from .connection import Connection
+    from .region import Message
 
 ANCILLARY_BYTES = socket.CMSG_SPACE(4)
-EMPTY = Segment(-1, 0)
-"""Where messages without bytes lie."""
 NOT_ASKED = "the script has not asked for it"
 SEND_TIMEOUT_S = 10.0
 """How long `send_msg` and `transfer_conn` wait for an engine that does not read."""
@@ -50,23 +48,12 @@ class Link:
         self._lock = _thread.allocate_lock()
         self._reading = False
         self._waiting: list[_thread.LockType] = []
-        self._ended: str | None = None
-        """Why no message will come any more."""
         self._gone: str | None = None
-        """Why nothing at all will."""
+        """Why nothing will come any more."""
         self._closed = False
         self._patient = True
         self._is_hung = False
-        self._messages: dict[int, Message] = {}
-        self._replies: dict[Key, list[Message]] = {}
-        """Replies that nobody has taken, in the order in which they came."""
-        self._due: dict[Key, int] = {}
-        """RPCs whose replies or failures have not been heard."""
-        self._failed: dict[int, str] = {}
-        self._failures: dict[Key, str] = {}
-        self._checked: dict[int, bool] = {}
-        self._connections: dict[int, Connection] = {}
-        self._segments: dict[int, Segment] = {}
+        self._inbox = Inbox()
 
     # -- from the script
 
@@ -75,7 +62,7 @@ class Link:
 
         Raises: NoMessage, when the script failed or ended without it, when the engine is gone, or after `timeout_s`."""
 
-        message: Message = self._wait(lambda: self._message(msg_id), timeout_s)
+        message: Message = self._wait(lambda: self._inbox.message(msg_id), timeout_s)
         _ = message.view  # mapped now: it must outlive the link
         return message
 
@@ -86,34 +73,18 @@ class Link:
         may be about to send that RPC, and a tenth of it if others are under way; but once that was in vain, not again until
         something new is heard. Nor is an engine waited for that was silent for all of `wait_s`. Raises: NoMessage."""
         key = key_of(rpc)
-
-        def is_heard_of() -> bool | None:
-            if self._replies.get(key) or self._due.get(key, 0) > 0:
-                return True
-            if key in self._failures:
-                raise NoMessage(self._failures[key])
-            return None
-
-        def look() -> Message | None:
-            waiting = self._replies.get(key)
-            if waiting:
-                return waiting.pop(0)
-            if self._due.get(key, 0) <= 0:
-                raise NoMessage(self._failures.get(key, "another read took the reply"))
-            return None
-
         grace_s = grace_s if self._patient else 0.0
         try:
             try:
-                self._wait(is_heard_of, grace_s / 10)
+                self._wait(lambda: self._inbox.is_heard_of(key), grace_s / 10)
             except TimedOut:
-                if any(due > 0 for due in self._due.values()):
+                if self._inbox.awaits_replies:
                     raise
-                self._wait(is_heard_of, grace_s * 9 / 10)
+                self._wait(lambda: self._inbox.is_heard_of(key), grace_s * 9 / 10)
         except TimedOut:
             self._patient = False
             raise NoMessage(NOT_ASKED) from None
-        message: Message = self._wait_for_engine(look, wait_s)
+        message: Message = self._wait_for_engine(lambda: self._inbox.take_reply(key), wait_s)
         return message
 
     def is_unchanged(self, message: Message, timeout_s: float) -> bool:
@@ -124,12 +95,12 @@ class Link:
             self._send({"op": "check", "id": message.number}, b"", timeout_s=0.0)
         except OSError as error:
             raise NoMessage(f"the engine takes no message: {error}") from None
-        found = self._wait_for_engine(lambda: self._checked.get(message.number), timeout_s, after_end=True)
+        found = self._wait_for_engine(lambda: self._inbox.checked.get(message.number), timeout_s, after_end=True)
         return bool(found)
 
     def get_conn(self, conn_id: int, timeout_s: float | None = None) -> Connection:
         """Wait for the connection `conn_id`; it is given away once. Raises: NoMessage, as `recv_msg`."""
-        connection: Connection = self._wait(lambda: self._connections.pop(conn_id, None), timeout_s)
+        connection: Connection = self._wait(lambda: self._inbox.take_connection(conn_id), timeout_s)
         egress.note()  # nothing tells what is sent over it
         return connection
 
@@ -164,13 +135,7 @@ class Link:
         with self._lock:
             self._end("the link was closed")
             self._closed = True
-            self._forget()
-            for segment in self._segments.values():
-                segment.close()
-            self._segments.clear()
-            for connection in self._connections.values():
-                connection.sock.close()
-            self._connections.clear()
+            self._inbox.close()
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)  # wakes the one who reads
             except OSError:
@@ -179,12 +144,6 @@ class Link:
                 self._sock.close()
 
     # -- waiting
-
-    def _message(self, msg_id: int) -> Message | None:
-        message = self._messages.get(msg_id)
-        if message is None and msg_id in self._failed:
-            raise NoMessage(self._failed[msg_id])
-        return message
 
     def _wait_for_engine(self, look: Callable[[], Any], timeout_s: float, *, after_end: bool = False) -> Any:
         """`_wait`, which an engine that is silent for so long is not worth a second time. Raises: NoMessage."""
@@ -207,7 +166,7 @@ class Link:
                 found = look()
                 if found is not None:
                     return found
-                reason = self._gone if after_end else self._ended
+                reason = (None if after_end else self._inbox.ended) or self._gone
                 if reason is not None:
                     raise NoMessage(reason)
                 turn = None
@@ -289,68 +248,13 @@ class Link:
         """Take in one datagram; a descriptor that is kept is taken out of `fds`."""
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or self._closed:
             raise wire.WireError("a datagram was cut, or nobody wants it")
-        message, _ = wire.decode(data)
-        operation = OPERATIONS.get(message["op"])
-        if operation is None:
-            raise wire.WireError(f"{message['op']} is not for us")
-        operation(self, message, fds)
-        if fds:
-            raise wire.WireError(f"{message['op']} with a descriptor that nobody takes")
+        self._inbox.file(data, fds)
         self._patient, self._is_hung = True, False
-
-    def _on_message(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        wire.require(message, wire.REGION_FIELDS)
-        number, offset, length = message["segment"], message["offset"], message["length"]
-        segment = EMPTY if length == 0 else self._segments.get(number)
-        if segment is None:
-            wire.require(message, {"size": int})
-            if not fds:
-                raise wire.WireError(f"segment {number} without its descriptor")
-            if os.fstat(fds[0]).st_size < message["size"]:  # reading behind the end of a mapped file is a SIGBUS
-                raise wire.WireError(f"segment {number} is shorter than {message['size']} bytes")
-            segment = self._segments[number] = Segment(fds.pop(), message["size"])
-        if length and not 0 <= offset < offset + length <= segment.size:
-            raise wire.WireError(f"{length} bytes at {offset} of segment {number}, which has {segment.size}")
-        number, rpc = message["id"], message.get("rpc")
-        filed = Message(segment, offset, length, number, rpc, message["status"])
-        if self._messages.setdefault(number, filed) is filed and rpc is not None:
-            key = key_of(rpc)
-            self._replies.setdefault(key, []).append(filed)
-            self._due[key] = self._due.get(key, 0) - 1
-
-    def _on_sent(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        key = key_of(message["rpc"])
-        self._due[key] = self._due.get(key, 0) + 1
-
-    def _on_failed(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        if message["id"] not in self._failed:
-            key, reason = key_of(message["rpc"]), message["reason"]
-            self._failed[message["id"]] = self._failures[key] = reason
-            self._due[key] = self._due.get(key, 0) - 1
-
-    def _on_connection(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        wire.require(message, {"kind": str})
-        if not fds:
-            raise wire.WireError("connection without its descriptor")
-        sock = socket.socket(fileno=fds[0])
-        fds.pop()
-        old = self._connections.pop(message["id"], None)
-        if old is not None:
-            old.sock.close()
-        self._connections[message["id"]] = Connection(
-            sock, message["addr"], message["kind"], message.get("tls_server_name")
-        )
 
     def _end(self, reason: str) -> None:
         self._gone = self._gone or reason
-        self._ended = self._ended or reason
         if self._is_inherited:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Drop what came; memory that was handed out stays."""
-        self._messages.clear()
-        self._replies.clear()
+            self._inbox.forget()
 
     # -- sending
 
@@ -372,23 +276,3 @@ class Link:
             except BlockingIOError:
                 if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
                     raise TimeoutError("the engine takes no message") from None
-
-
-def _on_checked(link: Link, message: dict[str, Any], fds: array.array[int]) -> None:
-    """Take the answer to `is_unchanged`."""
-    link._checked[message["id"]] = message["same"]
-
-
-def _on_end(link: Link, message: dict[str, Any], fds: array.array[int]) -> None:
-    """Note how the initscript has ended."""
-    link._ended = link._ended or f"the initscript has ended: {message['outcome']} {message['status']}"
-
-
-OPERATIONS: dict[str, Callable[[Link, dict[str, Any], array.array[int]], None]] = {
-    "message": Link._on_message,
-    "sent": Link._on_sent,
-    "failed": Link._on_failed,
-    "checked": _on_checked,
-    "connection": Link._on_connection,
-    "end": _on_end,
-}

@@ -38,7 +38,7 @@ def transferred(function: Callable[[str], ModuleType]) -> Callable[..., Any]:
 
     def make(sock: socket.socket, kind: str = "tcp") -> Any:
         sock.setblocking(False)
-        return function("sockd_initscript.app_link").Connection(sock, "s3:", kind, None)
+        return function("sockd_initscript.connection").Connection(sock, "s3:", kind, None)
 
     return make
 

@@ -123,8 +123,8 @@ def test_memory_outlives_the_link_and_the_engine(engine: EngineEnd, link: Link) 
 @pytest.mark.parametrize("own", [True, False])
 def test_the_region_cannot_be_written_to(engine: EngineEnd, link: Link, own: bool) -> None:
     engine.message(1, b"x" * 300_000, own=own)
-    link._wait(lambda: link._message(1), 10)
-    fd = link._segments[0]._fd
+    link._wait(lambda: link._inbox.message(1), 10)
+    fd = link._inbox.segments[0]._fd
     with pytest.raises(PermissionError):
         mmap.mmap(fd, 300_000, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     with pytest.raises(OSError):
@@ -153,12 +153,12 @@ def test_a_link_that_another_process_ends_forgets_what_came(engine: EngineEnd, e
 @pytest.mark.root
 def test_nor_be_opened_again_for_writing_by_another_user(engine: EngineEnd, link: Link) -> None:
     engine.message(1, b"x" * 300_000, own=True)
-    link._wait(lambda: link._message(1), 10)
+    link._wait(lambda: link._inbox.message(1), 10)
     os.seteuid(65534)
     try:
         for flags in (os.O_RDWR, os.O_WRONLY, os.O_RDWR | os.O_TRUNC):
             with pytest.raises(PermissionError):
-                os.open(f"/proc/self/fd/{link._segments[0]._fd}", flags)
+                os.open(f"/proc/self/fd/{link._inbox.segments[0]._fd}", flags)
     finally:
         os.seteuid(0)
 

@@ -412,7 +412,7 @@ def test_a_link_is_a_file_without_a_copy(
     storage.download("bkt", "y", str(tmp_path / "y"))
     assert (tmp_path / "x").is_symlink() and not (tmp_path / "y").is_symlink()
     link = function("sockd_initscript").link()
-    segment = link._segments[0]
+    segment = link._inbox.segments[0]
     function("sockd_initscript").expire()
     engine.close()
     assert subprocess.run(["tail", "-c", "2", tmp_path / "x"], capture_output=True).stdout == b"xx"
