@@ -268,7 +268,8 @@ def test_a_key_allows_what_it_was_made_for(daemon: RunningDaemon, happened: Happ
         ("GET", "/functions/shop/env"): "read shop whole",
         ("GET", "/functions/shop/env?values=1"): "deploy shop whole",
         ("GET", "/functions%2Fother"): "read whole",
-        ("GET", "/traces"): "read whole",
+        ("GET", "/traces"): "read shop whole",
+        ("GET", "/traces?function=other"): "read whole",
         ("GET", "/status"): "read shop whole",
         ("GET", "/key"): "read invoke deploy shop whole",
         ("GET", "/keys"): "",
@@ -298,6 +299,11 @@ def test_a_key_allows_what_it_was_made_for(daemon: RunningDaemon, happened: Happ
         for name, text in (("shop", shop), ("whole", whole))
     }
     assert seen["shop"] == {"shop"} and seen["whole"] >= {"shop", "other"}
+    traced = {
+        name: {each["function"] for each in requests.get(f"{url}/traces", headers=bearer(text), timeout=30).json()}
+        for name, text in (("shop", shop), ("whole", whole))
+    }
+    assert traced["shop"] == {"shop"} and traced["whole"] >= {"shop", "other"}
     shown = requests.get(f"{url}/status", headers=bearer(shop), timeout=30).json()
     assert shown.keys() == {"version", "limits"}, "nothing of other functions"
     happened(f"{len(table)} requests with each of {len(keys)} keys")

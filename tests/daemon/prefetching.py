@@ -6,6 +6,7 @@ on the S3 server's own client.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -132,7 +133,7 @@ def sources(shown: dict[str, Any]) -> list[str]:
 def engine_pid(daemon: RunningDaemon) -> int:
     """The engine itself: the one process whose launcher is the daemon's child."""
     for pid in daemon.pids():
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"sockd_initscripts" in words:
-            return pid
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if b"sockd_initscripts" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return pid
     raise AssertionError("no engine")
