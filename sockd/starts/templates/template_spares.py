@@ -125,7 +125,10 @@ class TemplateSpares:
             self.drop(template)
 
     def _of(self, template: Template) -> Ahead:
-        return self._ahead.setdefault(template, Ahead())
+        """What is kept for a template; for one that has ended under a start from it, nothing is."""
+        if template.zygote.alive:
+            return self._ahead.setdefault(template, Ahead())
+        return self._ahead.get(template) or Ahead()
 
     def _wanted(self, ahead: Ahead) -> int:
         now_s, budget = time.monotonic(), self._budget
