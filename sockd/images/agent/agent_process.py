@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from sockd.base.errors import SockdError, Tampered
 from sockd.images.agent import agent_wire as wire
@@ -62,13 +62,17 @@ class AgentProcess:
                 if isinstance(message, wire.Write):
                     self._write(message, descriptors, stack.pop_all())
                 else:
-                    self._do(message, descriptors)
+                    self._answer(self._done(message, descriptors))
 
-    def _do(self, message: wire.ToAgent, descriptors: list[int]) -> None:
+    def _answer(self, answer: wire.ToDaemon) -> None:
+        """Nobody waits for it if the daemon has ended; then the next `receive` finds the socket's end."""
+        with suppress(BrokenPipeError):
+            wire.send(self._control, answer)
+
+    def _done(self, message: wire.ToAgent, descriptors: list[int]) -> wire.ToDaemon:
         match message:
             case wire.Open():
-                wire.send(self._control, self._open(message, *descriptors))
-                return
+                return self._open(message, *descriptors)
             case wire.Filled():
                 image = self._opening(message)
                 if image is not None and image.startup is not None:
@@ -85,19 +89,16 @@ class AgentProcess:
             case wire.AskProfile():
                 image = self._server.image(message.image)
                 order = image.order if image else ()
-                wire.send(self._control, wire.ProfileIs(message.number, order))
-                return
+                return wire.ProfileIs(message.number, order)
             case wire.AskUse():
-                wire.send(self._control, wire.UseIs(message.number, *self._use(message, descriptors[0])))
-                return
+                return wire.UseIs(message.number, *self._use(message, descriptors[0]))
             case wire.AskCounters():
-                wire.send(self._control, wire.CountersAre(message.number, self._counters()))
-                return
+                return wire.CountersAre(message.number, self._counters())
             case wire.Ping():
                 pass
             case _:
                 raise wire.BadAgentMessage(f"{type(message).__name__} after the first message")
-        wire.send(self._control, wire.Done(message.number))
+        return wire.Done(message.number)
 
     def _open(self, message: wire.Open, table: int, startup: int | None = None) -> wire.Done:
         image = self._server.image(message.image)
@@ -153,7 +154,7 @@ class AgentProcess:
                     write_image(size_bytes, Contents(message.root, chunks), file, self._fetches)
                 except SockdError as error:
                     answer = wire.Done(message.number, type(error).__name__, error.message)
-            wire.send(self._control, answer)
+            self._answer(answer)
 
         threading.Thread(target=work, name="write", daemon=True).start()
 

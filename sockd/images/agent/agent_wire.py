@@ -236,9 +236,13 @@ def send(wire: socket.socket, message: ToAgent | ToDaemon, descriptors: Sequence
 
 
 def receive_with_descriptors(wire: socket.socket, stack: ExitStack) -> tuple[bytes, list[int]]:
-    """One message with its descriptors, which the stack closes. Raises: OSError; BadAgentMessage for one that was cut."""
+    """One message with its descriptors, which the stack closes; none: the other end is closed.
+
+    Raises: OSError; BadAgentMessage for one that was cut."""
     try:
         data, descriptors = descriptor_passing.receive(wire, MOST_MESSAGE_BYTES + 1, MOST_DESCRIPTORS)
+    except ConnectionResetError:
+        return b"", []  # it was closed before all was read
     except ValueError as error:
         raise BadAgentMessage(str(error)) from None
     for each in descriptors:

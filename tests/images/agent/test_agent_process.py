@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import socket
 import subprocess
 import sys
@@ -59,6 +60,30 @@ def test_a_process_whose_daemon_ended_before_it_began_ends_quietly() -> None:
         command = [sys.executable, "-m", "sockd.images.agent", str(theirs.fileno())]
         ended = subprocess.run(command, pass_fds=[theirs.fileno()], capture_output=True, timeout=30)
     assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_process_whose_daemon_ends_without_reading_an_answer_ends_quietly(is_answered: bool) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    setup = wire.Setup(
+        source=SourceSettings(store=StoreSettings(url="/nowhere"), l1_bytes=0),
+        has_directory=False,
+        prefetches=1,
+        stall_s=1.0,
+        fill_bytes_s=0,
+    )
+    agent = AgentProcess(theirs, setup, Nothing(), [])
+    running = threading.Thread(target=agent.run)
+    with theirs:
+        wire.send(ours, wire.Ping(1))
+        if is_answered:
+            running.start()
+            assert select.select([ours], [], [], 30)[0]
+        ours.close()
+        if not is_answered:
+            running.start()
+        running.join(30)
+        assert not running.is_alive()
 
 
 def test_what_is_filled_in_counts_for_the_opening_that_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
