@@ -242,7 +242,8 @@ class RunningDaemon:
         own."""
         ends, tick = time.monotonic() + deadline_s, threading.Event()
         while (status := self.status())["verifying"] or status["learning"]:
-            assert time.monotonic() < ends, "still verifying:\n" + "\n".join(self.lines)
+            counts = f"verifying {status['verifying']}, learning {status['learning']}, load {os.getloadavg()[0]:.0f}"
+            assert time.monotonic() < ends, f"{counts}:\n" + "\n".join(self.lines[-40:])
             tick.wait(LOOK_S)
 
     def run_learned(self, name: str, event: object = None) -> Answer:
