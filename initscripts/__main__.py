@@ -31,6 +31,8 @@ from sockd_initscripts.report import RunReport
 from sockd_initscripts.rpc import preload
 
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
+AUTHORITIES_LIMIT_BYTES = 1024 * 1024
+"""The most bytes of a function's certificates: four times as many as a system has."""
 _DATAGRAMS_A_TURN = 16
 _PR_SET_PDEATHSIG = 1
 
@@ -142,8 +144,9 @@ class Server:
 
     def _define(self, message: wire.Define, fds: list[int]) -> None:
         values = {name: getattr(message, name) for name in ("id", "name", "env", "budget", "static_args")}
+        authorities = _content(fds.pop()) if len(fds) > 1 else None
         try:
-            self._engine.define(Definition(module=fds[0] if fds else None, **values))
+            self._engine.define(Definition(module=fds[0] if fds else None, authorities=authorities, **values))
         except ValueError as error:  # its runs say that it is not defined
             print(f"initscript of {message.name!r}: {str(error)!a}", file=sys.stderr)
 
@@ -176,6 +179,16 @@ class Server:
             self._end.set_result(None)
         else:
             self._end.set_exception(error)
+
+
+def _content(fd: int) -> bytes:
+    """The beginning of a file, from its start; the fd is closed. What cannot be read is empty."""
+    try:
+        return os.pread(fd, AUTHORITIES_LIMIT_BYTES, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def die_with_parent() -> None:

@@ -8,7 +8,7 @@ its fds closed; the peer is then another version or broken, and is not spoken to
 
     daemon                                       engine
       │◄───────────────────────── ready  {wasmtime}                    once, when everything is imported
-      │ define {id, name, env, budget, static_args?} [compiled file]    the file is missing for record-only functions
+      │ define {id, name, env, budget, static_args?} [compiled file, certificates]    neither for record-only functions
       ├─────────────────────────────►
       │ start  {run, function, request, arrived_ns, known} + event [app link, memfd of an event over EVENT_LIMIT_BYTES]
       ├═════════════════════════════►                                   on the wire of starts
@@ -50,9 +50,10 @@ class Message(msgspec.Struct, kw_only=True, tag_field="op", forbid_unknown_field
 
 
 class Define(Message, tag="define"):
-    """Know this function from now on. Beside it its compiled file, unless runs are to be record-only."""
+    """Know this function from now on. Beside it its compiled file, unless runs are to be record-only, and then the file with
+    the certificates of its authorities, if it has some of its own."""
 
-    fds: ClassVar[range] = range(2)
+    fds: ClassVar[range] = range(3)
     id: int
     name: str
     env: dict[str, str] = {}

@@ -130,7 +130,7 @@ class EngineClient:
     # -- what it is told
 
     def define(self, definition: Definition) -> None:
-        """Make a function known, to this engine and to those after it; the client owns the module's fd from now on."""
+        """Make a function known, to this engine and to those after it; the client owns its descriptors from now on."""
         self._definitions[definition.id] = definition
         self._tell(definition.message(), definition.fds)
         self.want()
@@ -141,8 +141,7 @@ class EngineClient:
         if definition is None:
             return
         self._tell(wire.Forget(id=number))
-        if definition.module_fd >= 0:
-            os.close(definition.module_fd)
+        definition.close()
 
     def start(
         self, function: int, request_id: bytes, event: bytes, arrived_ns: int, known: tuple[tuple[str, ...], ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sockd_initscripts.report import RunReport
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function as the engine knows it. Owns `module_fd` once the client has it."""
+    """A function as the engine knows it. Owns its descriptors once the client has it."""
 
     id: int
     name: str
@@ -25,10 +26,18 @@ class Definition:
     env: dict[str, str]
     budget: Budget
     static_args: bytes | None = None
+    authorities_fd: int = -1
+    """A file with the certificates of the only authorities that its AWS services are trusted by; -1: the system's, as for one
+    without a module."""
 
     @property
     def fds(self) -> tuple[int, ...]:
-        return (self.module_fd,) if self.module_fd >= 0 else ()
+        return tuple(fd for fd in (self.module_fd, self.authorities_fd) if fd >= 0)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in self.fds:
+            os.close(fd)
 
     def message(self) -> wire.Define:
         return wire.Define(id=self.id, name=self.name, env=self.env, budget=self.budget, static_args=self.static_args)

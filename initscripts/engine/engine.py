@@ -49,6 +49,8 @@ class Definition(msgspec.Struct, kw_only=True):
     budget: Budget = Budget()
     static_args: bytes | None = None
     """The guest's input instead of the event."""
+    authorities: bytes | None = None
+    """Certificates (PEM) of the only authorities that its AWS services are trusted by; None: the system's."""
 
 
 class Starter(Protocol):
@@ -308,7 +310,7 @@ class Engine:
         policy = EndpointPolicy(
             budget.endpoints, self.limits.denied_ports, DENIED if denied is None else denied, budget.private
         )
-        return Dialer(definition.env, policy, self._pool)
+        return Dialer(definition.env, policy, self._pool, authorities=definition.authorities)
 
 
 def set_switch_interval() -> None:

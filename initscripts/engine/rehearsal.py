@@ -86,13 +86,24 @@ def _rehearse(compiled: bytes, event: bytes, env: Mapping[str, str], budget: Bud
         # What an engine loads before it serves; else the first RPC would seem to wait for it.
         tls = None if budget.endpoints == [] else await preload()
         async with Engine(EngineLimits(runs=1, ready_threads=1), tls=tls) as engine:
-            engine.define(Definition(id=1, name="alone", module=path, env=dict(env), budget=budget))
+            engine.define(
+                Definition(id=1, name="alone", module=path, env=dict(env), budget=budget, authorities=_authorities(env))
+            )
             return [await _run_once(engine, number, event) for number in range(times)]
 
     with tempfile.TemporaryDirectory(prefix="sockd-initscript-") as directory:
         path = Path(directory, "module.cwasm")
         path.write_bytes(compiled)
         return asyncio.run(run())
+
+
+def _authorities(env: Mapping[str, str]) -> bytes | None:
+    """What the file AWS_CA_BUNDLE of this host has; as in a worker, nobody is trusted if it cannot be read."""
+    file = env.get("AWS_CA_BUNDLE")
+    try:
+        return Path(file).read_bytes() if file else None
+    except OSError:
+        return b""
 
 
 async def _run_once(engine: Engine, number: int, event: bytes) -> Rehearsal:

@@ -28,8 +28,17 @@ _SIGNED = "signed"
 class Dialer:
     """What the initscripts of one function connect with. Used on the engine's loop, but for `reserve`."""
 
-    def __init__(self, env: Mapping[str, str], policy: EndpointPolicy, pool: ConnectionPool) -> None:
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        policy: EndpointPolicy,
+        pool: ConnectionPool,
+        *,
+        authorities: bytes | None = None,
+    ) -> None:
+        """Args: authorities: certificates (PEM) of the only ones that AWS's services are trusted by; None: the system's."""
         self._env = env
+        self._trust = pool.trust(authorities)
         self._policy = policy
         self._pool = pool
         self._tenant = tenant(env)
@@ -45,7 +54,7 @@ class Dialer:
             return None
         if origin.scheme != "http":
             return None
-        client = self._client(origin, _SIGNED if service else self._tenant)
+        client = self._aws_client(origin) if service else self._client(origin)
         if not client.reserve():
             return None
         return self._aws(address, service, client) if service else HttpConnection(address, client)
@@ -55,12 +64,12 @@ class Dialer:
         fails. Raises: RpcFailed (denied, malformed) at once."""
         if address in _SERVICES:
             service = self._service(address[:-1])
-            client = self._client(service.origin, _SIGNED)
+            client = self._aws_client(service.origin)
             client.dial_ahead()
             return self._aws(address, service, client)
         origin = self._checked(parse_origin(address))
         if origin.scheme in ("http", "https"):
-            client = self._client(origin, self._tenant)
+            client = self._client(origin)
             client.dial_ahead()
             return HttpConnection(address, client)
         if origin.scheme == "grpc":
@@ -88,7 +97,7 @@ class Dialer:
         if origin.scheme != "http":
             raise unsupported(f"connections to {address} cannot be adopted")
         sock.setblocking(False)
-        client = self._client(origin, self._tenant)
+        client = self._client(origin)
         client.adopt(sock, ip)
         return self._aws(address, service, client) if service else HttpConnection(address, client)
 
@@ -97,8 +106,11 @@ class Dialer:
             return S3Connection(address, service, client, self._pool.limits)
         return AwsJsonConnection(address, service, client)
 
-    def _client(self, origin: Origin, tenant: str) -> HttpClient:
-        return HttpClient(origin, self._policy, self._pool, tenant=tenant)
+    def _client(self, origin: Origin) -> HttpClient:
+        return HttpClient(origin, self._policy, self._pool, tenant=self._tenant)
+
+    def _aws_client(self, origin: Origin) -> HttpClient:
+        return HttpClient(origin, self._policy, self._pool, tenant=_SIGNED, trust=self._trust)
 
     def _service(self, name: str) -> AwsService:
         service = self._services.get(name)

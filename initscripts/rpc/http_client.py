@@ -27,6 +27,7 @@ from sockd_initscripts.rpc.pool import ConnectionPool, Place
 from sockd_initscripts.rpc.race import Race
 from sockd_initscripts.rpc.relay import relay
 from sockd_initscripts.rpc.reserved import Reserved
+from sockd_initscripts.rpc.tls import Trust
 
 _ADOPTIONS = itertools.count(1)
 
@@ -34,8 +35,12 @@ _ADOPTIONS = itertools.count(1)
 class HttpClient:
     """One per connection of a guest."""
 
-    def __init__(self, origin: Origin, policy: EndpointPolicy, pool: ConnectionPool, *, tenant: str) -> None:
-        self._place = Place(tenant, origin)
+    def __init__(
+        self, origin: Origin, policy: EndpointPolicy, pool: ConnectionPool, *, tenant: str, trust: Trust | None = None
+    ) -> None:
+        """Args: trust: of connections with TLS; None: in the system's authorities."""
+        self._trust = trust or pool.trust()
+        self._place = Place(f"{tenant} {self._trust.name}", origin)
         self._adopted = False
         self._policy = policy
         self._pool = pool
@@ -223,7 +228,7 @@ class HttpClient:
             await asyncio.get_running_loop().create_connection(
                 lambda: stream,
                 sock=sock,
-                ssl=self._pool.tls if self.origin.tls else None,
+                ssl=self._trust.context if self.origin.tls else None,
                 server_hostname=self.origin.host if self.origin.tls else None,
             )
         except BaseException:

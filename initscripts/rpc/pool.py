@@ -3,7 +3,8 @@
 Connections are kept by origin and tenant. Requests that are each signed (S3, SQS, DynamoDB) share one tenant, because a signed
 request does not depend on the requests before it. Bytes that a guest writes freely have the tenant of the guest's environment,
 because the peer may keep a state for the connection. The request that takes a connection checks its peer's address by its own
-policy. Owns the idle connections, the TLS context, gRPC's channels and the relays; all of them are closed with the pool.
+policy. Owns the idle connections, the trust in the system's authorities, gRPC's channels and the relays; all of them are closed
+with the pool.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from operator import itemgetter
@@ -21,7 +23,7 @@ from sockd_initscripts.rpc.http_stream import HttpStream
 from sockd_initscripts.rpc.limits import RpcLimits
 from sockd_initscripts.rpc.policy import EndpointPolicy
 from sockd_initscripts.rpc.reserved import Reserved
-from sockd_initscripts.rpc.tls import client_context
+from sockd_initscripts.rpc.tls import Trust
 
 
 class Place(NamedTuple):
@@ -54,10 +56,12 @@ class ConnectionPool:
     """One per engine; made on its loop and used there alone, but for `reserve`."""
 
     def __init__(self, limits: RpcLimits | None = None, *, tls: ssl.SSLContext | None = None) -> None:
-        """`tls`: for all connections; else the one that trusts what the system trusts."""
+        """`tls`: trusts what the system trusts, if that has been made before."""
         self.limits = limits or RpcLimits()
         self.loop = asyncio.get_running_loop()
-        self._tls = tls
+        self._trust = Trust(context=tls)
+        self._trusts: weakref.WeakValueDictionary[str, Trust] = weakref.WeakValueDictionary()
+        """Trusts in authorities of functions, by name."""
         self._idle: dict[Place, deque[_Idle]] = {}
         """The oldest first; no queue is empty. Read and changed under the lock."""
         self._lock = threading.Lock()
@@ -70,12 +74,12 @@ class ConnectionPool:
         self._relays: set[asyncio.Transport] = set()
         self._emptied: asyncio.Future[None] | None = None
 
-    @property
-    def tls(self) -> ssl.SSLContext:
-        """Shared: making one reads all certificates of the system (60 ms)."""
-        if self._tls is None:
-            self._tls = client_context()
-        return self._tls
+    def trust(self, authorities: bytes | None = None) -> Trust:
+        """The trust in these authorities (PEM), shared by all who ask for the same. None: in the system's."""
+        if authorities is None:
+            return self._trust
+        trust = Trust(authorities)
+        return self._trusts.setdefault(trust.name, trust)
 
     def track(self, place: Place, stream: HttpStream) -> None:
         """A new connection, which comes here whenever it is idle."""

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -20,6 +21,7 @@ from sockd.base.config import MB, InitscriptsConfig
 from sockd.base.errors import BadInitscript, LaunchAborted, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.code.function_config import FunctionConfig, InitscriptConfig
+from sockd.functions.serving.authorities import NONE, open_authorities
 from sockd.functions.serving.initscript_store import InitscriptStore
 from sockd.isolation.networks import egress
 from sockd.isolation.networks.egress import Egress
@@ -53,15 +55,17 @@ class Initscript:
     id: int = 0
     egress: Sequence[str] | None = None
     """What `budget` lets it reach in a private network; as in sockd.toml."""
+    code: Path | None = None
+    """The function's files; None: they are in an image, or are not needed."""
 
     @classmethod
-    def of(cls, name: str, digest: str, config: FunctionConfig) -> Initscript:
+    def of(cls, name: str, digest: str, config: FunctionConfig, code: Path | None = None) -> Initscript:
         """A version's, from its settings; without a table [initscript] the defaults hold."""
         settings = config.initscript or InitscriptConfig()
         args = settings.args.encode() if settings.args is not None else None
         nowhere: list[str] | None = [] if config.network == "none" else None
         budget = budget_of(settings, nowhere) if digest else Budget(region_bytes=0, endpoints=nowhere)
-        script = cls(name, digest, config.environment, budget, args, next(_numbers))
+        script = cls(name, digest, config.environment, budget, args, next(_numbers), code=code)
         if config.network == "private":
             script.reach(config.egress)
         return script
@@ -296,4 +300,8 @@ class Initscripts:
         self._define(script, module)
 
     def _define(self, script: Initscript, module: int) -> None:
-        self.client.define(Definition(script.id, script.name, module, script.env, script.budget, script.static_args))
+        authorities = NONE if module == NO_MODULE else open_authorities(script.env, script.code)
+        definition = Definition(
+            *(script.id, script.name, module, script.env, script.budget, script.static_args), authorities_fd=authorities
+        )
+        self.client.define(definition)

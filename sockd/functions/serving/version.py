@@ -55,7 +55,9 @@ class Version:
         self.view = view
         self.number = number
         self.program = program
-        self.initscript = Initscript.of(record.name, record.initscript, config) if record.initscript else None
+        self.initscript: Initscript | None = None
+        if record.initscript:
+            self.initscript = Initscript.of(record.name, record.initscript, config, program.code)
         self.id = f"{record.name}@{(record.image.removeprefix('sha256:') or record.digest)[:12]}"
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcLimits
+from tests.support.certificates import make_certificate
 
 REGION_BYTES = 16 << 20
 
@@ -42,13 +42,8 @@ async def dialer(pool: ConnectionPool) -> Dialer:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a certificate of localhost and 127.0.0.1, with its key, valid for a day."""
-    file = tmp_path_factory.mktemp("tls") / "localhost.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    made = subprocess.run([*command.split(), *names, "-keyout", "-", "-out", "-"], check=True, capture_output=True)
-    file.write_bytes(made.stdout)
-    return file
+    """As of `make_certificate`."""
+    return make_certificate(tmp_path_factory.mktemp("tls") / "localhost.pem")
 
 
 @pytest.fixture(scope="session")
