@@ -60,6 +60,15 @@ def test_no_handler_is_called_and_the_process_goes_on(server: Server) -> None:
     assert status == 0 and b"it was called" not in printed
 
 
+def test_tracing_of_allocations_is_reported_and_ends_before_the_fingerprint(server: Server) -> None:
+    tracing = "import _tracemalloc, os\n_tracemalloc.start(5)\nstop = _tracemalloc.stop\n"
+    seen = "_tracemalloc.stop = lambda: (stop(), os.write(1, b'STOPPED'))\n"
+    told = trial(server, f"{tracing}{seen}{PLAIN}", names_of=["(interpreter)"])
+    assert told["names"]["(interpreter)"]["tracemalloc"][1] == "True"
+    server.hang_up()
+    assert b"STOPPED" in server.end()[1].partition(b"fingerprint")[0]
+
+
 def test_nothing_is_recorded_unless_that_is_asked_for(server: Server) -> None:
     assert trial(server, PLAIN, record=False)["steps"] == []
 
