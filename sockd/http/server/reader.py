@@ -12,11 +12,20 @@ import httptools
 
 from sockd.http.server.head import Head, Headers, in_origin_form
 from sockd.http.server.limits import ConnectionLimits
-from sockd.http.server.refusals import BODY_TOO_LARGE, HEAD_TOO_LARGE, MALFORMED, NO_ROOM, NO_SUCH_CODING, Refusal
+from sockd.http.server.refusals import (
+    BODY_TOO_LARGE,
+    HEAD_TOO_LARGE,
+    MALFORMED,
+    NO_ROOM,
+    NO_SUCH_CODING,
+    NO_SUCH_VERSION,
+    Refusal,
+)
 from sockd.http.server.states import BODY_WHOLE, BYTES_CAME, HEAD_READ, IN_BODY, PART_READ, REQUEST_BEGUN, Input
 
 # A member of an enumeration that is asked of its class costs as much as a call, and these are asked for each request.
 _BODY_AWAITED, _BODY = Input.BODY_AWAITED, Input.BODY
+_SPOKEN = ("1.1", "1.0")
 _log = logging.getLogger("sockd.http")
 
 
@@ -134,6 +143,8 @@ class RequestReader:
         if self._target[:1] != b"/":
             self._target, self._headers = in_origin_form(self._target, self._headers)
         head = Head(parser.get_method(), self._target, parser.get_http_version(), self._headers)
+        if head.version not in _SPOKEN:
+            raise _Refused(NO_SUCH_VERSION)
         # Exact only where it matters: chunks may hold more than this head.
         if self._head_bytes + self._head_slack_bytes > limit_bytes and head.size_bytes() > limit_bytes:
             raise _Refused(HEAD_TOO_LARGE)

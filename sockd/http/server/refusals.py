@@ -37,6 +37,11 @@ NO_SUCH_CODING = refusal(
     "NotImplementedException",
     "no transfer coding but chunked is offered; say Content-Encoding of what is compressed, and the function reads it",
 )
+NO_SUCH_VERSION = refusal(
+    505,
+    "HTTPVersionNotSupported",
+    "only HTTP/1.1 and HTTP/1.0 are spoken here; for HTTP/2 put a proxy such as Caddy in front",
+)
 HEAD_TOO_LARGE = refusal(431, "RequestHeaderFieldsTooLarge", "the request line and headers are too large")
 BODY_TOO_LARGE = refusal(413, "RequestTooLargeException", "the body goes on and on after it was refused")
 TOO_SLOW = refusal(408, "RequestTimeout", "the request did not arrive in time")

@@ -55,7 +55,6 @@ async def serve(worker: FakeWorker) -> AsyncIterator[Serve]:
         b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\n folded: 1\r\nContent-Length: 2\r\n\r\n{}",
         CHUNKED + b"\r\nzz\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
-        b"GET /run/echo\r\n\r\n",
         b"GET /run/echo HTTP/9.9\r\n\r\n",
         b"GET /run/echo HTTP/1.1\r\nHost: local\x00host\r\n\r\n",
         b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -83,6 +82,15 @@ async def test_a_body_that_is_coded_inside_of_its_chunks_is_a_501(
         head = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: " + codings
         reply = await client.ask(head + b"\r\n\r\n4\r\n\x1f\x8b\x08\x00\r\n0\r\n\r\n")
         assert reply.status == 501 and "Content-Encoding" in reply.json["errorMessage"]
+        assert await client.rest() == b""
+    assert worker.invoked == []
+
+
+@pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0"])
+async def test_a_version_that_is_not_spoken_is_a_505(serve: Serve, worker: FakeWorker, version: bytes) -> None:
+    async with raw((await serve()).port) as client:
+        reply = await client.ask(b"GET /run/echo" + version + b"\r\nHost: localhost\r\n\r\n")
+        assert reply.status == 505 and "HTTP/1.1" in reply.json["errorMessage"]
         assert await client.rest() == b""
     assert worker.invoked == []
 
