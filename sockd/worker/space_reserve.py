@@ -27,23 +27,33 @@ class SpaceReserve:
     def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
         self._path = path
         self._size_bytes = size_bytes
-        self.is_held = False
+        self.held_bytes = 0
 
     def fill(self) -> None:
-        """Take the space, if the disk has it. Called again and again."""
-        if self.is_held:
+        """Take the space, or a half or a quarter of it if the disk has no more. Called again and again."""
+        if self.held_bytes == self._size_bytes:
             return
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return
         try:
-            os.posix_fallocate(fd, 0, self._size_bytes)
-            self.is_held = True
-        except OSError:
-            self._release()
+            for size_bytes in (self._size_bytes, self._size_bytes // 2, self._size_bytes // 4):
+                if size_bytes <= self.held_bytes or self._take(fd, size_bytes):
+                    break
         finally:
             os.close(fd)
+        if not self.held_bytes:
+            self._release()
+
+    def _take(self, fd: int, size_bytes: int) -> bool:
+        try:
+            os.posix_fallocate(fd, 0, size_bytes)
+        except OSError:
+            os.ftruncate(fd, self.held_bytes)  # what it took before it found no more
+            return False
+        self.held_bytes = size_bytes
+        return True
 
     async def removing(self, remove: Callable[[], Awaitable[T]]) -> T:
         """A removal, done once more with the reserve's space when there was none. Args: remove: does all or nothing.
@@ -52,13 +62,16 @@ class SpaceReserve:
         try:
             return await remove()
         except StorageFull:
-            if not self.is_held:
+            if not self.held_bytes:
                 raise
             _log.warning("the disk is full: its reserve is used to remove something")
             self._release()
-            return await remove()
+            try:
+                return await remove()
+            finally:
+                self.fill()  # at once: logs would take what is free now
 
     def _release(self) -> None:
-        self.is_held = False
+        self.held_bytes = 0
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
