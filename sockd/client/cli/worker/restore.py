@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import chain, count
 from pathlib import Path
 
 import click
@@ -113,7 +114,7 @@ def _put(made: Path, state: Path, *, replace: bool) -> Path | None:
                 fix="add --replace, which keeps it under another name",
                 exit_code=USAGE,
             )
-        old = state.with_name(f"{state.name}.old-{time.strftime('%Y%m%d-%H%M%S')}")
+        old = _free_name(state)
         os.rename(state, old)
     elif state.is_dir():
         (state / LOCK).unlink(missing_ok=True)
@@ -126,6 +127,13 @@ def _put(made: Path, state: Path, *, replace: bool) -> Path | None:
         raise
     state.chmod(0o711)
     return old
+
+
+def _free_name(state: Path) -> Path:
+    """A name for state that is moved away, with the time; with a number, too, if there were more restores in this second."""
+    name = f"{state.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(path for each in names if not (path := state.with_name(each)).exists())
 
 
 def _tell(backup: Path, parts: Parts | None, state: Path, old: Path | None) -> None:
