@@ -624,6 +624,19 @@ class EventsConfig(Slice, frozen=True):
     """What becomes of the ticks that a schedule missed while the daemon was down: one is made up for, or none."""
 
 
+class PostgresConfig(Slice, frozen=True):
+    """PostgreSQL in place of the SQLite file of events (docs/guide/postgres.md); needs `sockd[postgres]`."""
+
+    dsn: str = ""
+    """postgresql://USER@HOST:PORT/DATABASE, a database of sockd's own; empty: none. A password is read from ?passfile=FILE."""
+    worker: str = "main"
+    """The name that this worker's events have; each worker on the database needs one of its own, and keeps it over restarts."""
+    connections: int = 8
+    """The most connections."""
+    timeout_s: float = 5.0
+    """How long a statement waits for an answer; after that, callers get 503."""
+
+
 class DebugConfig(Slice, frozen=True):
     """`sockd invoke --debug`: one invocation that waits for a debugger."""
 
@@ -711,6 +724,7 @@ class Config(Slice, frozen=True):
     debug: DebugConfig = DebugConfig()
 
     events: EventsConfig = EventsConfig()
+    postgres: PostgresConfig = PostgresConfig()
 
     @classmethod
     def load(cls, path: Path | None, **overrides: str) -> Config:

@@ -442,8 +442,12 @@ class StorageFull(NoCapacity):
     status = 507
     error_type = "InsufficientStorageException"
 
-    def __init__(self, what_to_do: str = "free some of it, or remove functions (sockd rm NAME)") -> None:
-        super().__init__(f"the disk of the state directory is full; {what_to_do}")
+    def __init__(
+        self,
+        what_to_do: str = "free some of it, or remove functions (sockd rm NAME)",
+        disk: str = "the disk of the state directory",
+    ) -> None:
+        super().__init__(f"{disk} is full; {what_to_do}")
 
 
 class HostFailed(SockdError):

@@ -13,6 +13,7 @@ import sqlite3
 from typing import ClassVar, NamedTuple
 
 from sockd.base.config import EventsConfig
+from sockd.events.event_policy import delay_after_death_s
 
 
 class Suspect(NamedTuple):
@@ -73,7 +74,7 @@ CREATE TABLE IF NOT EXISTS suspicions (
         run("DELETE FROM suspicions WHERE died_at < ?", (now - forget_s,))
         row = run("SELECT deaths FROM suspicions WHERE function = ?", (function,)).fetchone()
         deaths = row[0] + 1 if row else 1
-        due_at = now + min(config.death_delay_s * 2.0 ** min(deaths - 1, 30), config.max_death_delay_s)
+        due_at = now + delay_after_death_s(deaths, config)
         run("INSERT OR REPLACE INTO suspicions VALUES (?, ?, ?, ?)", (function, deaths, now, due_at))
 
     def suspects(self) -> list[Suspect]:

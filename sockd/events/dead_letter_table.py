@@ -73,7 +73,7 @@ END;
 
     def bury(self, seq: int, now: float, reason: str, error_type: str = "", error: str = "") -> None:
         """Take an event from the others; one that is gone stays gone."""
-        self._bury("seq = ?", (seq,), (now, reason, _text(error_type), _text(error)))
+        self._bury("seq = ?", (seq,), (now, reason, storable(error_type), storable(error)))
 
     def bury_function(self, function: str, now: float, reason: str, *, but: list[int]) -> int:
         """Take all events of a function, but for some; returns how many."""
@@ -145,7 +145,7 @@ def words_of(error: SockdError) -> str:
     return f"{message}{STACK_FOLLOWS}{stack[-_MAX_STACK_CHARS:]}" if stack else message
 
 
-def _text(words: str) -> str:
+def storable(words: str) -> str:
     """Return a handler's text as every database holds it: without lone surrogates and NULs."""
     most = _MAX_ERROR_CHARS + len(STACK_FOLLOWS) + _MAX_STACK_CHARS
     return words.replace("\0", "\\0")[:most].encode("utf-8", "backslashreplace").decode()

@@ -81,3 +81,8 @@ def after_failure(
         delay_s = min(doubled, config.max_throttle_delay_s)
     left_s = rules.max_age_s - age_s
     return Again(min(delay_s, left_s)) if left_s > 0 else Ended(TOO_OLD)
+
+
+def delay_after_death_s(deaths: int, config: EventsConfig) -> float:
+    """POLICY: a function waits twice as long after each daemon that has died while its events ran."""
+    return min(config.death_delay_s * 2.0 ** min(deaths - 1, 30), config.max_death_delay_s)

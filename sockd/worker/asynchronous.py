@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sockd.base.config import EventsConfig
+from sockd.base.config import Config
 from sockd.base.errors import NoSuchFunction
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import Invocation
@@ -37,23 +37,37 @@ class StoredEvents(NamedTuple):
     recovered: Recovered
 
     @classmethod
-    async def open(cls, config: EventsConfig, state_path: Path, *, is_first: bool) -> StoredEvents:
-        """Open the file of the events, which the first worker on a state directory makes before it can have functions.
+    async def open(cls, config: Config, state_path: Path, *, is_first: bool) -> StoredEvents:
+        """Open the file of the events, which the first worker on a state directory makes before it can have functions, or
+        the database in its place.
 
-        Args: is_first: no function is recorded, so that there need be no file yet. Raises: BadEventStore; OSError."""
-        path = state_path / EVENTS
-        if not is_first and not (path.exists() and path.stat().st_size):
-            _log.warning(
-                "%s was lost: waiting events, dead letters and schedules are gone; to get those of a backup: stop sockd, "
-                "sockd restore it with --replace, start sockd",
-                EVENTS,
-            )
-        backend = SqliteEvents.open(path, config)
+        Args: is_first: no function is recorded, so that there need be no file yet.
+        Raises: BadEventStore, BadDatabase, DatabaseUnavailable; OSError."""
+        backend = await _backend(config, state_path / EVENTS, is_first=is_first)
         try:
             return cls(backend, await backend.recover(time.time()))
         except BaseException:
             await backend.aclose()
             raise
+
+
+async def _backend(config: Config, path: Path, *, is_first: bool) -> EventBackend:
+    if config.postgres.dsn:
+        from sockd.events.postgres_events import PostgresEvents  # 4 MB that a worker without PostgreSQL does not need
+
+        return await PostgresEvents.open(config.postgres, config.events)
+    if not is_first:
+        _warn_of_loss(path)
+    return SqliteEvents.open(path, config.events)
+
+
+def _warn_of_loss(path: Path) -> None:
+    if not (path.exists() and path.stat().st_size):
+        _log.warning(
+            "%s was lost: waiting events, dead letters and schedules are gone; to get those of a backup: stop sockd, "
+            "sockd restore it with --replace, start sockd",
+            EVENTS,
+        )
 
 
 class Asynchronous:

@@ -70,6 +70,7 @@ async def test_an_event_that_is_over_is_gone_with_its_payload(backend: EventBack
 
 async def test_a_key_stands_for_the_first_event_that_came_with_it_for_a_while(backends: Backends) -> None:
     backend = await backends.open(EventsConfig(remember_s=300, max_remembered=2))
+    await backend.recover(NOW)
     first, retry, late = event(), event(accepted_at=NOW + 300), event(accepted_at=NOW + 601)
     assert await backend.accept(first, b"{}", b"k1") == first.id
     assert (await backend.accept(retry, b"{}", b"k1"), retry.seq) == (first.id, 0)
@@ -126,6 +127,7 @@ async def test_a_dead_letter_is_buried_once(backend: EventBackend) -> None:
 
 async def test_the_oldest_dead_letters_go_when_there_is_no_room(backends: Backends) -> None:
     backend = await backends.open(EventsConfig(max_dead=3, max_dead_bytes=56))
+    await backend.recover(NOW)
     burials = [
         await backend.bury(await accepted(backend, payload=bytes(size)), Death(NOW, "why")) for size in (1, 2, 3, 50, 4)
     ]

@@ -1,0 +1,1 @@
+"""PostgreSQL databases: how one is opened, and how its errors are reported."""
