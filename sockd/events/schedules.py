@@ -15,12 +15,19 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from sockd.base.blocking import in_thread
-from sockd.base.errors import BadRequest, NoCapacity, NoSuchFunction, SockdError, TooManyRequests
+from sockd.base.errors import (
+    BadRequest,
+    DatabaseUnavailable,
+    NoCapacity,
+    NoSuchFunction,
+    SockdError,
+    TooManyRequests,
+)
 from sockd.events.event import SCHEDULE, Event
 from sockd.events.events import Events
 from sockd.events.schedule_events import check_event, event_of
@@ -65,6 +72,15 @@ class Alarm(Protocol):
     def close(self) -> None: ...
 
 
+class _Tick(NamedTuple):
+    """The arguments of `EventBackend.tick`."""
+
+    old: Schedule
+    ticked: Schedule
+    event: Event | None
+    payload: bytes
+
+
 class Schedules:
     """`start` when events run; `aclose` before they are closed."""
 
@@ -79,6 +95,8 @@ class Schedules:
         """The clock may have been set since all moments were judged."""
         self._held_until = 0.0
         """After a tick that could not be written, on the wall clock."""
+        self._unsure: dict[str, _Tick] = {}
+        """By schedule: writing them has failed, but may have been done; they are written again as they are."""
         self.ticks = 0
         """Since the daemon started."""
 
@@ -237,21 +255,17 @@ class Schedules:
             _log.warning("schedule %s is removed: there is no function %s", schedule.name, schedule.function)
             await self.remove(schedule.name)
             return
-        is_missed = now - schedule.next_at > LATE_S and self._events.config.missed == "skip"
-        payload = event_of(schedule)
-        event = Event(
-            *(0, uuid.uuid4().bytes, schedule.function, schedule.qualifier, f"{SCHEDULE}{schedule.name}", 0),
-            *(now, now, 0, 0, 0, len(payload)),
-        )
-        when = parse(schedule.expression, schedule.timezone)
+        unsure = tick = self._unsure.pop(schedule.name, None)
         try:
-            with self._events.room(schedule.function, len(payload)):
-                following = await in_thread(when.after, now, since=schedule.created_at)
-                ticked = msgspec.structs.replace(schedule, next_at=following, last_at=schedule.next_at)
-                has_ticked = await self._events.backend.tick(schedule, ticked, None if is_missed else event, payload)
+            with self._events.room(schedule.function, len(event_of(schedule))):
+                if tick is None or tick.old is not schedule:
+                    tick = await self._made(schedule, now)
+                has_ticked = await self._events.backend.tick(*tick)
         except (TooManyRequests, NoCapacity) as error:
             _log.warning("schedule %s waits: %s", schedule.name, error)
             self._held_until = now + AGAIN_S
+            if tick is not None and (tick is unsure or isinstance(error, DatabaseUnavailable)):
+                self._unsure[schedule.name] = tick
             return
         is_current = self._schedules.get(schedule.name) is schedule
         if not has_ticked:  # it is being changed
@@ -259,10 +273,21 @@ class Schedules:
                 self._held_until = now + AGAIN_S
             return
         if is_current:
-            self._schedules[schedule.name] = ticked
-        if event.seq:
+            self._schedules[schedule.name] = tick.ticked
+        if tick.event is not None:
             self.ticks += 1
-            self._events.added(event)
+            self._events.added(tick.event)
+
+    async def _made(self, schedule: Schedule, now: float) -> _Tick:
+        payload = event_of(schedule)
+        event = Event(
+            *(0, uuid.uuid4().bytes, schedule.function, schedule.qualifier, f"{SCHEDULE}{schedule.name}", 0),
+            *(now, now, 0, 0, 0, len(payload)),
+        )
+        is_missed = now - schedule.next_at > LATE_S and self._events.config.missed == "skip"
+        following = await in_thread(parse(schedule.expression, schedule.timezone).after, now, since=schedule.created_at)
+        ticked = msgspec.structs.replace(schedule, next_at=following, last_at=schedule.next_at)
+        return _Tick(schedule, ticked, None if is_missed else event, payload)
 
     async def _correct(self, schedule: Schedule, now: float) -> None:
         """See that a clock that was set back holds nothing up."""

@@ -21,7 +21,9 @@ from sockd.events.event import Event
 from sockd.events.event_backend import Death
 from sockd.events.postgres_events import PostgresEvents
 from sockd.events.schedule_table import Schedule
-from tests.events.backends import lost_answers
+from tests.events.backends import PostgresBackends, lost_answers
+from tests.events.test_schedules import Calendar
+from tests.support.fake_clock import until
 from tests.support.postgres_server import PostgresServer, postgres_server, programs
 
 NOW = 1_700_000_000.0
@@ -211,6 +213,23 @@ async def test_an_accept_that_has_failed_runs_if_the_worker_starts_again(
     assert await successor.accept(second, b"{}", b"key") == first.id
     assert [each.id for each in (await successor.recover(NOW)).waiting] == [first.id]
     await successor.aclose()
+
+
+@pytest.mark.parametrize(("late_s", "expected"), [(5, 1), (600, 0)])
+async def test_a_tick_whose_answer_is_lost_is_made_once_and_others_follow(
+    tmp_path: Path, postgres_dsn: str, late_s: int, expected: int
+) -> None:
+    calendar = Calendar(tmp_path, PostgresBackends(postgres_dsn), missed="skip")
+    async with calendar.living() as (events, schedules):
+        await schedules.put("s", "f", "rate(1 minute)", timezone="UTC", event=b"")
+        with lost_answers(events.backend):
+            calendar.clock.pass_by(60 + late_s)
+            await until(lambda: schedules.idle)
+        assert calendar.functions.ran == []
+        await calendar.passes(events, schedules, 10)
+        assert len(calendar.functions.ran) == expected
+        await calendar.passes(events, schedules, 60)
+        assert len(calendar.functions.ran) == expected + 1
 
 
 async def test_what_was_accepted_survives_a_crash_of_the_server(own_server: PostgresServer) -> None:
