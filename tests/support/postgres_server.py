@@ -40,7 +40,7 @@ def programs() -> Path:
     if not found and (initdb := shutil.which("initdb")):
         found = [Path(initdb).resolve().parent]
     if not found:
-        pytest.skip("needs PostgreSQL: make setup installs it as root")
+        pytest.skip("needs PostgreSQL: scripts/install-postgresql")
     return max(found, key=lambda path: [int(part) for part in path.parts if part.isdigit()])
 
 
