@@ -193,8 +193,8 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
         trace.run = leased.beside.run if leased.beside is not None else None
         trace.why, trace.passed_over = invocation.why, leased.passed_over
         if leased.is_new:
-            trace.init_started_ns = leased.sandbox.init_started_ns
-            trace.imported = imported_packages(leased.sandbox.imports or ())
+            trace.init_started_ns = leased.sandbox.init.started_ns
+            trace.imported = imported_packages(leased.sandbox.init.imports or ())
             if invocation.origin in ("zygote", "template"):
                 trace.network_ns = leased.sandbox.process.network_ns
                 trace.network = leased.sandbox.process.network_words

@@ -142,7 +142,7 @@ class HandlerCache:
                 self._arm(since_s - due)
                 return
             del self._running[sandbox]
-            if sandbox.state is State.IDLE:
+            if sandbox.lifecycle.state is State.IDLE:
                 pause(sandbox)
 
 

@@ -186,7 +186,7 @@ class TemplateForks:
         return self._started(sandbox, template, started_ns, reserved_ns)
 
     def _started(self, sandbox: Sandbox, template: Template, started_ns: int, reserved_ns: int) -> Started:
-        sandbox.init_timeout_s = RESTORE_S
+        sandbox.init.timeout_s = RESTORE_S
         template.hit()
         self._templates.spares.hit(template)
         return Started(sandbox, "template", None, started_ns, reserved_ns, template)

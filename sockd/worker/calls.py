@@ -100,7 +100,7 @@ class Calls:
             outcome = await serve_request(function, request)
             sandbox = outcome.leased.sandbox
             # Now, as the loop's next step may give the cgroup to another.
-            is_there = sandbox.state is State.IDLE
+            is_there = sandbox.lifecycle.state is State.IDLE
             ended.append((outcome, sandbox.process.peak_bytes() if is_there else outcome.reply.peak_bytes))
             return outcome
 

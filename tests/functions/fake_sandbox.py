@@ -6,18 +6,21 @@ from collections.abc import Callable
 
 from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.exchange import Call, Reply
-from sockd.isolation.sandbox.lifecycle import State
+from sockd.isolation.sandbox.lifecycle import Lifecycle, State
+from sockd.isolation.sandbox.sandbox_init import SandboxInit
 
 
 class FakeSandbox:
-    """IDLE from the start; what it is asked is answered by calling `done`."""
+    """A sandbox and its conversation: IDLE from the start; what it is asked is answered by calling `done`."""
 
-    id, init_started_ns, init_ns = "sandbox-1", 0, 0
-    state = State.IDLE
+    id = "sandbox-1"
     reserved_bytes = 0
 
     def __init__(self, program: Program | None = None) -> None:
         self.program = program
+        self.lifecycle = Lifecycle(State.IDLE)
+        self.init = SandboxInit()
+        self.conversation = self
         self.done: Callable[[Reply], None] | None = None
         self.on_death: Callable[[FakeSandbox], None] = lambda sandbox: None
         self.fails = False
@@ -39,14 +42,14 @@ class FakeSandbox:
     def abandon(self) -> None:
         if self.cannot_end is not None:
             raise self.cannot_end
-        self.state = State.DEAD
+        self.lifecycle.state = State.DEAD
         self.on_death(self)
 
     @property
     def dead(self) -> bool:
-        return self.state is State.DEAD
+        return self.lifecycle.is_dead
 
     async def unpause(self) -> None:
-        self.state = State.IDLE
+        self.lifecycle.state = State.IDLE
 
     destroy = abandon

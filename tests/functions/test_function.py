@@ -206,11 +206,13 @@ async def test_the_answer_goes_out_before_its_sandbox_is_destroyed(house: Callab
     f = house(reuse_sandbox=False)
     states: list[State] = []
     sandbox = f.sandboxes[-1]
-    Serving(f.function, InvokeRequest("f", b"{}", bytes(16), 0), lambda _: states.append(sandbox.state)).begin()
+    Serving(
+        f.function, InvokeRequest("f", b"{}", bytes(16), 0), lambda _: states.append(sandbox.lifecycle.state)
+    ).begin()
     f.answer(sandbox)
     assert states == [State.IDLE]
     assert await f.settled()
-    assert sandbox.state is State.DEAD
+    assert sandbox.lifecycle.state is State.DEAD
 
 
 async def test_what_cannot_be_put_back_is_no_affair_of_who_comes_next(house: Callable[..., House]) -> None:
@@ -225,7 +227,7 @@ async def test_what_cannot_be_put_back_is_no_affair_of_who_comes_next(house: Cal
     for sandbox in reversed(f.sandboxes):
         f.answer(sandbox)
     told = f.begin()
-    assert complaints == [f.sandboxes[1].cannot_end] and f.sandboxes[0].state is State.DEAD
+    assert complaints == [f.sandboxes[1].cannot_end] and f.sandboxes[0].lifecycle.is_dead
     assert f.function.running == f.function.admission.running == 1
     f.answer(last)
     assert isinstance(told[0], Outcome) and await f.settled()
@@ -242,7 +244,7 @@ async def test_a_function_that_is_closed_before_an_answer_ends_its_sandbox_and_i
     assert f.function.running == 1
     f.answer(sandbox)
     await asyncio.wait_for(f.function.drain(), 10)
-    assert sandbox.state is State.DEAD and await f.settled()
+    assert sandbox.lifecycle.state is State.DEAD and await f.settled()
 
 
 A = "a-1-aaaaaaaaaaaa"
@@ -267,7 +269,7 @@ async def test_the_top_level_of_a_quick_function_without_packages_is_not_recorde
     f = house()
     assert f.learning.adopted == [f.version.view]
     sandbox: Any = f.sandboxes[0]
-    sandbox.imports, sandbox.init_ns = imports, init_ns
+    sandbox.init.imports, sandbox.init.took_ns = imports, init_ns
     leased = Leased(sandbox, "zygote", node=node)
     assert f.function.admission.try_enter()
     f.function.running += 1

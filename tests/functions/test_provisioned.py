@@ -11,7 +11,7 @@ import pytest
 from sockd.base.errors import InitFailed, SockdError
 from sockd.functions.serving import provisioned
 from sockd.functions.serving.provisioned import Pool, provisioned_init
-from sockd.isolation.sandbox.lifecycle import State
+from sockd.isolation.sandbox.lifecycle import Lifecycle, State, Step
 from sockd.isolation.sandbox.memory_budget import Reservation
 from sockd_zygote import protocol
 
@@ -22,13 +22,13 @@ class FakeSandbox:
     """Has a state, a reservation and an end."""
 
     def __init__(self, reservation: Reservation) -> None:
-        self.state = State.IDLE
+        self.lifecycle = Lifecycle(State.IDLE)
         self.reservation = reservation
         self.on_death: Callable[[Any], None] = lambda sandbox: None
 
     def destroy(self) -> None:
-        if self.state is not State.DEAD:
-            self.state = State.DEAD
+        if not self.lifecycle.is_dead:
+            self.lifecycle.advance(Step.DESTROY)
             self.reservation.close()
             self.on_death(self)
 
@@ -66,7 +66,7 @@ async def test_what_ends_is_made_anew_and_what_is_too_much_goes() -> None:
     await house.settled()
     assert (pool.available, len(house.made), house.offered) == (3, 3, 3)
     leased = pool.lease()
-    leased.state = State.BUSY
+    leased.lifecycle.state = State.BUSY
     assert pool.available == 3
     leased.destroy()
     pool.keep(leased)
@@ -78,10 +78,10 @@ async def test_what_ends_is_made_anew_and_what_is_too_much_goes() -> None:
     pool.resize(1)
     for sandbox in busy:
         pool.keep(sandbox)
-    assert [sandbox.state for sandbox in busy] == [State.DEAD, State.DEAD, State.IDLE]
+    assert [sandbox.lifecycle.state for sandbox in busy] == [State.DEAD, State.DEAD, State.IDLE]
     pool.close()
     await house.settled()
-    assert pool.available == 0 and all(sandbox.state is State.DEAD for sandbox in house.made)
+    assert pool.available == 0 and all(sandbox.lifecycle.state is State.DEAD for sandbox in house.made)
 
 
 async def test_a_failure_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ async def test_a_request_that_the_program_did_not_take_is_started_anew_once(
     assert first.done is not None
     first.done(Reply(error=NotTaken(), log=b"of the first, "))
     await steps()
-    assert first.state is State.DEAD and second.done is not None and not told
+    assert first.lifecycle.is_dead and second.done is not None and not told
     assert (function.running, function.admission.running) == (1, 1)
     second.done(Reply(error=NotTaken(), log=b"of the second"))
     await steps()
@@ -253,7 +253,7 @@ async def test_a_cancelled_one_tells_nobody_and_leaves_the_queue(function: FakeF
     first.cancel()
     first.cancel()
     assert await settled(function)
-    assert function.sandbox.state is State.DEAD and told_first == told_second == []
+    assert function.sandbox.lifecycle.state is State.DEAD and told_first == told_second == []
 
 
 async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on(function: FakeFunction) -> None:
@@ -283,7 +283,7 @@ async def test_the_queue_is_told_when_the_function_is_switched_off(function: Fak
 async def test_a_start_is_told_and_a_thaw_is_none(function: FakeFunction, state: State | None, starts: int) -> None:
     latency = function.caches.latency
     function.warm = state in (State.IDLE, State.PAUSED)
-    function.sandbox.state = state or State.STARTING
+    function.sandbox.lifecycle.state = state or State.STARTING
     if state is State.STARTING:
         function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
     serving, _ = begin(function)
@@ -295,7 +295,7 @@ async def test_a_start_is_told_and_a_thaw_is_none(function: FakeFunction, state:
 
 async def test_a_request_that_there_is_a_spare_for_is_no_task(function: FakeFunction) -> None:
     function.warm = False
-    function.sandbox.state = State.STARTING
+    function.sandbox.lifecycle.state = State.STARTING
     function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
     tasks = asyncio.all_tasks()
     _, told = begin(function)
@@ -310,7 +310,7 @@ async def test_a_request_that_there_is_a_spare_for_is_no_task(function: FakeFunc
 @pytest.mark.parametrize("ends", ["unprepared", "unasked", "cancelled"])
 async def test_a_spare_that_comes_to_nothing_gives_the_place_back(function: FakeFunction, ends: str) -> None:
     function.warm = False
-    function.sandbox.state = State.STARTING
+    function.sandbox.lifecycle.state = State.STARTING
     function.sandbox.fails = ends == "unasked"
     function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
     if ends == "unprepared":
@@ -322,7 +322,7 @@ async def test_a_spare_that_comes_to_nothing_gives_the_place_back(function: Fake
     assert await settled(function)
     assert len(told) == (ends != "cancelled")
     if ends != "unprepared":
-        assert function.sandbox.state is State.DEAD
+        assert function.sandbox.lifecycle.state is State.DEAD
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -337,16 +337,16 @@ async def test_a_cold_start_that_is_cancelled_gives_its_place_back(function: Fak
 
 
 async def test_a_paused_sandbox_that_is_not_thawed_after_all_is_destroyed(function: FakeFunction) -> None:
-    function.sandbox.state = State.PAUSED
+    function.sandbox.lifecycle.state = State.PAUSED
     serving, _ = begin(function)
     serving.cancel()
     assert await settled(function)
-    assert function.sandbox.state is State.DEAD
+    assert function.sandbox.lifecycle.state is State.DEAD
 
 
 async def test_a_paused_sandbox_whose_image_is_lost_before_it_is_thawed_is_replaced(function: FakeFunction) -> None:
     sandbox: Any = function.sandbox
-    sandbox.state = State.PAUSED
+    sandbox.lifecycle.state = State.PAUSED
 
     async def unpause() -> None:
         raise SandboxDied("the sandbox was destroyed")
@@ -395,7 +395,7 @@ async def test_a_sandbox_that_cannot_be_asked_is_destroyed(function: FakeFunctio
     function.sandbox.fails = True
     _, told = begin(function)
     assert await settled(function)
-    assert isinstance(told[0], OSError) and function.sandbox.state is State.DEAD
+    assert isinstance(told[0], OSError) and function.sandbox.lifecycle.state is State.DEAD
 
 
 @pytest.mark.parametrize("failure", [None, StoreUnavailable("of images", "no chunk has come")], ids=["other", "store"])

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from sockd.isolation.farm.control import ControlWire, ZygoteGone
 from sockd.isolation.farm.imported import read_report
 from sockd.isolation.sandbox.channel import Channel
+from sockd.isolation.sandbox.conversation import Conversation
+from sockd.isolation.sandbox.frames import take
 from sockd.isolation.sandbox.read_turns import FRAMES_PER_TURN, READ_BYTES
-from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.isolation.sandbox.stream import HELD_BYTES, Joined
 from sockd_initscripts.client.engine_wire import SO_SNDBUFFORCE, EngineWire
 from sockd_initscripts.report import AppRead, RpcRecord, RunReport
@@ -99,7 +100,7 @@ class Costs:
 def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
     """Count the costs of all channels from now on."""
     costs = Costs()
-    handle, take = Channel._handle, Sandbox._on_frame
+    handle = Channel._handle
 
     def counted_handle(channel: Channel, size: int) -> int:
         with costs.counted():
@@ -107,13 +108,13 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
         costs.frames, costs.bytes = max(costs.frames, count), max(costs.bytes, size)
         return count
 
-    def counted_take(sandbox: Sandbox, kind: int, number: int, body: bytes) -> None:
+    def counted_take(conversation: Conversation, kind: int, number: int, body: bytes) -> None:
         if kind not in (RESULT, CHUNK):
             costs.parsed = max(costs.parsed, len(body))
-        take(sandbox, kind, number, body)
+        take(conversation, kind, number, body)
 
     monkeypatch.setattr(Channel, "_handle", counted_handle)
-    monkeypatch.setattr(Sandbox, "_on_frame", counted_take)
+    monkeypatch.setattr("sockd.isolation.sandbox.sandbox.take", counted_take)
     return costs
 
 

@@ -11,6 +11,7 @@ from sockd.base.config import TraceConfig
 from sockd.base.errors import FunctionFailed
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import Invocation, Times
+from sockd.isolation.sandbox.sandbox_init import SandboxInit
 from sockd.observe import traces as traces_module
 from sockd.observe.trace_spans import critical_path, describe, intersection, length, phases_of, summary, union
 from sockd.observe.traces import NoSuchTrace, Trace, Traces, trace_of
@@ -44,8 +45,7 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None, network: s
         passed_over="",
         waited_for="",
         sandbox=SimpleNamespace(
-            init_started_ns=5 * MS,
-            imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)],
+            init=SandboxInit(started_ns=5 * MS, imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)]),
             process=SimpleNamespace(network_ns=(2 * MS, 3 * MS), network_words=network),
         ),
         beside=SimpleNamespace(run=run) if run is not None else None,
@@ -189,7 +189,7 @@ def test_a_run_that_goes_on_and_one_whose_engine_died_have_no_spans() -> None:
 def test_what_a_sandbox_claims_stays_between_request_and_answer() -> None:
     """A sandbox may claim any times; the drawing must stay within the request."""
     lying = outcome()
-    lying.leased.sandbox.init_started_ns = -(10**18)
+    lying.leased.sandbox.init.started_ns = -(10**18)
     lying.reply.exec_started_ns = 10**18
     shown = describe(trace_of(InvokeRequest("f", b"", bytes(16), 0), lying))
     for span in shown["spans"]:

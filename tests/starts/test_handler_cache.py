@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sockd.base.config import SandboxConfig
-from sockd.isolation.sandbox.lifecycle import State
+from sockd.isolation.sandbox.lifecycle import Lifecycle, State, Step
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.starts.handler_cache import HandlerCache
 
@@ -25,7 +25,7 @@ class FakeSandbox:
 
     program: Any
     reservation: Reservation
-    state: State = State.IDLE
+    lifecycle: Lifecycle = field(default_factory=lambda: Lifecycle(State.IDLE))
     paused: asyncio.Event = field(default_factory=asyncio.Event)
     pause_error: OSError | None = None
     on_death: Callable[[Any], None] = lambda sandbox: None
@@ -37,12 +37,12 @@ class FakeSandbox:
     def pause(self) -> None:
         if self.pause_error is not None:
             raise self.pause_error
-        self.state = State.PAUSED
+        self.lifecycle.advance(Step.PAUSE)
         self.paused.set()
 
     def destroy(self) -> None:
-        if self.state is not State.DEAD:
-            self.state = State.DEAD
+        if not self.lifecycle.is_dead:
+            self.lifecycle.advance(Step.DESTROY)
             self.on_death(self)
             self.reservation.close()
 
@@ -93,10 +93,10 @@ async def test_one_makes_room_for_another_of_its_program_the_oldest_first() -> N
     first, second, other = house.kept(), house.kept(), house.kept("g")
     drop: Any = house.cache.drop_oldest
     drop("f")
-    assert (first.state, second.state) == (State.DEAD, State.IDLE)
+    assert (first.lifecycle.state, second.lifecycle.state) == (State.DEAD, State.IDLE)
     drop("f")
     drop("f")
-    assert (second.state, other.state) == (State.DEAD, State.IDLE)
+    assert (second.lifecycle.state, other.lifecycle.state) == (State.DEAD, State.IDLE)
     assert (house.cache.hits, house.cache.misses, house.cache.evictions) == (0, 0, 0)
     house.cache.close()
 
@@ -163,7 +163,7 @@ async def test_room_is_made_by_the_least_recently_used_and_by_no_more_than_neede
     again: Any = house.cache.lease(0)  # type: ignore[arg-type]
     house.cache.keep(again, 0)  # type: ignore[arg-type]
     reservation = await house.budget.reserve(15 * MB, deadline_s=1)
-    assert [sandbox.state for sandbox in sandboxes] == [State.IDLE, State.DEAD, State.DEAD, State.IDLE]
+    assert [sandbox.lifecycle.state for sandbox in sandboxes] == [State.IDLE, State.DEAD, State.DEAD, State.IDLE]
     assert house.cache.evictions == 2
     reservation.close()
     house.cache.close()
@@ -177,14 +177,14 @@ async def test_a_sandbox_that_comes_back_makes_room_for_whoever_waits() -> None:
         await asyncio.sleep(0)
     house.cache.keep(busy, "f")  # type: ignore[arg-type]
     assert (await waiting).size == 20 * MB
-    assert busy.state is State.DEAD
+    assert busy.lifecycle.state is State.DEAD
     house.cache.close()
 
 
 async def test_no_more_are_kept_than_the_limit() -> None:
     house = a_room(idle_limit=3)
     sandboxes = [house.kept(n) for n in range(5)]
-    assert [sandbox.state is State.DEAD for sandbox in sandboxes] == [True, True, False, False, False]
+    assert [sandbox.lifecycle.state is State.DEAD for sandbox in sandboxes] == [True, True, False, False, False]
     house.cache.close()
 
 
@@ -194,11 +194,11 @@ async def test_dropping_a_program_destroys_its_sandboxes_and_no_other() -> None:
     async with asyncio.timeout(5):
         await doomed[0].paused.wait()
     house.cache.drop("f")  # type: ignore[arg-type]
-    assert all(sandbox.state is State.DEAD for sandbox in doomed)
-    assert other.state is not State.DEAD and house.budget.used == other.reserved_bytes
+    assert all(sandbox.lifecycle.state is State.DEAD for sandbox in doomed)
+    assert other.lifecycle.state is not State.DEAD and house.budget.used == other.reserved_bytes
     house.cache.drop("f")  # type: ignore[arg-type]
     house.cache.close()
-    assert other.state is State.DEAD and house.budget.used == 0
+    assert other.lifecycle.state is State.DEAD and house.budget.used == 0
 
 
 async def test_it_says_how_much_memory_could_be_had_from_idle_sandboxes() -> None:

@@ -298,7 +298,7 @@ class Running:
 
     @property
     def dead(self) -> bool:
-        return self.sandbox.state is State.DEAD
+        return self.sandbox.lifecycle.state is State.DEAD
 
 
 def house_fixture(directory: Path, roots: str = "auto", ways: Ways | None = None) -> Iterator[House]:

@@ -98,12 +98,12 @@ class Debugged:
         self._port.on_left = self._on_left
         max_s = self._config.max_s
         late = TimedOut(f"debugging took longer than {max_s:g} seconds: debug.max_s of the worker's configuration")
-        self._timer = asyncio.get_running_loop().call_later(max_s, sandbox.end, late)
+        self._timer = asyncio.get_running_loop().call_later(max_s, sandbox.conversation.end, late)
 
     def end(self, error: SockdError) -> None:
         """Answer with an error, if it runs."""
         if self._sandbox is not None:
-            self._sandbox.end(error)
+            self._sandbox.conversation.end(error)
 
     def close(self) -> None:
         """End the debugging of this invocation."""
@@ -114,8 +114,8 @@ class Debugged:
 
     def _on_left(self) -> None:
         # Later the function runs on by itself; before, debugpy would wait for its debugger for ever.
-        if self._sandbox is not None and self._sandbox.state is State.STARTING:
-            self._sandbox.end(CannotDebug("the debugger left before the handler had been imported"))
+        if self._sandbox is not None and self._sandbox.lifecycle.state is State.STARTING:
+            self._sandbox.conversation.end(CannotDebug("the debugger left before the handler had been imported"))
 
 
 class Debugging:

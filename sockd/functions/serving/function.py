@@ -227,12 +227,12 @@ class Function:
         if sandbox.dead:
             place.end()
         else:
-            sandbox.on_initialized = partial(self._initialized, place)
+            sandbox.init.on_end = partial(self._initialized, place, sandbox)
 
     def _initialized(self, place: StartPlace, sandbox: Sandbox) -> None:
         """Learn what an init takes. Times of a quick one are not read: that would take as long as a part of it."""
         if not sandbox.dead:
-            init_s, cpu_s = sandbox.init_ns / 1e9, 0.0
+            init_s, cpu_s = sandbox.init.took_ns / 1e9, 0.0
             if init_s >= QUICK_S:
                 times = sandbox.process.cgroup.cpu_times()
                 init_s -= waited_s(init_s, times, sandbox.process.limits.cpus)
@@ -315,7 +315,9 @@ class Function:
         """A start from a template has failed, which serves no more if it is the cause.
 
         Returns: why, in words; empty: the function itself has answered so: its handler, or one of its hooks."""
-        if sandbox.has_initialized or (isinstance(error, FunctionFailed) and error.error_type == AFTER_RESTORE_ERROR):
+        if sandbox.init.has_succeeded or (
+            isinstance(error, FunctionFailed) and error.error_type == AFTER_RESTORE_ERROR
+        ):
             return ""
         reason = f"a start from it failed: {failed_words(error)}"
         if self.caches.templates is not None:
@@ -363,18 +365,18 @@ class Function:
         elif version is not self.version or self._closed or self.admission.closed:
             sandbox.destroy()
             version.program.close()  # its start may have opened the code again
-        elif sandbox.state is State.IDLE:
+        elif sandbox.lifecycle.state is State.IDLE:
             self.caches.handlers.keep(sandbox, version.program)
         if leased.node is not None:
             learner = self.caches.learner
-            if sandbox.imports is not None and sandbox.program is version.program:
+            if sandbox.init.imports is not None and sandbox.program is version.program:
                 passed_over = bool(leased.passed_over)
-                learner.observe(version.id, version.view, leased.node, sandbox.imports, passed_over=passed_over)
+                learner.observe(version.id, version.view, leased.node, sandbox.init.imports, passed_over=passed_over)
             learner.consider(version.view)
-            if leased.node.imports or sandbox.imports or sandbox.init_ns >= WORTH_RECORDING_NS:
+            if leased.node.imports or sandbox.init.imports or sandbox.init.took_ns >= WORTH_RECORDING_NS:
                 self._verify(leased.node, version)
             elif self.caches.verifier is not None:
-                self.caches.verifier.leave_out(version.view, quick(sandbox.init_ns))
+                self.caches.verifier.leave_out(version.view, quick(sandbox.init.took_ns))
             self.caches.tree.spares.refill(leased.node)
         if self.starts.waiters:
             self.offer_idle()

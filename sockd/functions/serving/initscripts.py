@@ -105,7 +105,7 @@ def budget_of(settings: InitscriptConfig, endpoints: list[str] | None) -> Budget
 
 
 class CompanionRun:
-    """A run beside the start of one sandbox (`sockd.isolation.sandbox.sandbox.Companion`).
+    """A run beside the start of one sandbox (`sockd.isolation.sandbox.companion`).
 
     Owns the run's reservations, of the worker's memory and of the engine's: all of its budget while it runs, what it
     fetched until the sandbox's last process is gone, because the function may have that mapped. `give_up` when there
@@ -174,7 +174,7 @@ class CompanionRun:
     def _abort(self) -> None:
         error = self.aborted()
         if error is not None and self._sandbox is not None:
-            self._sandbox.end(error)
+            self._sandbox.conversation.end(error)
 
 
 def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, *, is_recording: bool) -> None:

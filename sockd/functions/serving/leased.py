@@ -73,11 +73,11 @@ class Leased(msgspec.Struct):
 
     def setup_ns(self) -> int:
         """Time from the request for a sandbox until it is confined."""
-        return max(self.sandbox.init_started_ns if self.is_new else 0, self.ready_ns) - self.started_ns
+        return max(self.sandbox.init.started_ns if self.is_new else 0, self.ready_ns) - self.started_ns
 
     def init_ns(self) -> int:
         """Time of the handler's import, or of the start of its program, if this request waited for it."""
-        return self.sandbox.init_ns if self.is_new else 0
+        return self.sandbox.init.took_ns if self.is_new else 0
 
 
 class Outcome(msgspec.Struct):

@@ -72,7 +72,7 @@ class Pool:
 
     def keep(self, sandbox: Sandbox) -> None:
         """Take a sandbox back after its request; destroy a surplus one."""
-        if sandbox.state is not State.IDLE:
+        if sandbox.lifecycle.state is not State.IDLE:
             return  # `_gone` was told
         if self.available > self.wanted:
             sandbox.destroy()

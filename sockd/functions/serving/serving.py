@@ -163,7 +163,7 @@ class Serving:
             return
         if self._place is not None:
             self._place.end()
-        if idle.sandbox.state is State.IDLE:
+        if idle.sandbox.lifecycle.state is State.IDLE:
             self._ask(idle)
         else:
             self._later(self._thaw(idle), idle)
@@ -298,10 +298,10 @@ class Serving:
             self._end(Reply(error=aborted))
             return
         self._stop = self._abandon
-        call = self._call
+        call, conversation = self._call, leased.sandbox.conversation
         compose = partial(version.call, request) if call is None else None
         try:
-            leased.sandbox.ask(call, self._replied, self._open_sink, compose=compose, request_id=request.id)
+            conversation.ask(call, self._replied, self._open_sink, compose=compose, request_id=request.id)
         except Exception as error:
             self._abandon()
             self._loop.call_soon(self._done, error)
@@ -316,7 +316,7 @@ class Serving:
 
     def _abandon(self) -> None:
         self._stop = _nothing
-        self._leased.sandbox.abandon()
+        self._leased.sandbox.conversation.abandon()
         self._put_back()
 
     def _replied(self, reply: Reply) -> None:

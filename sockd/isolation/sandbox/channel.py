@@ -24,7 +24,8 @@ SMALL_BYTES = 4096
 
 
 class Channel:
-    """Calls `on_frame(kind, number, body)` for each frame and `on_end(error)` once, when the peer closed or broke the rules."""
+    """Calls, after `open`, `on_frame(kind, number, body)` for each frame, and `on_end(error)` once, when the peer closed or broke
+    the rules."""
 
     def __init__(
         self,
@@ -49,8 +50,11 @@ class Channel:
         self._has_more = False
         """Frames have been read that this turn has not handled."""
         self._series = Series()
-        sock.setblocking(False)
-        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def open(self) -> None:
+        """Begin to read. Raises: OSError: the kernel has no room to watch the socket."""
+        self._sock.setblocking(False)
+        self._loop.add_reader(self._sock.fileno(), self._readable)
 
     def send(self, kind: int, number: int, *parts: bytes) -> None:
         """As `send_frame`, for one that is not encoded yet."""

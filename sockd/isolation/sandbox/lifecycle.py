@@ -9,6 +9,7 @@ every state ──destroy──► DEAD
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
 
 class State(enum.Enum):
@@ -48,9 +49,19 @@ class BadTransition(Exception):
     """A step that the table does not allow in this state: `pause while dead`."""
 
 
-def advance(state: State, step: Step) -> State:
-    """The state after `step`. Raises: BadTransition."""
-    try:
-        return TRANSITIONS[state][step]
-    except KeyError:
-        raise BadTransition(f"{step.value} while {state.value}") from None
+@dataclass(eq=False, slots=True)
+class Lifecycle:
+    """The state of one sandbox, which the sandbox and its conversation both change."""
+
+    state: State = State.STARTING
+
+    @property
+    def is_dead(self) -> bool:
+        return self.state is State.DEAD
+
+    def advance(self, step: Step) -> None:
+        """Enter the state after `step`. Raises: BadTransition."""
+        try:
+            self.state = TRANSITIONS[self.state][step]
+        except KeyError:
+            raise BadTransition(f"{step.value} while {self.state.value}") from None

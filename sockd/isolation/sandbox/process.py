@@ -1,7 +1,7 @@
 """The process of one sandbox and its kernel resources: cgroup, root, uid, memory, pidfd and pipes.
 
 Owns these, and releases them: the daemon's own at once, uid and memory after the last process has ended. Knows nothing of
-functions, requests and the channel's protocol (`sockd.isolation.sandbox.sandbox`)."""
+functions, requests and the channel's protocol (`sockd.isolation.sandbox.conversation`)."""
 
 from __future__ import annotations
 

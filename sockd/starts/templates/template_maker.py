@@ -147,7 +147,7 @@ async def start_from(tree: ZygoteTree, template: Template, reservation: Reservat
 
     Raises: SandboxFailed, NoCapacity, ImageUnavailable, OSError, TimeoutError."""
     sandbox = await tree.children.fork_from(template.zygote, template.of.program, reservation)
-    sandbox.init_timeout_s = RESTORE_S
+    sandbox.init.timeout_s = RESTORE_S
     return sandbox
 
 

@@ -122,7 +122,7 @@ class Templates:
 
     def answered(self, template: Template, sandbox: Sandbox, then: Callable[[], None]) -> None:
         """A sandbox from a template has answered its first request. Args: then: takes it, at once or a little later."""
-        if template.zygote.alive and sandbox.state is SandboxState.IDLE and self.spares.wants_pages(template):
+        if template.zygote.alive and sandbox.lifecycle.state is SandboxState.IDLE and self.spares.wants_pages(template):
             self.spares.learn_pages(template, sandbox, then)
             return
         then()

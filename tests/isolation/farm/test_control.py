@@ -276,7 +276,9 @@ class Listener:
             self.frames.append((kind, number, body))
 
         limits = dict.fromkeys(protocol.FRAME_NAMES, 1000)
-        return Channel(sock, limits=limits, turns=ReadTurns(), on_frame=on_frame, on_end=self.ends.append)
+        channel = Channel(sock, limits=limits, turns=ReadTurns(), on_frame=on_frame, on_end=self.ends.append)
+        channel.open()
+        return channel
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_nothing_is_above_a_root(house: House) -> None:
 def test_a_canary_needs_no_code(house: House) -> None:
     limits = house.limits()
     spare = house.run(house.fork(limits))
-    assert spare.state.name == "PRIMED"
+    assert spare.lifecycle.state.name == "PRIMED"
     house.call(spare.destroy)
 
 

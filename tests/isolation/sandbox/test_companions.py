@@ -105,13 +105,13 @@ def test_a_start_can_be_ended_with_an_error_and_only_while_somebody_waits(house:
         error = LaunchAborted(3, "nothing to do")
 
         async def aborted() -> Reply:
-            house.loop.call_later(0.05, running.sandbox.end, error)
+            house.loop.call_later(0.05, running.sandbox.conversation.end, error)
             return await first_request(running, beside)
 
         reply = house.run(aborted())
-        assert reply.error is error and running.sandbox.state is State.DEAD
+        assert reply.error is error and running.sandbox.lifecycle.state is State.DEAD
         assert str(error) == "the initscript aborted the launch with status 3: nothing to do"
-        house.call(lambda: running.sandbox.end(error))
+        house.call(lambda: running.sandbox.conversation.end(error))
     finally:
         beside.close()
 
@@ -119,5 +119,5 @@ def test_a_start_can_be_ended_with_an_error_and_only_while_somebody_waits(house:
 def test_ending_what_nobody_waits_for_does_nothing(house: House) -> None:
     running = house.start("def handler(event): return 1")
     assert running.answer() == 1
-    house.call(lambda: running.sandbox.end(LaunchAborted(1, "late")))
+    house.call(lambda: running.sandbox.conversation.end(LaunchAborted(1, "late")))
     assert running.answer() == 1

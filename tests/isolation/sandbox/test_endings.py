@@ -227,7 +227,7 @@ def test_one_that_dies_between_requests_is_forgotten_at_once(house: House) -> No
     died = house.loop.create_future()
     running.sandbox.on_death = died.set_result
     running.answer()
-    assert running.sandbox.state is State.IDLE
+    assert running.sandbox.lifecycle.state is State.IDLE
     os.kill(running.pid, signal.SIGTERM)
     house.run(asyncio.wait_for(died, 5))
     assert running.dead
@@ -400,13 +400,13 @@ def test_destroyed_before_its_end_is_looked_into_it_is_looked_into_no_more(house
 
     async def end_and_destroy() -> None:
         asking = asyncio.create_task(running.send())
-        while running.sandbox._exchange is None:
+        while running.sandbox.conversation.exchange is None:
             await asyncio.sleep(0)
-        running.sandbox._on_end(None)
+        running.sandbox.conversation._on_end(None)
         running.sandbox.destroy()
         assert type((await asking).error) is SandboxDied
-        assert running.sandbox._explaining is not None
-        await running.sandbox._explaining
+        assert running.sandbox.conversation._explaining is not None
+        await running.sandbox.conversation._explaining
 
     house.run(end_and_destroy())
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sockd.isolation.sandbox.lifecycle import TRANSITIONS, BadTransition, State, Step, advance
+from sockd.isolation.sandbox.lifecycle import TRANSITIONS, BadTransition, Lifecycle, State, Step
 
 EXPECTED = {
     (State.PRIMED, Step.BECOME): State.STARTING,
@@ -21,11 +21,14 @@ EXPECTED = {
 
 @pytest.mark.parametrize(("state", "step"), list(itertools.product(State, Step)))
 def test_a_step_leads_where_the_table_says_or_is_refused(state: State, step: Step) -> None:
+    lifecycle = Lifecycle(state)
     if (state, step) in EXPECTED:
-        assert advance(state, step) is EXPECTED[state, step]
+        lifecycle.advance(step)
+        assert lifecycle.state is EXPECTED[state, step]
         return
     with pytest.raises(BadTransition, match=f"^{step.value} while {state.value}$"):
-        advance(state, step)
+        lifecycle.advance(step)
+    assert lifecycle.state is state
 
 
 def test_every_state_can_be_reached_and_left_for_death() -> None:

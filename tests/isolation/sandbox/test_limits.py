@@ -200,7 +200,7 @@ class SlowLoop:
         self._loop = running.house.loop
         self._running = running
         self.clock = FakeClock()
-        running.sandbox._deadline = Deadline(self)  # type: ignore[arg-type]
+        running.sandbox.conversation.deadline = Deadline(self)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)

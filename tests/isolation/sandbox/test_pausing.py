@@ -81,7 +81,7 @@ def test_unpausing_waits_for_memory_and_keeps_what_it_waited_for(house: House) -
         await asyncio.sleep(0)
         thief = asyncio.create_task(house.budget.reserve(house.budget.total - 128 * MB, deadline_s=5))
         await asyncio.sleep(0)
-        assert running.sandbox.state is State.PAUSED
+        assert running.sandbox.lifecycle.state is State.PAUSED
         rest.close()
         await unpausing
         assert running.sandbox.reserved_bytes == 128 * MB
@@ -106,7 +106,7 @@ def test_without_memory_it_stays_paused(house: House) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "timeout_s", 0.05)  # for the wait alone: no answer need come so soon
         house.run(fail())
-    assert running.sandbox.state is State.PAUSED
+    assert running.sandbox.lifecycle.state is State.PAUSED
     unpause(running)
     assert running.answer(1) == 1
 
@@ -167,7 +167,7 @@ def test_only_what_is_idle_is_paused(house: House) -> None:
 
 def test_a_spare_that_dies_while_it_waits_is_dead_at_once(house: House) -> None:
     running = house.start(ECHO, spare=True)
-    assert running.sandbox.state is State.PRIMED
+    assert running.sandbox.lifecycle.state is State.PRIMED
     died = house.loop.create_future()
     running.sandbox.on_death = died.set_result
     os.kill(running.pid, signal.SIGKILL)

@@ -34,6 +34,7 @@ class Peer:
         self._heard = heard
         limits = protocol.sandbox_limits(1 << 20)
         self.channel = Channel(ours, limits=limits, turns=turns, on_frame=self._take, on_end=self.ended.set_result)
+        self.channel.open()
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
         self.bodies.append(body)
