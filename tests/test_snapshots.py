@@ -9,7 +9,7 @@ from typing import Any
 
 from sockd.starts.packages.install_cache import PackageSnapshot
 from sockd.starts.zygotes.refusals import AFTER_DEADLINE_S, Refusals
-from sockd.starts.zygotes.verifier import Refused
+from sockd.starts.zygotes.refused_pairs import Refused
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import package_rows, requirement, tree_snapshot
 
@@ -42,7 +42,7 @@ def worker(*nodes: ZygoteNode) -> Any:
     return SimpleNamespace(
         tree=SimpleNamespace(nodes=list(nodes)),
         learner=SimpleNamespace(refused=refused),
-        verifier=SimpleNamespace(refused=lambda: differing),
+        verifier=SimpleNamespace(refused=SimpleNamespace(current=lambda: differing)),
         packages=Packages(),
         templates=SimpleNamespace(entries=list),
         functions=SimpleNamespace(package_users=SimpleNamespace(of=lambda key: ("f",) if key == A else ())),

@@ -36,8 +36,8 @@ def status(worker: Worker) -> dict[str, Any]:
         "queued": worker.functions.live.allowances.waiting(),
         "waiting_to_start": worker.functions.live.allowances.waiting_to_start(),
         "zygotes": len(worker.tree.nodes),
-        "learning": worker.learner.is_learning or worker.verifier.has_work,
-        "verifying": worker.verifier.pending,
+        "learning": worker.learner.is_learning or worker.verifier.agenda.has_work,
+        "verifying": worker.verifier.agenda.pending,
         "packages": len(worker.packages.snapshot()),
         "memory": {"total_bytes": budget.total, "reserved_bytes": budget.used},
         "evictions": worker.handlers.evictions,
@@ -162,7 +162,7 @@ def requirements(worker: Worker, keys: Iterable[str]) -> list[str]:
 def package_rows(worker: Worker) -> list[dict[str, Any]]:
     """The install cache, a row per distribution; with `differs`: Zygotes in which it is not as in a start of a function's own."""
     differing: dict[str, list[dict[str, Any]]] = {}
-    for pair in worker.verifier.refused():
+    for pair in worker.verifier.refused.current():
         shown = {"reason": pair.refusal.reason, **_refusal(pair.refusal)}
         differing.setdefault(pair.owner or min(pair.packages, default=""), []).append(shown)
     refused = {entry.key: entry for entry in worker.learner.refused.list()}
@@ -218,7 +218,7 @@ def watch(metrics: Metrics, worker: Worker) -> None:
     words = "Comparisons of forks with starts of functions' own, by what came of them."
     metrics.counter("zygote_verifications", words, lambda: verifier.outcomes, label="outcome")
     metrics.counter("zygote_verification_cpu_seconds", "CPU time of their sandboxes.", lambda: verifier.trials.cpu_s)
-    metrics.gauge("zygote_verifications_pending", "That wait or are under way.", lambda: verifier.pending)
+    metrics.gauge("zygote_verifications_pending", "That wait or are under way.", lambda: verifier.agenda.pending)
     metrics.counter("handler_cache_evictions", "Idle sandboxes evicted.", lambda: worker.handlers.evictions)
     engine = worker.initscripts.client
     metrics.counter("initscript_runs", "Runs by how they ended.", lambda: engine.outcomes, label="outcome")

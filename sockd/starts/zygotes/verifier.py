@@ -1,7 +1,7 @@
 """Recording and verification of versions: what their top levels do, and whether a fork of a Zygote becomes what a start of their
 own becomes.
 
-Owns the background tasks (`zygote.verifiers`), their queue, and the refused pairs. A pair is a node and a version. The first
+Owns the background tasks (`zygote.verifiers`), their agenda, and the refused pairs. A pair is a node and a version. The first
 start of a version is forked from the root Zygote; after its answer, its top level is run once more, in a sandbox without a
 request, and recorded (`top_level`). Each node that may serve it then is verified first: a fork of the node runs the top level as
 well, and both return fingerprints. No request and no learner waits for this, and no work is dropped: what fails for want of time
@@ -15,27 +15,23 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from sockd.base.config import ZygoteConfig
 from sockd.base.errors import NoCapacity, SandboxFailed
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.roots.program import Program
-from sockd.starts.packages.distribution import name_of
+from sockd.starts.zygotes.agenda import Agenda
 from sockd.starts.zygotes.reasons import Reasons
 from sockd.starts.zygotes.recordings import Recordings
-from sockd.starts.zygotes.refusals import Refusal, Refusals
+from sockd.starts.zygotes.refused_pairs import RefusedPairs
 from sockd.starts.zygotes.soundness import ImportView
 from sockd.starts.zygotes.top_level import BadRecording, TopLevel, read_steps
-from sockd.starts.zygotes.trials import Key, TrialFailed, Trials, Work, until
-from sockd.starts.zygotes.turns import Turns
+from sockd.starts.zygotes.trials import TrialFailed, Trials, Work, until
 from sockd.starts.zygotes.verification import in_words
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
-MOST_WAITING = 4096
-"""Recordings and verifications that wait; a further one is considered again at its function's next start."""
 OUTCOMES = ("recorded", "alike", "different", "late", "postponed")
 LONGEST_LEARNING_S = 30.0
 """How long a verification waits for learners: the Zygote that they make may serve the function better, and needs none."""
@@ -46,8 +42,6 @@ LONGEST_AGAIN_S = 300.0
 SAVE_S = 10.0
 """What was found to be alike for so long is lost with a daemon that is killed, and compared again by the next one."""
 
-Packages = frozenset[str]
-
 _log = logging.getLogger(__name__)
 
 
@@ -56,16 +50,6 @@ class Unverified(str):
 
 
 PENDING = Unverified("it is still to be compared with a start of the function's own")
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A Zygote and a version that it must not serve; `refusal` says why and until when."""
-
-    packages: Packages
-    owner: str
-    """The distribution whose module differs; empty: it is not known."""
-    refusal: Refusal
 
 
 class Verifier:
@@ -95,42 +79,26 @@ class Verifier:
         self._is_learning = is_learning
         self._on_refused = on_refused
         self._save = save
-        self._refusals = Refusals()
-        self._refused: dict[Key, Refused] = {}
-        self._waiting: Turns[Key, Work] = Turns()
-        self._under_way: set[Key] = set()
-        self._later: dict[Key, asyncio.TimerHandle] = {}
-        self._postponed: set[Key] = set()
-        """Keys of `_later` whose trial found no memory or no Zygote; the trials of the others have failed."""
+        self.refused = RefusedPairs()
+        self.agenda = Agenda()
         self._unrecorded = Reasons()
         self._versions: WeakKeyDictionary[ImportView, tuple[Program, str]] = WeakKeyDictionary()
         """Versions that had a cold start, or whose top levels an earlier daemon has recorded."""
         self._saved_s = time.monotonic()
-        self._wake = asyncio.Event()
         self._starts = 0
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         count = config.verifiers if config.enabled else 0
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(), name="verifier") for _ in range(count)]
 
-    @property
-    def pending(self) -> int:
-        """Recordings and verifications that wait or are under way; those that are tried again later are not counted."""
-        return len(self._waiting) + len(self._under_way)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether anything is still to be recorded or verified, now or when there is memory for it."""
-        return bool(self.pending or self._postponed)
-
     def why_unrecorded(self, view: ImportView) -> str:
         """Why the top level of a version is not recorded, in words."""
         key = ("", view.program)
         if not self._tasks:
             return "its top level is not recorded: zygote.enabled or zygote.verifiers says so"
-        if key in self._under_way:
+        if key in self.agenda.under_way:
             return "its top level is being recorded"
-        if key in self._waiting:
+        if key in self.agenda.waiting:
             return "its top level waits to be recorded"
         return self._unrecorded.find(view.program) or "its top level is recorded after its next cold start"
 
@@ -140,9 +108,7 @@ class Verifier:
         if self._is_served(view):
             return
         self._unrecorded.forget(view.program)
-        for key in [key for key in (*self._waiting, *self._later) if key[1] == view.program]:
-            self._waiting.discard(key)
-            self._cancel_later(key)
+        self.agenda.drop(view.program)
 
     def leave_out(self, view: ImportView, why: str) -> None:
         """A sandbox of a version was started, and recording its top level is not worth it."""
@@ -152,7 +118,7 @@ class Verifier:
         """Why a node does not serve a function whose imports see nothing else than its own have seen; empty: it does."""
         if not self._config.verify or not node.imports:
             return ""
-        refused = self._refused_now(node, view)
+        refused = self.refused.find(node, view)
         if refused is not None:
             return Unverified(f"a start of its own differs: {refused.refusal.reason}")
         return "" if pair_of(node, view) in self._recordings.verified else PENDING
@@ -163,7 +129,7 @@ class Verifier:
             return
         self._versions[view] = program, function
         if view.top is None:
-            self._add(Work(None, view, program, function))
+            self.agenda.add(Work(None, view, program, function))
             return
         if self._consider_larger(view, program, function) or not node.imports:
             return
@@ -173,7 +139,7 @@ class Verifier:
             and self._config.verify_again_after
             and self._starts % self._config.verify_again_after == 0
         ):
-            self._add(Work(node, view, program, function))
+            self.agenda.add(Work(node, view, program, function))
 
     def know(self, view: ImportView, program: Program, function: str) -> None:
         """A version is there whose top level may be recorded: a Zygote that is made for it, or made again, is verified without a
@@ -183,9 +149,9 @@ class Verifier:
 
     def _consider_larger(self, view: ImportView, program: Program, function: str) -> bool:
         for larger, reason in self._tree.passed_over(view):
-            if isinstance(reason, Unverified) and self._refused_now(larger, view) is None:
+            if isinstance(reason, Unverified) and self.refused.find(larger, view) is None:
                 larger.verdicts[view] = PENDING  # a refusal has expired
-                self._add(Work(larger, view, program, function))
+                self.agenda.add(Work(larger, view, program, function))
                 return True
         return False
 
@@ -195,19 +161,9 @@ class Verifier:
             if view.top is not None and view.lineage == node.lineage and node.imports <= view.top.wanted:
                 self._consider_larger(view, program, function)
 
-    def refused(self) -> list[Refused]:
-        """The pairs that are refused now, the oldest first."""
-        keys = {"/".join(key): key for key in self._refused}
-        return [self._refused[keys[entry.key]] for entry in self._refusals.list() if entry.key in keys]
-
     def forgive(self, name: str | None) -> list[str]:
         """Forget the refusals of Zygotes that hold a distribution, or of all; the distributions that differed."""
-        forgiven = []
-        for key, refused in list(self._refused.items()):
-            if name is None or any(name in (each, name_of(each)) for each in refused.packages):
-                self._refusals.forgive("/".join(key))
-                del self._refused[key]
-                forgiven.append(refused.owner or min(refused.packages, default=""))
+        forgiven = self.refused.forgive_all(name)
         for node in self._tree.nodes:
             for view, verdict in list(node.verdicts.items()):
                 if isinstance(verdict, Unverified):
@@ -216,8 +172,7 @@ class Verifier:
 
     async def aclose(self) -> None:
         """End what is under way."""
-        for handle in self._later.values():
-            handle.cancel()
+        self.agenda.close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -229,57 +184,39 @@ class Verifier:
         """Whether a version with the same program has had a cold start, or is known, and was not forgotten since."""
         return any(served.program == view.program for served in self._versions)
 
-    def _cancel_later(self, key: Key) -> None:
-        """Have work not be tried again by itself."""
-        self._postponed.discard(key)
-        if (handle := self._later.pop(key, None)) is not None:
-            handle.cancel()
-
-    def _add(self, work: Work) -> None:
-        key = work.key
-        self._cancel_later(key)
-        if key not in self._waiting and key not in self._under_way and len(self._waiting) < MOST_WAITING:
-            self._waiting.add(key, work, is_recording=work.node is None)
-            self._wake.set()
-
     def _postpone(self, work: Work, why: str) -> None:
         """There is no memory for it now, or its sandbox could not be started."""
         self.outcomes["postponed"] += 1
         seconds = min(AGAIN_S * 2.0**work.tries, LONGEST_AGAIN_S)
-        self._add_later(work, seconds)
-        if work.key in self._later:
-            self._postponed.add(work.key)
+        self._add_later(work, seconds, is_postponed=True)
         if work.node is None:
             self._unrecorded.note(work.view.program, f"its top level waits to be recorded: {why}", again_in_s=seconds)
 
-    def _add_later(self, work: Work, seconds: float) -> None:
+    def _add_later(self, work: Work, seconds: float, *, is_postponed: bool = False) -> None:
         """Try again: a busy host delays a verification, and never drops it. Only what is no longer served needs none."""
-        if work.key not in self._later and self._is_served(work.view) and len(self._later) < MOST_WAITING:
-            again = replace(work, tries=work.tries + 1)
-            self._later[work.key] = asyncio.get_running_loop().call_later(seconds, self._add, again)
+        if self._is_served(work.view):
+            self.agenda.add_later(work, seconds, is_postponed=is_postponed)
 
     async def _work(self) -> None:
+        agenda = self.agenda
         while True:
-            await self._wake.wait()
-            while self._waiting:
+            await agenda.wake.wait()
+            while agenda.waiting:
                 await self._let_learners_go_first()
-                if not self._waiting:
+                if not agenda.waiting:
                     break  # another task has it
-                key, work = self._waiting.take()
-                self._under_way.add(key)
-                try:
-                    await self._do(work)
-                except Exception:
-                    _log.exception("a verification failed")
-                finally:
-                    self._under_way.discard(key)
-            self._wake.clear()
+                with agenda.taken() as work:
+                    try:
+                        await self._do(work)
+                    except Exception:
+                        _log.exception("a verification failed")
+            agenda.wake.clear()
 
     async def _let_learners_go_first(self) -> None:
         """Recordings do not wait: learners need them. While one waits, verifications take turns with recordings instead."""
         ends_s = time.monotonic() + LONGEST_LEARNING_S
         while self._is_learning() and time.monotonic() < ends_s:
-            if self._waiting.has_recording:
+            if self.agenda.waiting.has_recording:
                 return
             await until(time.monotonic() + LOOK_S)
 
@@ -345,10 +282,9 @@ class Verifier:
             return
         self.outcomes["alike"] += 1
         self._recordings.note_verified(pair_of(node, work.view))
-        if self._refused.pop(work.key, None) is not None:
-            self._refusals.forgive("/".join(work.key))
+        self.refused.forgive(work.key)
         self._forget_verdict(node, work.view)
-        if not self._waiting or time.monotonic() - self._saved_s >= SAVE_S:
+        if not self.agenda.waiting or time.monotonic() - self._saved_s >= SAVE_S:
             self._saved_s = time.monotonic()
             self._save()
         _log.info(
@@ -371,16 +307,12 @@ class Verifier:
         pair = pair_of(node, work.view)
         has_served = pair in self._recordings.verified
         self._recordings.verified.pop(pair, None)
-        packages = ", ".join(sorted(map(name_of, node.packages))) or "the standard library"
-        name = "/".join(work.key)
-        refusal = self._refusals.refuse(name, reason, node=packages, by_deadline=by_deadline)
-        self._refused = {key: each for key, each in self._refused.items() if self._refusals.is_refused("/".join(key))}
-        self._refused[work.key] = Refused(node.packages, owner, refusal)
+        refusal = self.refused.refuse(work.key, node, reason, owner=owner, by_deadline=by_deadline)
         self._forget_verdict(node, work.view)
         seconds = refusal.retry_s - refusal.time_s
         if by_deadline:
             self._add_later(work, seconds)
-        _log.warning("%s (%s) does not serve %s for %.0f s: %s", node.id, packages, work.function, seconds, reason)
+        _log.warning("%s (%s) does not serve %s for %.0f s: %s", node.id, refusal.node, work.function, seconds, reason)
         self._on_refused(node, work.view, has_served)
 
     def _forget_verdict(self, node: ZygoteNode, view: ImportView) -> None:
@@ -388,10 +320,6 @@ class Verifier:
         for known in list(node.verdicts):
             if known.program == view.program:
                 del node.verdicts[known]
-
-    def _refused_now(self, node: ZygoteNode, view: ImportView) -> Refused | None:
-        refused = self._refused.get((node.identity, view.program)) if self._refused else None
-        return refused if refused is not None and self._refusals.is_refused(refused.refusal.key) else None
 
 
 def pair_of(node: ZygoteNode, view: ImportView) -> str:

@@ -11,6 +11,7 @@ from sockd.base.errors import ImageUnavailable, NoCapacity, SandboxFailed, Timed
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.exchange import Reply
+from sockd.starts.zygotes import agenda
 from sockd.starts.zygotes import verifier as verifiers
 from sockd.starts.zygotes.verifier import PENDING, pair_of
 from sockd.starts.zygotes.zygote_node import ZygoteNode
@@ -26,7 +27,7 @@ async def test_a_trial_that_does_not_end_is_tried_again_of_itself(monkeypatch: p
     async with ground(monkeypatch) as g:
         view, g.tree.fork = view_of(), LATE
         assert "import a: a fork did not come to its end: Task timed out" in await g.verify(view)
-        (refused,) = g.verifier.refused()
+        (refused,) = g.verifier.refused.current()
         assert refused.refusal.by_deadline and g.counted() == {"late": 1}
         assert g.delays() == [refused.refusal.retry_s - refused.refusal.time_s]
         g.let_refusals_expire()
@@ -40,11 +41,11 @@ async def test_a_refusal_whose_time_is_over_is_verified_at_the_next_start(monkey
         view, g.tree.fork = view_of(), {"a": "2"}
         await g.verify(view)
         g.start(view)
-        assert g.verifier.pending == 0
+        assert g.verifier.agenda.pending == 0
         g.let_refusals_expire()
         g.tree.fork = {"a": "1"}
         g.start(view)
-        assert g.verifier.pending == 1 and g.tree.node.refusal(view) == PENDING
+        assert g.verifier.agenda.pending == 1 and g.tree.node.refusal(view) == PENDING
         await g.settle()
         assert g.tree.node.refusal(view) == ""
 
@@ -53,7 +54,7 @@ async def test_a_trial_that_ends_with_its_image_says_nothing_of_its_packages(mon
     async with ground(monkeypatch) as g:
         g.tree.own, g.tree.lost = LATE, ImageUnavailable("the agent is gone")
         assert await g.verify(view_of()) == PENDING
-        assert g.verifier.refused() == [] and g.counted() == {"postponed": 1}
+        assert g.verifier.refused.current() == [] and g.counted() == {"postponed": 1}
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]"])
@@ -82,7 +83,7 @@ async def test_work_of_a_withdrawn_version_is_dropped_where_it_runs_waits_or_is_
         g.tree.gate.set()
         await g.settle()
         assert g.where() == ["root"] and g.delays() == [] and g.counted() == {"postponed": 1}
-        assert not g.verifier.has_work
+        assert not g.verifier.agenda.has_work
 
 
 async def test_work_of_a_withdrawn_version_is_done_for_another_that_is_the_same_program(
@@ -111,9 +112,9 @@ async def test_what_cannot_be_tried_is_never_dropped(
         g.tree.harm = harm
         g.start(view)
         await g.settle()
-        assert g.tree.best(view) is g.tree.root and g.verifier.refused() == []
+        assert g.tree.best(view) is g.tree.root and g.verifier.refused.current() == []
         assert g.counted() == {"postponed": 1} and g.delays() == [2]
-        assert g.verifier.has_work and g.verifier.pending == 0, "it waits for memory"
+        assert g.verifier.agenda.has_work and g.verifier.agenda.pending == 0, "it waits for memory"
         why = f"waits to be recorded: {getattr(harm, 'strerror', None) or str(harm) or 'its sandbox was not there in time'};"
         assert is_recorded or why in g.verifier.why_unrecorded(view)
         for delay_s in (4, 8, 16, 32, 64, 128, 256, 300, 300):
@@ -121,7 +122,7 @@ async def test_what_cannot_be_tried_is_never_dropped(
             assert g.delays() == [delay_s]
         g.tree.harm = None
         await g.again()
-        assert g.tree.best(view) is g.tree.node and g.delays() == [] and not g.verifier.has_work
+        assert g.tree.best(view) is g.tree.node and g.delays() == [] and not g.verifier.agenda.has_work
 
 
 async def test_what_is_to_be_tried_again_is_tried_at_once_when_the_function_starts(
@@ -131,19 +132,19 @@ async def test_what_is_to_be_tried_again_is_tried_at_once_when_the_function_star
         view, g.tree.harm = view_of(), NoCapacity("full")
         await g.verify(view)
         g.tree.harm = None
-        assert g.verifier.pending == 0 and g.delays() == [2]
+        assert g.verifier.agenda.pending == 0 and g.delays() == [2]
         assert await g.verify(view) == "" and g.delays() == []
 
 
 async def test_each_pair_waits_once_and_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifiers, "MOST_WAITING", 3)
+    monkeypatch.setattr(agenda, "MOST_WAITING", 3)
     async with ground(monkeypatch) as g:
         g.tree.gate = asyncio.Event()
         views = [view_of(str(number)) for number in range(5)]
         for view in views:
             for _ in range(2):
                 g.start(view)
-        assert g.verifier.pending == 3
+        assert g.verifier.agenda.pending == 3
         await asyncio.sleep(0)
         for view in views[:2]:
             g.start(view)  # what is under way is not queued again
@@ -182,7 +183,7 @@ async def test_a_node_that_goes_while_its_sandbox_is_made_is_not_tried_again(mon
         monkeypatch.setattr(g.tree, "fork_apart", fork_apart)
         g.start(view_of())
         await g.settle()
-        assert g.delays() == [] and g.verifier.pending == 0
+        assert g.delays() == [] and g.verifier.agenda.pending == 0
 
 
 async def test_learners_go_first_and_what_they_made_is_verified_instead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +193,7 @@ async def test_learners_go_first_and_what_they_made_is_verified_instead(monkeypa
         g.start(view)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert g.verifier.pending == 1 and g.tree.asked == []
+        assert g.verifier.agenda.pending == 1 and g.tree.asked == []
         g.recordings.note_verified(pair_of(g.tree.both, view))
         g.tree.nodes.append(g.tree.both)
         g.tree.is_learning = False

@@ -34,7 +34,7 @@ async def test_the_first_start_of_a_version_is_recorded_in_one_of_its_own(monkey
         init = protocol.decode_init(program.init)
         assert (init["handler"], init["entry_file"], init["env"]) == (trials.HANDLER, "", {b"X": b"1"})
         g.start(view)
-        assert g.verifier.pending == 0, "once is enough"
+        assert g.verifier.agenda.pending == 0, "once is enough"
 
 
 @pytest.mark.parametrize(("zygote", "standard_only"), [("packages", False), ("stdlib", True)])
@@ -51,7 +51,7 @@ async def test_nothing_is_recorded_for_a_function_that_shares_nothing(monkeypatc
     async with ground(monkeypatch) as g:
         g.start(view_of(is_recorded=False, zygote="none"))
         g.verifier.consider(None, view_of(is_recorded=False), PROGRAM, "f@1")  # a program of an image
-        assert g.verifier.pending == 0
+        assert g.verifier.agenda.pending == 0
 
 
 async def test_what_was_recorded_is_verified_at_once_with_the_start_that_was_recorded(
@@ -92,13 +92,13 @@ async def test_a_top_level_that_cannot_be_recorded_is_tried_again_later_and_late
         why = g.verifier.why_unrecorded(view)
         assert why.startswith("its top level could not be recorded: ") and words in why
         assert why.endswith("; it is tried again in 10 s or after its next cold start") and "a secret" not in why
-        assert not g.verifier.has_work, "nobody waits for what has failed"
+        assert not g.verifier.agenda.has_work, "nobody waits for what has failed"
         for delay_s in (20, 40):
             await g.again()
             assert g.delays() == [delay_s]
         vars(g.tree).update(before)
         g.start(view)
-        assert g.verifier.pending == 1 and g.delays() == [], "a start of the function does not wait for that"
+        assert g.verifier.agenda.pending == 1 and g.delays() == [], "a start of the function does not wait for that"
         await g.settle()
         assert g.recorded[0][0] is view and g.counted() == {"late": 3, "recorded": 1, "alike": 1}
         assert "could not" not in g.verifier.why_unrecorded(view)
@@ -112,13 +112,13 @@ async def test_why_a_version_is_not_recorded_is_told(monkeypatch: pytest.MonkeyP
         assert g.verifier.why_unrecorded(view) == "its top level is not recorded: it initializes in 1.0 ms"
         g.tree.gate = asyncio.Event()
         g.start(view)
-        assert g.verifier.why_unrecorded(view) == "its top level waits to be recorded" and g.verifier.has_work
+        assert g.verifier.why_unrecorded(view) == "its top level waits to be recorded" and g.verifier.agenda.has_work
         while not g.tree.asked:
             await asyncio.sleep(0)
-        assert g.verifier.why_unrecorded(view) == "its top level is being recorded" and g.verifier.has_work
+        assert g.verifier.why_unrecorded(view) == "its top level is being recorded" and g.verifier.agenda.has_work
         g.tree.gate.set()
         await g.settle()
-        assert not g.verifier.has_work
+        assert not g.verifier.agenda.has_work
     async with ground(monkeypatch, enabled=False) as g:
         assert "zygote.enabled" in g.verifier.why_unrecorded(view)
 
@@ -132,7 +132,7 @@ async def test_a_recording_waits_for_no_learner(monkeypatch: pytest.MonkeyPatch)
         g.start(view_of("three", is_recorded=False))
         while not g.recorded:
             await asyncio.sleep(0)
-        assert g.where() == ["root"] and g.tree.asked[0][1]["record"] and g.verifier.pending >= 2
+        assert g.where() == ["root"] and g.tree.asked[0][1]["record"] and g.verifier.agenda.pending >= 2
         g.tree.is_learning = False
         await g.settle()
         assert g.counted() == {"recorded": 1, "alike": 3}

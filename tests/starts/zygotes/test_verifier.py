@@ -42,7 +42,7 @@ async def test_the_version_that_a_zygote_was_made_for_is_verified_too(monkeypatc
         g.start(view)
         await g.settle()
         g.add(g.tree.both)  # which has all imports of this version and no others
-        assert g.tree.both.refusal(view) == PENDING and g.verifier.pending == 1
+        assert g.tree.both.refusal(view) == PENDING and g.verifier.agenda.pending == 1
         g.tree.fork = {"a": "2"}
         await g.settle()
         assert "a.x: 2 instead of 1" in g.tree.both.refusal(view)
@@ -93,7 +93,7 @@ async def test_a_new_node_is_verified_for_the_versions_that_it_would_serve_bette
         gc.collect()
         del g.tree.asked[:]
         g.add(g.tree.both)
-        assert g.verifier.pending == 2
+        assert g.verifier.agenda.pending == 2
         await g.settle()
         assert g.where() == ["of-both", "of-both"]
         assert [g.tree.best(view) for view in (one, other)] == [g.tree.both] * 2
@@ -108,7 +108,7 @@ async def test_the_largest_node_is_verified_first_and_makes_the_others_needless(
         g.start(view)
         await g.settle()
         g.start(view, g.tree.both)
-        assert g.verifier.pending == 0
+        assert g.verifier.agenda.pending == 0
         assert g.where() == ["root", "of-both"] and g.tree.best(view) is g.tree.both
 
 
@@ -129,7 +129,7 @@ async def test_what_soundness_refuses_is_not_verified(monkeypatch: pytest.Monkey
         view = view_of()
         view.top = TopLevel((changed, TOP.steps[1]))
         g.start(view)
-        assert g.verifier.pending == 0 and not isinstance(g.tree.node.refusal(view), Unverified)
+        assert g.verifier.agenda.pending == 0 and not isinstance(g.tree.node.refusal(view), Unverified)
 
 
 async def test_a_start_costs_a_look_at_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ async def test_a_start_costs_a_look_at_a_table(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(100):
             assert g.tree.node.refusal(view) == ""
             g.start(view, g.tree.node)
-        assert len(g.tree.programs) == made and g.verifier.pending == 0
+        assert len(g.tree.programs) == made and g.verifier.agenda.pending == 0
 
 
 async def test_a_difference_is_the_reason_until_it_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +151,8 @@ async def test_a_difference_is_the_reason_until_it_is_forgiven(monkeypatch: pyte
         assert await g.verify(view) == "a start of its own differs: a.x: 1 instead of 2"
         assert g.refused == [("of-a", False)] and g.counted() == {"different": 1}
         g.start(view)
-        assert g.verifier.pending == 0, "it is not tried again before its time"
-        (refused,) = g.verifier.refused()
+        assert g.verifier.agenda.pending == 0, "it is not tried again before its time"
+        (refused,) = g.verifier.refused.current()
         assert (refused.owner, refused.refusal.node, refused.refusal.by_deadline) == (A, "a", False)
         assert g.verifier.forgive("none") == []
         assert g.verifier.forgive("a") == [A]
@@ -222,7 +222,7 @@ async def test_zygotes_that_are_made_again_are_verified_for_versions_without_a_v
             g.verifier.know(view, PROGRAM, "f@1")
         g.tree.nodes.remove(g.tree.node)
         g.add(g.tree.node)
-        assert g.verifier.pending == 1 and g.verifier.has_work
+        assert g.verifier.agenda.pending == 1 and g.verifier.agenda.has_work
         await g.settle()
         assert g.counted() == {"alike": 1} and g.where() == ["root", "of-a"]
         assert g.tree.best(missing) is g.tree.best(known) is g.tree.node
@@ -255,7 +255,7 @@ async def test_verdicts_are_there_for_the_next_daemon(monkeypatch: pytest.Monkey
         assert g.tree.node.refusal(view) == "" and g.tree.best(view) is g.tree.node
         assert g.tree.node.refusal(view_of("q")) == PENDING
         g.start(view, g.tree.node)
-        assert g.verifier.pending == 0
+        assert g.verifier.agenda.pending == 0
         other = node_of("of-a", g.tree.root, a=A)
         other.shared = Preimported(frozenset({A}), loaded=frozenset({"a", "a.late"}), order=("a",))
         assert g.verifier.unverified(other, view) == PENDING, "a Zygote with another module is another"
@@ -272,7 +272,7 @@ async def test_a_pair_that_serves_is_verified_again(monkeypatch: pytest.MonkeyPa
         view = view_of()
         await g.verify(view)
         for _ in range(3):
-            assert g.verifier.pending == 0
+            assert g.verifier.agenda.pending == 0
             g.start(view, g.tree.node)
         g.tree.fork = {"a": "2"}
         await g.settle()
@@ -290,13 +290,13 @@ async def test_what_is_not_verified_may_be_switched_off_and_is_recorded_all_the_
         await g.settle()
         assert g.counted() == {"recorded": 1} and g.tree.best(view) is g.tree.node
         g.start(view, g.tree.node)
-        assert g.verifier.pending == 0
+        assert g.verifier.agenda.pending == 0
 
 
 async def test_without_zygotes_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ground(monkeypatch, enabled=False) as g:
         g.start(view_of(is_recorded=False))
-        assert g.verifier.pending == 0
+        assert g.verifier.agenda.pending == 0
 
 
 async def test_it_ends_in_the_middle_of_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:

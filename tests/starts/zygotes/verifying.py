@@ -16,8 +16,7 @@ from sockd.base.config import ZygoteConfig
 from sockd.base.errors import ImageUnavailable
 from sockd.isolation.roots.program import Limits, Lineage, Program
 from sockd.isolation.sandbox.exchange import Reply
-from sockd.starts.zygotes import trials
-from sockd.starts.zygotes import verifier as verifiers
+from sockd.starts.zygotes import agenda, trials
 from sockd.starts.zygotes.recordings import Recordings
 from sockd.starts.zygotes.soundness import ImportView, Preimported
 from sockd.starts.zygotes.top_level import Module, Step, TopLevel, import_id
@@ -187,7 +186,7 @@ class Ground:
         self.verifier.consider(node or self.tree.root, view, PROGRAM, "f@1")
 
     async def settle(self) -> None:
-        while self.verifier.pending:
+        while self.verifier.agenda.pending:
             await asyncio.sleep(0)
 
     async def again(self) -> None:
@@ -198,9 +197,9 @@ class Ground:
         await self.settle()
 
     def let_refusals_expire(self) -> None:
-        (refused,) = self.verifier.refused()
-        self.verifier._refusals._clock = lambda: refused.refusal.retry_s + 1
-        assert self.verifier.refused() == []
+        (refused,) = self.verifier.refused.current()
+        self.verifier.refused.refusals._clock = lambda: refused.refusal.retry_s + 1
+        assert self.verifier.refused.current() == []
 
     def delays(self) -> list[float]:
         """After how many seconds what failed is tried again."""
@@ -226,7 +225,7 @@ async def ground(
 ) -> AsyncIterator[Ground]:
     monkeypatch.setattr(trials, "APART_S", 0.0)
     later = Later()
-    monkeypatch.setattr(verifiers, "asyncio", later)
+    monkeypatch.setattr(agenda, "asyncio", later)
     made = Ground(recordings or Recordings(Path("/none")), later, **config)
     try:
         yield made
