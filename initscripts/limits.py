@@ -21,6 +21,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=900)] = 10.0
     """From the start of the run to the end of the guest."""
+    cpu_ms: Positive = 100
+    """Milliseconds of a processor that the guest may use."""
     memory_bytes: Positive = 16 * MIB
     """The bytes of linear memory."""
     region_bytes: Count = 256 * MIB

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 Outcome = Literal[
-    "exit", "abort", "trap", "deadline", "memory", "cancelled", "bad_module", "busy", "record"
+    "exit", "abort", "trap", "deadline", "cpu", "memory", "cancelled", "bad_module", "busy", "record"
 ]  # fmt: skip
 """How a run ended.
 
@@ -18,6 +18,7 @@ exit        the guest returned from `boot` or called `exit`
 abort       it called `abort_launch`
 trap        it trapped, or a host call met a bug of ours
 deadline    it ran longer than its budget says
+cpu         it computed longer than its budget says
 memory      its linear memory did not suffice
 cancelled   the app or the daemon had no more use for it
 bad_module  its module could not be loaded, or nobody defined the function

@@ -22,12 +22,13 @@ class Alarm:
 
     def __init__(self, timer: AlarmTimer) -> None:
         self._timer = timer
-        self._set: tuple[float, Callable[[], None]] | None = None
+        self._set: _Due | None = None
 
-    def set(self, seconds: float, function: Callable[[], None]) -> None:
-        """Have this called on the loop after so long, unless it is cleared before; maybe again, until it is. Raises: OSError."""
+    def set(self, seconds: float, function: Callable[[], float]) -> None:
+        """Have this called on the loop after so long, and again after as many seconds as it returns each time, unless it is
+        cleared before. Raises: OSError."""
         due_s = time.monotonic() + seconds
-        self._set = (due_s, function)
+        self._set = _Due(due_s, function)
         self._timer.need(due_s)
 
     def clear(self) -> None:
@@ -39,10 +40,20 @@ class Alarm:
         due = self._set
         if due is None:
             return math.inf
-        if due[0] > now_s:
-            return due[0]
-        due[1]()
-        return math.inf
+        if due.at_s <= now_s:
+            # What the thread has set meanwhile is another one, which this does not change.
+            due.at_s = now_s + due.function()
+        return due.at_s
+
+
+class _Due:
+    """What an alarm is set for."""
+
+    __slots__ = ("at_s", "function")
+
+    def __init__(self, at_s: float, function: Callable[[], float]) -> None:
+        self.at_s = at_s
+        self.function = function
 
 
 class AlarmTimer:

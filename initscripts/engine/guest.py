@@ -23,9 +23,11 @@ from wasmtime import _bindings as c
 
 from sockd_initscripts.engine import abi, modules
 from sockd_initscripts.engine.calls import Calls
+from sockd_initscripts.engine.guest_cpu import GuestCpu, Turns
 from sockd_initscripts.engine.guest_memory import GuestMemory
 from sockd_initscripts.engine.host_functions import NO_FINALIZER, Entry, HostFunction, define
 from sockd_initscripts.engine.modules import LoadedModule, ModuleFile
+from sockd_initscripts.engine.signals import LoopCalls, Waiting
 from sockd_initscripts.errors import BadModule, CallFailed, GuestStopped
 from sockd_initscripts.limits import Budget
 from sockd_initscripts.report import Outcome
@@ -64,11 +66,12 @@ class Verdict:
 
 
 class Machine:
-    """What all guests share: wasmtime's engine and the linked host functions."""
+    """What all guests share: wasmtime's engine, the linked host functions, and the order of the slow ones."""
 
     def __init__(self) -> None:
         self.engine = modules.machine()
         self.linker = wasmtime.Linker(self.engine)
+        self.turns = Turns()
         for name in abi.FUNCTIONS:
             define(self.linker, name, _host_function(name))
 
@@ -142,9 +145,15 @@ class GuestTemplate:
 class Guest:
     """One guest; `run` is called in the thread that it is to have."""
 
-    def __init__(self, template: GuestTemplate, calls: Calls, verdict: Verdict) -> None:
+    def __init__(
+        self, template: GuestTemplate, calls: Calls, verdict: Verdict, loop_calls: LoopCalls, waiting: Waiting
+    ) -> None:
         self._template = template
         self._calls = calls
+        self._loop_calls = loop_calls
+        self._waiting = waiting
+        self.cpu: GuestCpu | None = None
+        """None before its thread has it."""
         self.verdict = verdict
         self.started_ns = 0
         self.ended_ns = 0
@@ -152,6 +161,7 @@ class Guest:
     def run(self) -> None:
         """Load, instantiate, enter, and be over, with a verdict. Raises nothing."""
         _this_thread.guest = self
+        self.cpu = GuestCpu(self._template.machine.turns, self._loop_calls, self._waiting)
         try:
             needed, limit = self._template.memory_bytes(), self._template.budget.memory_bytes
             if needed > limit:
@@ -163,6 +173,7 @@ class Guest:
         except BaseException as error:
             self._judge(error, 0)
         finally:
+            self.cpu.stop_computing()
             _this_thread.guest = None
             self.ended_ns = time.monotonic_ns()
 
@@ -203,16 +214,22 @@ def _host_function(name: str) -> HostFunction:
     method: Callable[..., int | None] = getattr(Calls, name)
 
     def call(*args: int) -> int | None:
+        guest = _this_thread.guest
+        cpu = guest.cpu
+        if cpu.is_slow:
+            cpu.stop_computing()
         try:
-            result = method(_this_thread.guest.calls, *args)
+            result = method(guest.calls, *args) or 0
         except CallFailed as error:
-            return -error.errno
+            result = -error.errno
         except GuestStopped:
             return None
         except BaseException as error:
             _blame_engine(error)
             return None
-        return 0 if result is None else result
+        if cpu.is_slow:
+            cpu.begin_computing()
+        return result
 
     return call
 
@@ -225,7 +242,10 @@ def _blame_engine(error: BaseException) -> None:
 
 def _at_epoch(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
     """The epoch was raised; called in the thread of each guest that computes. Either on, or an error that unwinds."""
-    if _this_thread.guest.verdict.outcome is None:
+    guest = _this_thread.guest
+    if guest.cpu.is_slow:
+        guest.cpu.begin_computing()
+    if guest.verdict.outcome is None:
         delta[0] = 1
         kind[0] = _CONTINUE
         return 0

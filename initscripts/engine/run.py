@@ -14,6 +14,7 @@ A guest's end does not end the run: the app reports what it reads until it hangs
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import time
@@ -28,6 +29,7 @@ from sockd_initscripts.engine.calls import Calls, Input, socket_of
 from sockd_initscripts.engine.checks import Checks
 from sockd_initscripts.engine.connections import Connections, Connector
 from sockd_initscripts.engine.guest import Guest, GuestTemplate, Verdict
+from sockd_initscripts.engine.guest_cpu import SLOW_NS, GuestCpu, until_tick_s
 from sockd_initscripts.engine.messages import Inbox, Outbox
 from sockd_initscripts.engine.rpcs import Rpcs
 from sockd_initscripts.engine.signals import LoopCalls, Waiting
@@ -92,6 +94,7 @@ class Run:
         self._rpc_records: list[RpcRecord] = []
         self._started_ns = 0
         self._ended_ns = 0
+        self._deadline_s = math.inf
 
     @property
     def is_lingering(self) -> bool:
@@ -138,14 +141,16 @@ class Run:
         self._rpcs = Rpcs(self._connections, self.region, *shared, self._request.known)
         self._connections.connect_ahead(addresses)
         self._host = Calls(self._given, self.region, self._connections, self._rpcs, self._outbox, self._inbox, self)
-        self._guest = Guest(template, self._host, self.verdict)
+        self._guest = Guest(template, self._host, self.verdict, self._calls, self._waiting)
         self._link.open()
 
     def live(self, alarm: Alarm) -> None:
         """In a guest's thread, once, after `begin`: all of the guest's life."""
         assert self._guest is not None and self._template is not None
         try:
-            alarm.set(self._budget.deadline_s, self._late)
+            now_s = time.monotonic()
+            self._deadline_s = now_s + self._budget.deadline_s
+            alarm.set(min(self._budget.deadline_s, until_tick_s(now_s)), self._look)
             self._guest.run()
             alarm.clear()
         finally:
@@ -243,9 +248,25 @@ class Run:
         self._rpcs.stop()
         self._template.machine.interrupt()
 
-    def _late(self) -> None:
-        if self._guest is not None:
+    def _look(self) -> float:
+        """See how much time the guest has taken, and stop it if that is too much; in how many seconds to look again."""
+        now_s = time.monotonic()
+        if self._guest is None or self.verdict.outcome is not None:
+            return math.inf
+        if now_s >= self._deadline_s:
             self._stop("deadline", "over its deadline")
+        elif self._guest.cpu is not None:
+            self._look_at(self._guest.cpu)
+        return min(until_tick_s(now_s), max(self._deadline_s - now_s, 0))
+
+    def _look_at(self, cpu: GuestCpu) -> None:
+        assert self._template is not None
+        used_ns = cpu.used_ns()
+        if used_ns >= self._budget.cpu_ms * 1_000_000:
+            self._stop("cpu", f"over its {self._budget.cpu_ms} ms of processor time")
+        elif used_ns >= SLOW_NS and not cpu.is_slow:
+            cpu.slow_down()
+            self._template.machine.interrupt()
 
     def _guest_ended(self) -> None:
         assert self._guest and self._rpcs and self._connections and self._on_guest_end

@@ -1,11 +1,13 @@
-"""Guest threads: a bounded number, some of them ready before they are needed, none ever ended before the engine is.
+"""Guest threads: a bounded number, some of them ready before they are needed, and none fewer before the engine ends.
 
-Each waits for a start by itself, in the kernel or in a queue, so that it is what a start wakes first.
+Each waits for a start by itself, in the kernel or in a queue, so that it is what a start wakes first. One that has lost its
+priority (`guest_cpu`) is replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 
@@ -29,6 +31,8 @@ class GuestThreads:
         self._calls = calls
         self._threads: list[threading.Thread] = []
         self._timer = AlarmTimer(calls.watched)
+        self._replaced: list[threading.Thread] = []
+        """Threads that end, or have ended."""
         self._working = 0
         self._all_ended: asyncio.Future[None] = calls.loop.create_future()
         self.have(ready)
@@ -40,24 +44,22 @@ class GuestThreads:
     def have(self, count: int) -> None:
         """Have so many threads, as far as that is allowed: making one takes longer than waking one."""
         while len(self._threads) < min(count, self._limit):
-            self._add()
+            self._add(self._timer.alarm())
 
     async def aclose(self) -> None:
         """Wait for their ends: there will be no more starts, and what they live ends. The loop goes on meanwhile, since they
         may have asked it for something."""
         if self._working:
             await self._all_ended
-        for thread in self._threads:
+        for thread in (*self._threads, *self._replaced):
             thread.join()
         self._timer.close()
         self._threads.clear()
 
-    def _add(self) -> None:
+    def _add(self, alarm: Alarm) -> None:
         before = threading.stack_size(STACK_BYTES)
         try:
-            thread = threading.Thread(
-                target=self._work, args=(self._timer.alarm(),), name=f"guest-{len(self._threads)}", daemon=True
-            )
+            thread = threading.Thread(target=self._work, args=(alarm,), name=f"guest-{len(self._threads)}", daemon=True)
             thread.start()
         finally:
             threading.stack_size(before)
@@ -66,8 +68,16 @@ class GuestThreads:
 
     def _work(self, alarm: Alarm) -> None:
         while self._turn(alarm):
-            pass
+            if os.sched_getscheduler(0) == os.SCHED_IDLE:
+                self._calls.post(self._replace, threading.current_thread(), alarm)
+                return
         self._calls.post(self._ended)
+
+    def _replace(self, thread: threading.Thread, alarm: Alarm) -> None:
+        self._working -= 1
+        self._threads.remove(thread)
+        self._replaced = [each for each in (*self._replaced, thread) if each.is_alive()]
+        self._add(alarm)
 
     def _ended(self) -> None:
         self._working -= 1

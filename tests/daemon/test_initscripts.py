@@ -166,7 +166,7 @@ def test_a_script_may_call_the_launch_off(daemon: RunningDaemon, deploy: Any, s3
     ("body", "script", "outcome"),
     [
         ("unreachable", {}, "trap"),
-        (LOOP, {"deadline_s": 0.2}, "deadline"),
+        (LOOP, {"deadline_s": 0.2, "cpu_ms": 10_000}, "deadline"),
         ("(call $note (call $buf_read (i32.const 99) (i64.const 0) (i32.const 0) (i32.const 9)))", {}, "exit"),
         ("(drop (memory.grow (i32.const 400))) (i32.store (i32.const 20000000) (i32.const 1))", {}, None),
     ],

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import wasmtime
 
 from sockd_initscripts.engine import abi
+from sockd_initscripts.limits import Budget
 
 NOTES = 99
 OUT = 1024
@@ -76,6 +77,8 @@ def notes_in(content: bytes) -> list[int]:
 
 LOOP = "(loop $again (br $again))"
 """Never ends."""
+TIRELESS = Budget(cpu_ms=3_600_000)
+"""Does not end one that never ends."""
 GET = """
     (local.set $a (call $connect @address))
     (call $note (call $send_rpc (local.get $a) (i64.const 7) @method (i32.const 0) (i32.const 0)))

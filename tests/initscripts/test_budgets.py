@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from sockd_initscripts.engine.calls import Input
-from sockd_initscripts.limits import Budget
+from sockd_initscripts.engine.guest_cpu import SLOW_NS, TICK_S
+from sockd_initscripts.limits import Budget, EngineLimits
 from tests.initscripts.guests import LOOP, module, wasm
 from tests.initscripts.rooms import Room, room
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1024 * 1024
+GUESTS = 6
 WAIT = "(drop (call $recv_msg (i64.const 1) (i32.const 1024)))"
 
 
@@ -131,3 +134,45 @@ async def test_many_failures_leave_the_engine_as_it_was(here: Room) -> None:
         runs = [here.start(function) for function in functions * 3]
         rans = await asyncio.gather(*(here.finish(*run) for run in runs))
         assert [ran.report.outcome for ran in rans] == ["trap", "deadline", "deadline", "exit", "abort"] * 3
+
+
+@pytest.mark.parametrize("body", [LOOP, "(loop $again (drop (call $now_ns)) (br $again))"])
+async def test_a_guest_that_computes_is_stopped_when_it_has_had_its_time_of_a_processor(here: Room, body: str) -> None:
+    report = (await here.run(module(body), budget=Budget(cpu_ms=50))).report
+    assert (report.outcome, report.message) == ("cpu", "over its 50 ms of processor time")
+
+
+async def test_waiting_is_not_computing(here: Room) -> None:
+    report = (await here.run(module(WAIT), budget=Budget(cpu_ms=20, deadline_s=0.2))).report
+    assert report.outcome == "deadline"
+
+
+async def test_slow_guests_compute_one_at_a_time(here: Room) -> None:
+    """Together they have as much of the processors as one, apart from what each has before it is slow."""
+    loop = here.define(module(LOOP), budget=Budget())
+    before_ns, started_s = time.process_time_ns(), time.monotonic()
+    rans = await asyncio.gather(*(here.finish(*here.start(loop)) for _ in range(GUESTS)))
+    assert [ran.report.outcome for ran in rans] == ["cpu"] * GUESTS
+    spent_s, wall_s = (time.process_time_ns() - before_ns) / 1e9, time.monotonic() - started_s
+    quick_s = GUESTS * (SLOW_NS / 1e9 + 2 * TICK_S)
+    assert spent_s < wall_s + quick_s
+
+
+async def test_a_slow_guest_has_the_least_priority_and_the_next_one_the_usual(
+    here: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies: list[int] = []
+
+    def read(*_: object) -> bytes:
+        policies.append(os.sched_getscheduler(0))
+        return b"x"
+
+    monkeypatch.setattr(Input, "read", read)
+    body = "(drop (call $input_read (i32.const 0) (i32.const 0) (i32.const 1)))"
+    slow = await here.run(module(f"(loop $again {body} (br $again))"), budget=Budget(cpu_ms=50))
+    assert slow.report.outcome == "cpu"
+    assert policies[0] == os.SCHED_OTHER and os.SCHED_IDLE in policies
+    policies.clear()
+    for _ in range(2 * EngineLimits().ready_threads):
+        await here.run(module(body))
+    assert set(policies) == {os.SCHED_OTHER}

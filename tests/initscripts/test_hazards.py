@@ -20,7 +20,7 @@ from sockd_initscripts.engine.signals import LoopCalls
 from sockd_initscripts.engine.threads import STACK_BYTES, GuestThreads
 from sockd_initscripts.errors import BadModule
 from sockd_initscripts.limits import Budget, EngineLimits
-from tests.initscripts.guests import LOOP, module
+from tests.initscripts.guests import LOOP, TIRELESS, module
 from tests.initscripts.rooms import room
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +130,7 @@ async def test_an_epoch_that_is_raised_all_the_time_harms_nobody(tmp_path: Path)
     """Every kill asks all guests that compute whether they are meant."""
     count = "(loop $more (br_if $more (i32.lt_u (local.tee $b (i32.add (local.get $b) (i32.const 1))) (i32.const 50000000))))"
     async with room(tmp_path) as here:
-        worker, app = here.start(here.define(module(count + "(call $exit (i32.const 5))")))
+        worker, app = here.start(here.define(module(count + "(call $exit (i32.const 5))"), budget=TIRELESS))
         loop = here.define(module(LOOP), budget=Budget(deadline_s=0.001))
         killed = 0
         while not worker.done.done() and "end" not in app.ops and killed < 20:

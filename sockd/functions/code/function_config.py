@@ -49,6 +49,7 @@ an account, /tmp 512-10240 MB, 1024 open files and 1024 processes. cpus: the lea
 
 INITSCRIPT_BOUNDS: dict[str, tuple[float, float]] = {
     "deadline_s": (0.001, 900),
+    "cpu_ms": (1, 900_000),
     "memory_mb": (1, 1024),
     "region_mb": (1, 10240),
     "rpcs": (1, 10_000),
@@ -91,6 +92,8 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """What the script reads as its input; None: the event."""
     deadline_s: float = 10.0
     """The time of one run, in seconds."""
+    cpu_ms: int = 100
+    """The time of a processor for one run, in milliseconds."""
     memory_mb: int = 16
     """Linear memory, in MB."""
     region_mb: int = 256

@@ -95,6 +95,7 @@ def budget_of(settings: InitscriptConfig, endpoints: list[str] | None) -> Budget
     """A function's settings in the engine's units; `endpoints` hold where it says nothing."""
     return Budget(
         deadline_s=settings.deadline_s,
+        cpu_ms=settings.cpu_ms,
         memory_bytes=settings.memory_mb * MB,
         region_bytes=settings.region_mb * MB,
         rpcs=settings.rpcs,

@@ -51,7 +51,7 @@ def definition(tmp_path: Path, wasm: bytes, number: int = 1) -> Definition:
     path.write_bytes(compile_once(wasm))
     path.chmod(0o444)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    return Definition(number, "f", fd, {}, Budget(deadline_s=30), None)
+    return Definition(number, "f", fd, {}, Budget(deadline_s=30, cpu_ms=60_000), None)
 
 
 def start(engine: EngineClient, event: bytes = b"{}", number: int = 1) -> Run:

@@ -20,7 +20,7 @@ from sockd_initscripts.engine import modules
 from sockd_initscripts.limits import Budget
 from sockd_initscripts.report import RunReport
 from sockd_storage_lib.sockd_initscript import wire as app_wire
-from tests.initscripts.guests import LOOP, module
+from tests.initscripts.guests import LOOP, TIRELESS, module
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(120)
@@ -122,7 +122,7 @@ def test_an_abort_a_cancel_and_a_large_event(engine: Process, tmp_path: Path) ->
     engine.tell(wire.Cancel(run=1))
     assert engine.hear_done().outcome == "abort"
     app.close()
-    define(engine, 2, module(LOOP), tmp_path, budget=Budget(deadline_s=20))
+    define(engine, 2, module(LOOP), tmp_path, budget=Budget(deadline_s=20, cpu_ms=60_000))
     app = engine.start(2, 2)
     engine.tell(wire.Cancel(run=2))
     assert engine.hear_done().outcome == "cancelled"
@@ -156,7 +156,7 @@ def test_fds_do_not_stay_behind(engine: Process, tmp_path: Path) -> None:
 
 
 def test_the_end_of_the_wire_ends_a_running_guest_too(engine: Process, tmp_path: Path) -> None:
-    define(engine, 1, module(LOOP), tmp_path)
+    define(engine, 1, module(LOOP), tmp_path, budget=TIRELESS)
     app = engine.start(1, 1)
     status, errors = engine.end()
     assert (status, errors) == (0, b"")
@@ -176,7 +176,7 @@ def test_a_start_waits_for_what_was_said_before_it_on_the_other_wire(engine: Pro
 
 
 def test_a_run_that_is_cancelled_before_its_start_is_read_ends_at_once(engine: Process, tmp_path: Path) -> None:
-    define(engine, 1, module(LOOP), tmp_path)
+    define(engine, 1, module(LOOP), tmp_path, budget=TIRELESS)
     engine.tell(wire.Cancel(run=7))
     engine.start(6, 99).close()  # a function that nobody knows: it hears the control wire out
     assert engine.hear_done().outcome == "bad_module"
@@ -187,7 +187,7 @@ def test_a_run_that_is_cancelled_before_its_start_is_read_ends_at_once(engine: P
 
 
 def test_more_starts_at_once_than_there_are_threads_all_run(engine: Process, tmp_path: Path) -> None:
-    define(engine, 1, module(LOOP), tmp_path, budget=Budget(deadline_s=30))
+    define(engine, 1, module(LOOP), tmp_path, budget=Budget(deadline_s=30, cpu_ms=60_000))
     apps = [engine.start(run, 1) for run in range(8)]
     before = len(os.listdir(f"/proc/{engine.process.pid}/task"))
     for run in reversed(range(8)):  # the last first: it runs though none of the others has ended
@@ -210,7 +210,7 @@ def test_a_daemon_that_speaks_something_else(engine: Process, wire_of: str) -> N
 def test_a_guests_thread_that_fails_outside_of_its_guest_ends_the_engine_and_all_runs(
     engine: Process, tmp_path: Path
 ) -> None:
-    define(engine, 1, module(LOOP), tmp_path)
+    define(engine, 1, module(LOOP), tmp_path, budget=TIRELESS)
     apps = [engine.start(run, 1) for run in range(3)]
     no_socket = os.memfd_create("no link")
     wire.send(engine.starts, wire.encode(wire.Start(run=4, function=1)), [no_socket])

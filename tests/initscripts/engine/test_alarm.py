@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from functools import partial
+import math
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -24,23 +24,48 @@ async def timer() -> AsyncIterator[AlarmTimer]:
     watched.close()
 
 
+def once(function: Callable[..., None], *args: object) -> Callable[[], float]:
+    """For an alarm that is called once."""
+
+    def call() -> float:
+        function(*args)
+        return math.inf
+
+    return call
+
+
 async def test_each_alarm_goes_off_in_its_time(timer: AlarmTimer) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
     alarms = {name: timer.alarm() for name in ("late", "early", "cleared", "latest")}
     for name, seconds in (("late", 0.6), ("early", 0.2), ("cleared", 0.3), ("latest", 0.9)):
-        await asyncio.to_thread(alarms[name].set, seconds, partial(heard.put_nowait, name))
+        await asyncio.to_thread(alarms[name].set, seconds, once(heard.put_nowait, name))
     alarms["cleared"].clear()
     for name in ("early", "late", "latest"):
         assert await heard.get() == name
         alarms[name].clear()
-    alarms["early"].set(0.01, partial(heard.put_nowait, "again"))
+    alarms["early"].set(0.01, once(heard.put_nowait, "again"))
     assert await heard.get() == "again"
 
 
 async def test_an_alarm_that_is_due_already_goes_off(timer: AlarmTimer) -> None:
     heard = asyncio.Event()
-    timer.alarm().set(0.0, heard.set)
+    timer.alarm().set(0.0, once(heard.set))
     await heard.wait()
+
+
+async def test_an_alarm_goes_off_until_it_is_cleared(timer: AlarmTimer) -> None:
+    heard: asyncio.Queue[int] = asyncio.Queue()
+    alarm = timer.alarm()
+
+    def call() -> float:
+        heard.put_nowait(1)
+        return 0.001
+
+    alarm.set(0.001, call)
+    for _ in range(3):
+        await heard.get()
+    alarm.clear()
+    assert alarm.look(math.inf) == math.inf
 
 
 async def test_who_is_due_after_another_asks_the_kernel_for_nothing(
@@ -57,10 +82,10 @@ async def test_who_is_due_after_another_asks_the_kernel_for_nothing(
     first, second = timer.alarm(), timer.alarm()
     heard = asyncio.Event()
     for _ in range(5):
-        first.set(30, heard.set)
+        first.set(30, once(heard.set))
         first.clear()
-        second.set(40, heard.set)
+        second.set(40, once(heard.set))
     assert len(asked) == 1
-    second.set(0.01, heard.set)
+    second.set(0.01, once(heard.set))
     await heard.wait()
     assert len(asked) == 2

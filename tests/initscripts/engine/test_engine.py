@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sockd_initscripts.limits import EngineLimits
-from tests.initscripts.guests import GET, LOOP, module
+from tests.initscripts.guests import GET, LOOP, TIRELESS, module
 from tests.initscripts.rooms import Room, http_server, room
 
 pytestmark = pytest.mark.anyio
@@ -303,7 +303,7 @@ async def test_what_breaks_the_app_links_protocol_ends_the_run(here: Room) -> No
 
 async def test_an_app_that_goes_away_cancels_the_guest(here: Room) -> None:
     for body in (LOOP, WAIT):
-        run, app = here.start(here.define(module(body)))
+        run, app = here.start(here.define(module(body), budget=TIRELESS))
         app.close()
         report = await run.done
         assert (report.outcome, report.message) == ("cancelled", "the app has gone")
@@ -312,7 +312,7 @@ async def test_an_app_that_goes_away_cancels_the_guest(here: Room) -> None:
 
 async def test_the_daemon_cancels(here: Room) -> None:
     for body in (LOOP, WAIT):
-        run, app = here.start(here.define(module(body)))
+        run, app = here.start(here.define(module(body), budget=TIRELESS))
         here.engine.cancel(run.id)
         assert (await run.done).outcome == "cancelled"
         app.close()
@@ -373,7 +373,7 @@ async def test_links_are_bounded_and_the_oldest_that_has_ended_goes(tmp_path: Pa
 
 
 async def test_a_blocked_guest_and_a_spinning_one_hold_up_nobody(here: Room) -> None:
-    blocked = [here.start(here.define(module(body))) for body in (WAIT, LOOP, WAIT)]
+    blocked = [here.start(here.define(module(body), budget=TIRELESS)) for body in (WAIT, LOOP, WAIT)]
     async with http_server(hello=b"hello") as server:
         ran = await here.run(module(GET, address=server.address, method="GET /hello"))
     assert ran.app.contents[7] == b"hello"
@@ -385,7 +385,7 @@ async def test_a_blocked_guest_and_a_spinning_one_hold_up_nobody(here: Room) -> 
 
 
 async def test_stopping_one_guest_leaves_the_others_spinning(here: Room) -> None:
-    function = here.define(module(LOOP))
+    function = here.define(module(LOOP), budget=TIRELESS)
     runs = [here.start(function) for _ in range(3)]
     here.engine.cancel(runs[0][0].id)
     await runs[0][0].done
@@ -445,7 +445,7 @@ async def test_too_many_definitions_are_refused(tmp_path: Path) -> None:
 
 async def test_closing_the_engine_ends_what_runs(tmp_path: Path) -> None:
     async with room(tmp_path) as here:
-        runs = [here.start(here.define(module(body))) for body in (LOOP, WAIT)]
+        runs = [here.start(here.define(module(body), budget=TIRELESS)) for body in (LOOP, WAIT)]
     for run, app in runs:
         assert run.done.result().outcome == "cancelled"
         app.close()
