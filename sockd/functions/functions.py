@@ -54,7 +54,7 @@ class Functions:
 
     async def remove(self, name: str) -> None:
         """Remove a function after its current requests. Raises: NoSuchFunction."""
-        self.registry.delete(name)
+        await self.registry.delete(name)
         self.switching.note_failed(name, None)
         await self.garbage.collect_closed(*self.live.remove(name))
         self.live.end_unused()

@@ -137,7 +137,7 @@ class Provisioning:
                 await self._change(share, name, qualifier, wanted)
                 self._shares_of(name, qualifier, wanted)  # it may have been deleted in the meantime
                 provision = Provision(name, qualifier, wanted, time.time())
-                self._registry.change(name, lambda function: function.with_provision(provision))
+                await self._registry.change(name, lambda function: function.with_provision(provision))
         finally:
             if qualifier not in self._registry.of(name).provisions:  # refused, or deleted in the meantime
                 self.forget(name, qualifier)
@@ -163,10 +163,10 @@ class Provisioning:
         """Initialized sandboxes of all functions, with those that are serving a request."""
         return sum(share.available for share in self._shares.values())
 
-    def delete(self, name: str, qualifier: str) -> None:
+    async def delete(self, name: str, qualifier: str) -> None:
         """Keep none any more. Raises: NoSuchVersion."""
         self._shares_of(name, qualifier, 1)
-        self._registry.change(name, lambda function: function.without_provision(qualifier))
+        await self._registry.change(name, lambda function: function.without_provision(qualifier))
         self.forget(name, qualifier)
 
     def check_alias(self, alias: Alias) -> None:

@@ -1,7 +1,7 @@
 """Published versions and aliases of functions, and rollback.
 
-Owns nothing: the registry has the records, `Functions` what is live, `provisioning` what is kept initialized. The HTTP APIs
-serialize changes of one function; each method here is one loop step.
+Owns nothing: the registry has the records, `Functions` what is live, `provisioning` what is kept initialized. The registry
+makes changes of one function one after the other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from sockd.base.errors import BadRequest, NoSuchVersion, SockdError
 from sockd.functions.deploys.canaries import Canaries
 from sockd.functions.functions import Functions
 from sockd.functions.provisioning import Provisioning
+from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.aliases import LATEST, NAME, Alias, number_of
 from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.registry.function_store import Conflict
 from sockd.functions.registry.publications import Publication
 from sockd.functions.registry.registry import Registry
 
@@ -53,7 +55,7 @@ class Versions:
 
     # -- published versions
 
-    def publish(self, name: str, description: str | None = None) -> Described:
+    async def publish(self, name: str, description: str | None = None) -> Described:
         """Publish the last deploy under a number, unless it equals the last published version.
 
         Args: description: None: that of the function.
@@ -69,7 +71,7 @@ class Versions:
             raise BadRequest(f"{name} has {self._most} published versions, code.max_published: delete some first")
         if description is None:
             description = config.aws.description if config.aws else ""
-        published = self._registry.publish(name, record.version, description)
+        published = await self._registry.publish(name, record.version, description)
         if config.snapshot:
             self._functions.snapshots.expect(name, published.number)
         return Described(record, published)
@@ -118,22 +120,28 @@ class Versions:
             raise VersionInUse(
                 f"Function version {number} is used by alias {', '.join(using)}; change or delete that first"
             )
-        self._registry.unpublish(name, number)
+        await self._registry.unpublish(name, number)
         self.provisioning.forget(name, str(number))
         await self._functions.garbage.collect_closed(self._functions.live.published.drop(name, number))
 
     # -- aliases
 
-    def put_alias(self, alias: Alias) -> Alias:
+    async def put_alias(self, alias: Alias, *, old: Alias | None = None) -> Alias:
         """Add or change one; as it is now, with its new revision.
 
-        Raises: NoSuchFunction, NoSuchVersion, BadRequest, StorageFull."""
-        self._registry.get(alias.name)
-        self._check_alias(alias)
-        alias = replace(alias, revision=str(uuid.uuid4()))
-        self._registry.change(alias.name, lambda function: function.with_alias(alias))
-        self.provisioning.follow(alias.name, alias.alias)
-        return alias
+        Args: old: what it has to be still; None: it may be anything.
+        Raises: NoSuchFunction, NoSuchVersion, BadRequest, Conflict, StorageFull."""
+        new = replace(alias, revision=str(uuid.uuid4()))
+
+        def put(function: FunctionAggregate) -> FunctionAggregate:
+            if old is not None and function.aliases.get(old.alias) != old:
+                raise Conflict(old.name)
+            self._check_alias(new)
+            return function.with_alias(new)
+
+        await self._registry.change(new.name, put)
+        self.provisioning.follow(new.name, new.alias)
+        return new
 
     def alias(self, name: str, alias: str) -> Alias:
         """Raises: NoSuchFunction, NoSuchVersion."""
@@ -150,9 +158,9 @@ class Versions:
         self._registry.get(name)
         return list(self._registry.of(name).aliases.values())
 
-    def delete_alias(self, name: str, alias: str) -> None:
+    async def delete_alias(self, name: str, alias: str) -> None:
         """Nothing happens if there is none. Raises: NoSuchFunction, StorageFull."""
-        self._registry.change(name, lambda function: function.without_alias(alias))
+        await self._registry.change(name, lambda function: function.without_alias(alias))
         self.provisioning.forget(name, alias)
 
     def _check_alias(self, alias: Alias) -> None:

@@ -43,14 +43,14 @@ class FunctionParts:
     versions: Versions
 
     @classmethod
-    def build(
+    async def build(
         cls, config: Config, state: StateDir, packages: InstallCache, caches: Caches, stack: AsyncExitStack
     ) -> FunctionParts:
         """Load the functions of an earlier worker on `stack`. Raises: SockdError, OSError."""
         code = CodeStore(state.path / "code", state.path / "tmp", config.code)
         code.recover()
         vault = Vault.at(key_path(config.secrets, state.path))
-        registry = Registry.open(state.path / REGISTRY, vault, keep_versions=config.code.keep_versions)
+        registry = await Registry.open(state.path / REGISTRY, vault, keep_versions=config.code.keep_versions)
         functions = Functions(config, registry, code, packages, caches)
         stack.callback(functions.close)
         functions.load()

@@ -126,9 +126,5 @@ class ManagedFunctions:
     async def delete_alias(self, name: str, alias: str) -> None:
         """Delete an alias, with its URL, its schedules and how its events end."""
         removing = self._reserve.removing
-
-        async def delete() -> None:
-            self._versions.delete_alias(name, alias)
-
-        await removing(delete)
+        await removing(lambda: self._versions.delete_alias(name, alias))
         await removing(lambda: self._later.forget_qualifier(name, alias))

@@ -98,7 +98,7 @@ class Worker:
         images = open_images(config, state, isolation.base, linux, stack)
         await images.store.try_host()
         caches = make_caches(config, state, linux, isolation, starts, scripts, images, stack)
-        parts = FunctionParts.build(config, state, installed.packages, caches, stack)
+        parts = await FunctionParts.build(config, state, installed.packages, caches, stack)
         worker = cls(
             config=config,
             state=state,

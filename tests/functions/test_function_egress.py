@@ -186,7 +186,7 @@ async def test_a_published_version_is_cut_off_while_the_last_deploy_has_another_
         with pytest.raises(BadFunctionConfig, match='goes with network = "private"'):
             await house.functions.changes.configure("f", {"egress": []})
         await house.deploy("f", {"f.py": "def f(event): return 2"}, network="private", egress=ONE)
-        house.registry.publish("f", house.functions.live.current("f").record.version, "")
+        await house.registry.publish("f", house.functions.live.current("f").record.version, "")
         prod = await house.functions.live.get("f", "1")
         policy = await prod.allowance.egress.enforced()
         await house.deploy("f", {"f.py": "def f(event): return 3"}, network="host")

@@ -61,7 +61,7 @@ class Handlers:
 class House:
     """What one daemon would have on a state directory."""
 
-    def __init__(self, state: Path, index: PackageIndex, networks: Networks | None = None) -> None:
+    def __init__(self, state: Path, index: PackageIndex, registry: Registry, networks: Networks | None = None) -> None:
         for name in ("tmp", "code", "packages"):
             (state / name).mkdir(exist_ok=True)
         self.state = state
@@ -72,7 +72,7 @@ class House:
         self.packages = InstallCache(PackageConfig(index_url=index.url), state / "packages", state / "tmp")
         code = CodeStore(state / "code", state / "tmp", CodeConfig())
         code.recover()
-        self.registry = Registry.open(state / "registry.sqlite", keep_versions=2)
+        self.registry = registry
         lineages = SimpleNamespace(expect=lambda lineage, at_once: None, release=lambda lineage: None)
         tree: Any = SimpleNamespace(lineages=lineages)
         self.used: list[list[Any]] = []
@@ -96,7 +96,7 @@ class House:
 
 @contextlib.asynccontextmanager
 async def opened(state: Path, index: PackageIndex, networks: Networks | None = None) -> AsyncIterator[House]:
-    house = House(state, index, networks)
+    house = House(state, index, await Registry.open(state / "registry.sqlite", keep_versions=2), networks)
     try:
         await house.packages.recover()
         house.functions.load()
@@ -259,7 +259,7 @@ async def test_a_call_waits_for_lost_packages_no_longer_than_its_bound(
     index.add(wheel("lib", "1.0", {"lib.py": ""}))
     async with opened(tmp_path, index) as house:
         await house.deploy("needs", with_packages("lib"))
-        house.registry.publish("needs", 1, "")
+        await house.registry.publish("needs", 1, "")
     shutil.rmtree(tmp_path / "packages")
     async with opened(tmp_path, index) as house:
         may_go_on = asyncio.Event()
@@ -401,7 +401,7 @@ async def test_a_variable_that_is_refused_now_stays_where_it_was_deployed(tmp_pa
     async with opened(tmp_path, index) as house:
         version = await house.deploy("one", HELLO, env={"A": "1"})
         old = msgspec.structs.replace(version.config, env={"PYTHONHASHSEED": "0", "PYTHONIOENCODING": "none"})
-        house.registry.amend(version.record, old.to_json())
+        await house.registry.amend(version.record, old.to_json())
     async with opened(tmp_path, index) as house:
         (again,) = house.functions.live.all()
         assert again.config.env == old.env and "settings" not in protocol.decode_init(again.program.init)

@@ -12,6 +12,7 @@ from sockd.base.config import CodeConfig
 from sockd.base.errors import BadRequest, NoSuchFunction, NoSuchVersion
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.registry.aliases import Alias
+from sockd.functions.registry.function_store import Conflict
 from sockd.functions.versions import VersionInUse, Versions
 from sockd.starts.packages.install_cache import InstallCache
 from tests.functions.test_functions import HELLO, MB, House, opened, with_packages
@@ -32,7 +33,7 @@ def versions_of(house: House, **config: Any) -> Versions:
 async def test_versions_of_a_function_share_what_it_may_use(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         await house.deploy("f", HELLO, memory_mb=100, reserved_memory_mb=200, concurrency=3)
-        versions_of(house).publish("f")
+        await versions_of(house).publish("f")
         await house.deploy("f", code(2), memory_mb=100, reserved_memory_mb=200, concurrency=3)
         latest, first = await house.functions.live.get("f"), await house.functions.live.get("f", "1")
         assert (latest.version.number, first.version.number) == ("$LATEST", "1")
@@ -53,7 +54,7 @@ async def test_only_so_many_stay_live_that_nobody_uses(tmp_path: Path, index: Pa
         published._most = 2
         for number in range(1, 5):
             await house.deploy("f", code(number))
-            versions.publish("f")
+            await versions.publish("f")
         busy = await house.functions.live.get("f", "1")
         busy.running += 1
         for number in range(2, 5):
@@ -70,16 +71,16 @@ async def test_publishing_what_has_not_changed_gives_the_number_that_it_has(
     async with opened(tmp_path, index) as house:
         versions = versions_of(house, max_published=2)
         await house.deploy("f", HELLO)
-        assert [versions.publish("f").publication.number for _ in range(2)] == [1, 1]  # type: ignore[union-attr]
+        assert [(await versions.publish("f")).publication.number for _ in range(2)] == [1, 1]  # type: ignore[union-attr]
         await house.functions.changes.configure("f", {"concurrency": 2, "queue_depth": 5})
-        assert versions.get("f", "1") == versions.publish("f")
+        assert versions.get("f", "1") == await versions.publish("f")
         await house.functions.changes.configure("f", {"env": {"A": "b"}})
-        assert versions.publish("f").publication.number == 2  # type: ignore[union-attr]
+        assert (await versions.publish("f")).publication.number == 2  # type: ignore[union-attr]
         await house.deploy("f", code(3))
         with pytest.raises(BadRequest, match=r"code\.max_published"):
-            versions.publish("f")
+            await versions.publish("f")
         await versions.delete("f", 1)
-        assert versions.publish("f").publication.number == 3  # type: ignore[union-attr]
+        assert (await versions.publish("f")).publication.number == 3  # type: ignore[union-attr]
 
 
 async def test_packages_of_a_published_version_have_their_user(tmp_path: Path, index: PackageIndex) -> None:
@@ -87,7 +88,7 @@ async def test_packages_of_a_published_version_have_their_user(tmp_path: Path, i
     async with opened(tmp_path, index) as house:
         versions = versions_of(house)
         (key,) = (await house.deploy("f", with_packages("lib"))).keys
-        versions.publish("f")
+        await versions.publish("f")
         await house.deploy("f", code(2))
         packages: InstallCache = house.packages
         with pytest.raises(BadRequest, match="f"):
@@ -104,7 +105,7 @@ async def test_going_back_brings_code_and_settings_and_leaves_what_all_share(
         await house.deploy("f", code(1), memory_mb=100)
         with pytest.raises(BadRequest, match="nothing to roll back to"):
             await versions.rollback("f")
-        versions.publish("f")
+        await versions.publish("f")
         await house.deploy("f", code(2), memory_mb=200)
         await house.functions.changes.configure("f", {"concurrency": 4})
         for memory_mb in (100, 200, 100):
@@ -116,23 +117,35 @@ async def test_going_back_brings_code_and_settings_and_leaves_what_all_share(
         assert (await versions.rollback("f", 1)).digest == versions.get("f", "1").record.digest
 
 
+async def test_an_alias_that_somebody_else_has_changed_is_not_overwritten(tmp_path: Path, index: PackageIndex) -> None:
+    async with opened(tmp_path, index) as house:
+        versions = versions_of(house)
+        await house.deploy("f", HELLO)
+        await versions.publish("f")
+        old = await versions.put_alias(Alias("f", "prod", "1"))
+        new = await versions.put_alias(Alias("f", "prod", "$LATEST"), old=old)
+        with pytest.raises(Conflict):
+            await versions.put_alias(old, old=old)
+        assert versions.alias("f", "prod") == new
+
+
 async def test_what_an_alias_leads_to_stays(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         versions = versions_of(house)
         await house.deploy("f", HELLO)
-        versions.publish("f")
-        alias = versions.put_alias(Alias("f", "prod", "1"))
+        await versions.publish("f")
+        alias = await versions.put_alias(Alias("f", "prod", "1"))
         assert alias.revision and versions.alias("f", "prod") == alias
         with pytest.raises(VersionInUse, match="prod"):
             await versions.delete("f", 1)
         assert (await house.functions.live.get("f", "prod")).version.number == "1"
         for wrong in (Alias("f", "7", "1"), Alias("f", "a b", "1"), Alias("f", "a", "1", "1", 0.5)):
             with pytest.raises(BadRequest):
-                versions.put_alias(wrong)
+                await versions.put_alias(wrong)
         for unknown in (Alias("f", "a", "2"), Alias("f", "a", "x"), Alias("none", "a", "1")):
             with pytest.raises(NoSuchFunction):
-                versions.put_alias(unknown)
-        versions.delete_alias("f", "prod")
+                await versions.put_alias(unknown)
+        await versions.delete_alias("f", "prod")
         await versions.delete("f", 1)
         with pytest.raises(NoSuchVersion):
             await house.functions.live.get("f", "prod")

@@ -31,7 +31,7 @@ from sockd.observe.history import Minute
 from sockd.observe.recent import NOTHING, RecentRates
 from sockd.observe.traces import TraceKind
 from tests.http.fake_events import FakeEvents
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import MemoryStore, at_once
 
 TIMES = Times(queue=1000, setup=200_000, init=3_000_000, exec=40_000)
 
@@ -384,15 +384,14 @@ class FakeFunctions:
         self._worker.functions.info(name)
         self._worker.names.remove(name)
         if self._worker.registry.of(name).deploys:
-            self._worker.registry.delete(name)
+            await self._worker.registry.delete(name)
 
     def put(self, name: str, config: FunctionConfig, content: bytes = b"") -> None:
         """Record a deploy."""
         digest = hashlib.sha256(content).hexdigest()
         self._worker.names.add(name)
-        self._worker.registry.put(
-            name, digest=digest, code_bytes=len(content), handler="f:f", config=config.to_json(), closure=""
-        )
+        put = self._worker.registry.put
+        at_once(put(name, digest=digest, code_bytes=len(content), handler="f:f", config=config.to_json(), closure=""))
 
     def all(self) -> list[FunctionInfo]:
         return [self.info(name) for name in sorted(self._worker.names)]

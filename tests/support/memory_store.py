@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.function_store import Conflict, FunctionStore
 
+T = TypeVar("T")
+
 
 class MemoryStore:
-    """Keeps nothing when it is gone."""
+    """Keeps nothing when it is gone, and has nobody wait."""
 
     key_path = Path("/nonexistent")
 
@@ -19,19 +22,19 @@ class MemoryStore:
         self._functions: dict[str, FunctionAggregate] = {}
         self._revision = 0
 
-    def __iter__(self) -> Iterator[FunctionAggregate]:
-        return iter(list(self._functions.values()))
+    async def read(self) -> Sequence[FunctionAggregate]:
+        return list(self._functions.values())
 
-    def get(self, name: str) -> FunctionAggregate:
+    async def get(self, name: str) -> FunctionAggregate:
         return self._functions.get(name, FunctionAggregate(name))
 
-    def put(self, new: FunctionAggregate, *, expected: FunctionAggregate) -> FunctionAggregate:
+    async def put(self, new: FunctionAggregate, *, expected: FunctionAggregate) -> FunctionAggregate:
         self._expect(expected)
         self._revision += 1
         self._functions[new.name] = replace(new, revision=self._revision)
         return self._functions[new.name]
 
-    def remove(self, expected: FunctionAggregate) -> None:
+    async def remove(self, expected: FunctionAggregate) -> None:
         self._expect(expected)
         self._functions.pop(expected.name, None)
 
@@ -39,8 +42,19 @@ class MemoryStore:
         pass
 
     def _expect(self, expected: FunctionAggregate) -> None:
-        if self.get(expected.name).revision != expected.revision:
+        stored = self._functions.get(expected.name)
+        if (stored.revision if stored else 0) != expected.revision:
             raise Conflict(expected.name)
+
+
+def at_once(change: Coroutine[Any, Any, T]) -> T:
+    """Run a change of a registry in memory, which does not wait; return what it returns."""
+    try:
+        change.send(None)
+    except StopIteration as done:
+        returned: T = done.value
+        return returned
+    raise AssertionError("it waits for something")
 
 
 _verified: type[FunctionStore] = MemoryStore

@@ -1,7 +1,7 @@
 """Canaries: second versions of aliases, withdrawn when too many of their requests fail, or promoted when they hold.
 
-Owns the counts of the requests, which begin anew with each worker, and a timer for each canary. What guards a canary, and what
-became of it, is in the registry.
+Owns the counts of the requests, which begin anew with each worker, a timer for each canary, and the tasks that change aliases.
+What guards a canary, and what became of it, is in the registry.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Canary:
         self._failures: deque[bool] = deque(maxlen=WINDOW)
         self.failed = 0
         self.timer: asyncio.TimerHandle | None = None
+        self.is_ending = False
+        """Its alias is being changed, and its requests are not judged meanwhile."""
 
     @property
     def requests(self) -> int:
@@ -59,8 +61,8 @@ class Aliases(Protocol):
     def guarded(self, name: str, qualifier: str) -> Alias | None:
         """Return the alias of this name, if its second version is guarded."""
 
-    def put_alias(self, alias: Alias) -> Alias:
-        """Change an alias. Raises: SockdError."""
+    async def put_alias(self, alias: Alias, *, old: Alias) -> Alias:
+        """Change an alias, if it is still the old one. Raises: SockdError."""
 
 
 class Canaries:
@@ -70,6 +72,7 @@ class Canaries:
         self._aliases = aliases
         self._canaries: dict[tuple[str, str], Canary] = {}
         """By function and alias; one is made by the first request."""
+        self._endings: set[asyncio.Task[None]] = set()
 
     async def watched(self, request: InvokeRequest, number: str, running: Awaitable[T]) -> T:
         """Wait for an invocation, and count it if it is a canary's. Raises: as `running`.
@@ -118,22 +121,31 @@ class Canaries:
 
     def _judge(self, canary: Canary) -> None:
         alias, verdict = canary.alias, canary.guard.verdict(canary.requests, canary.failed, time.time())
-        if verdict is None or self._canaries.get((alias.name, alias.alias)) is not canary:
+        if verdict is None or canary.is_ending or self._canaries.get((alias.name, alias.alias)) is not canary:
             return
         if self._aliases.guarded(alias.name, alias.alias) != alias:
             self._drop((alias.name, alias.alias))  # it was changed or removed meanwhile
             return
+        canary.is_ending = True
+        ending = asyncio.get_running_loop().create_task(self._end(canary, promotes=verdict))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
+    async def _end(self, canary: Canary, *, promotes: bool) -> None:
+        alias = canary.alias
         found = f"{canary.failed} of {canary.requests} requests failed, where {canary.guard.most_errors * 100:.4g} % of them may"
-        outcome = f"version {alias.other} {'was promoted' if verdict else 'was withdrawn'}: {found}"
+        outcome = f"version {alias.other} {'was promoted' if promotes else 'was withdrawn'}: {found}"
         try:
-            self._aliases.put_alias(alias.decided(promotes=verdict, outcome=outcome))
+            await self._aliases.put_alias(alias.decided(promotes=promotes, outcome=outcome), old=alias)
         except SockdError as error:  # it is judged again at its next request
             _log.error(
                 "alias %s of %s cannot be changed, and keeps its canary: %s", alias.alias, alias.name, error.message
             )
+            canary.is_ending = False
             return
-        self._drop((alias.name, alias.alias))
-        (_log.info if verdict else _log.warning)("alias %s of %s: %s", alias.alias, alias.name, outcome)
+        if self._canaries.get((alias.name, alias.alias)) is canary:
+            self._drop((alias.name, alias.alias))
+        (_log.info if promotes else _log.warning)("alias %s of %s: %s", alias.alias, alias.name, outcome)
 
     def counts(self, name: str, alias: str) -> tuple[int, int]:
         """Return how many requests of an alias's canary were looked at, and how many of them failed."""
@@ -149,6 +161,8 @@ class Canaries:
         """Judge nothing any more."""
         for key in list(self._canaries):
             self._drop(key)
+        for ending in self._endings:
+            ending.cancel()
 
 
 class _StatusSink(Sink):

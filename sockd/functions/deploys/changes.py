@@ -45,12 +45,12 @@ class Changes:
             self._parts.reserved.check(name, config)
             async with self._parts.rules.enforced(name, config, are_given="egress" in changes):
                 if changes.keys() == {"egress"}:
-                    return self._parts.switching.amend(current, config)
+                    return await self._parts.switching.amend(current, config)
                 handler = current.record.handler  # which the deploy has found, perhaps by the code's text
                 if DECIDE_HANDLER & changes.keys():
                     handler = self._parts.files.handler(current.record, config)
                 changed = dataclasses.replace(current.record, handler=handler, config=config.to_json())
-                return self._parts.switching.put(changed)
+                return await self._parts.switching.put(changed)
         finally:
             await self._parts.garbage.collect()
 
@@ -66,7 +66,7 @@ class Changes:
                 if config.initscript is None or config.initscript.wasm is not None:
                     settings = msgspec.structs.replace(config.initscript or InitscriptConfig(), wasm=None)
                     config = msgspec.structs.replace(config, initscript=settings)
-                return self._parts.switching.put(
+                return await self._parts.switching.put(
                     dataclasses.replace(record, config=config.to_json(), initscript=digest)
                 )
         finally:
@@ -82,7 +82,7 @@ class Changes:
             config = old.settings.with_shared(current.config).with_secrets(current.config.secrets)
             self._parts.reserved.check(old.name, config)
             async with self._parts.rules.enforced(old.name, config, are_given=False):
-                restored = self._parts.switching.put(dataclasses.replace(old, config=config.to_json()))
+                restored = await self._parts.switching.put(dataclasses.replace(old, config=config.to_json()))
         await self._parts.garbage.collect()
         return restored
 

@@ -67,7 +67,7 @@ class Deploy:
             planned = await self._planned(content, held)
             is_app, failed = await self._check(planned, held) if is_checked else (None, None)
             async with self._decided(content.config) as (config, notes):
-                version = self._record(planned, config, is_app)
+                version = await self._record(planned, config, is_app)
                 self._parts.switching.switch(version, failed)
         for line in notes:
             self._progress(Note(line))
@@ -159,8 +159,8 @@ class Deploy:
             await parts.reserved.wait(name, config)
             yield config, notes
 
-    def _record(self, planned: FunctionRecord, config: FunctionConfig, is_app: bool | None) -> Version:
-        version = self._parts.switching.record(dataclasses.replace(planned, config=config.to_json()))
+    async def _record(self, planned: FunctionRecord, config: FunctionConfig, is_app: bool | None) -> Version:
+        version = await self._parts.switching.record(dataclasses.replace(planned, config=config.to_json()))
         if version.program.is_app is None:
             version.program.is_app = is_app
         return version

@@ -24,9 +24,9 @@ class Switching:
         self.failed: dict[str, FailedDeploy] = {}
         """The functions whose last deploy failed its check."""
 
-    def record(self, record: FunctionRecord) -> Version:
+    async def record(self, record: FunctionRecord) -> Version:
         """Record a deploy; its version serves nothing yet. Raises: as `Registry.put`."""
-        return self._files.load(self._put(record))
+        return self._files.load(await self._put(record))
 
     def switch(self, version: Version, failed: FailedDeploy | None = None) -> Version:
         """Give a recorded version the requests. Args: failed: how its check failed. Raises: NoCapacity."""
@@ -34,19 +34,19 @@ class Switching:
         self.note_failed(version.record.name, failed)
         return version
 
-    def put(self, record: FunctionRecord) -> Version:
+    async def put(self, record: FunctionRecord) -> Version:
         """Record a changed function and switch to it; if that is what serves already, nothing changes. Raises: as `record`,
         `switch`."""
-        put = self._put(record)
+        put = await self._put(record)
         live = self._live.by_name.get(record.name)
         if live is not None and live.version.record.version == put.version:
             self.note_failed(record.name, None)
             return live.version
         return self.switch(self._files.load(put))
 
-    def amend(self, version: Version, config: FunctionConfig) -> Version:
+    async def amend(self, version: Version, config: FunctionConfig) -> Version:
         """Give a version other settings, which its sandboxes do not have to know."""
-        version.record = self._registry.amend(version.record, config.to_json())
+        version.record = await self._registry.amend(version.record, config.to_json())
         version.config = config
         return version
 
@@ -57,8 +57,8 @@ class Switching:
         else:
             self.failed[name] = failed
 
-    def _put(self, record: FunctionRecord) -> FunctionRecord:
-        return self._registry.put(
+    async def _put(self, record: FunctionRecord) -> FunctionRecord:
+        return await self._registry.put(
             record.name,
             digest=record.digest,
             code_bytes=record.code_bytes,

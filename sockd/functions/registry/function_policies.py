@@ -6,7 +6,9 @@ Owns nothing: each policy is part of its function's aggregate in the registry, a
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
+from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.policy import Policy, Statement
 from sockd.functions.registry.registry import Registry
 
@@ -21,17 +23,19 @@ class FunctionPolicies:
         """The policy of a function, or of a version or alias of it; an empty one if there is none."""
         return self._registry.of(name).policies.get(qualifier) or Policy()
 
-    def add(self, name: str, qualifier: str, statement: Statement) -> Policy:
+    async def add(self, name: str, qualifier: str, statement: Statement) -> Policy:
         """Add a statement. Raises: StatementExists, NoSuchFunction, StorageFull."""
-        return self._change(name, qualifier, self.of(name, qualifier).with_statement(statement, _revision()))
+        return await self._change(name, qualifier, lambda policy: policy.with_statement(statement, _revision()))
 
-    def remove(self, name: str, qualifier: str, id: str) -> Policy:
+    async def remove(self, name: str, qualifier: str, id: str) -> Policy:
         """Remove a statement. Raises: NoSuchStatement, NoSuchFunction, StorageFull."""
-        return self._change(name, qualifier, self.of(name, qualifier).without_statement(id, _revision()))
+        return await self._change(name, qualifier, lambda policy: policy.without_statement(id, _revision()))
 
-    def _change(self, name: str, qualifier: str, policy: Policy) -> Policy:
-        self._registry.change(name, lambda function: function.with_policy(qualifier, policy))
-        return policy
+    async def _change(self, name: str, qualifier: str, change: Callable[[Policy], Policy]) -> Policy:
+        def changed(function: FunctionAggregate) -> FunctionAggregate:
+            return function.with_policy(qualifier, change(function.policies.get(qualifier) or Policy()))
+
+        return (await self._registry.change(name, changed)).policies[qualifier]
 
 
 def _revision() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,19 +27,19 @@ class FunctionStore(Protocol):
     def key_path(self) -> Path:
         """The file of the key that environments are sealed with."""
 
-    def __iter__(self) -> Iterator[FunctionAggregate]:
-        """All that are stored."""
+    async def read(self) -> Sequence[FunctionAggregate]:
+        """Return all that are stored."""
 
-    def get(self, name: str) -> FunctionAggregate:
-        """The stored one, or the empty one."""
+    async def get(self, name: str) -> FunctionAggregate:
+        """Return the stored one, or the empty one."""
 
-    def put(self, new: FunctionAggregate, *, expected: FunctionAggregate) -> FunctionAggregate:
+    async def put(self, new: FunctionAggregate, *, expected: FunctionAggregate) -> FunctionAggregate:
         """Replace what was read by another value, which is returned with its revision; a revision is used once.
 
         Raises: Conflict if the stored revision is not that of `expected`; StorageFull; SecretsLocked when there is an
             environment to seal and no key."""
 
-    def remove(self, expected: FunctionAggregate) -> None:
+    async def remove(self, expected: FunctionAggregate) -> None:
         """Raises: Conflict as `put`; StorageFull."""
 
     def close(self) -> None: ...

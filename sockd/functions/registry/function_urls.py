@@ -11,6 +11,7 @@ import time
 
 import msgspec
 
+from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.function_policies import FunctionPolicies
 from sockd.functions.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl, UrlExists
 from sockd.functions.registry.registry import Registry
@@ -27,7 +28,7 @@ class FunctionUrls:
         self.policies = FunctionPolicies(registry)
         """Which of the URLs without authorization everybody may call."""
 
-    def create(
+    async def create(
         self, name: str, qualifier: str = "", *, auth: Auth = "NONE", mode: Mode = "BUFFERED", cors: Cors | None = None
     ) -> FunctionUrl:
         """Give a function, or one of its aliases, a URL. Raises: UrlExists, NoSuchFunction, BadRequest, StorageFull."""
@@ -35,23 +36,27 @@ class FunctionUrls:
         id_ = base64.b32encode(os.urandom(ID_BYTES)).decode().lower()
         url = FunctionUrl(id_, name, qualifier, auth, mode, cors, now, now)
         url.check()
-        if qualifier in self._registry.of(name).urls:
-            what = f"function {name!r}" + (f" with the qualifier {qualifier!r}" if qualifier else "")
-            raise UrlExists(f"{what} has a URL already")
-        self._registry.change(name, lambda function: function.with_url(url))
+
+        def create(function: FunctionAggregate) -> FunctionAggregate:
+            if qualifier in function.urls:
+                what = f"function {name!r}" + (f" with the qualifier {qualifier!r}" if qualifier else "")
+                raise UrlExists(f"{what} has a URL already")
+            return function.with_url(url)
+
+        await self._registry.change(name, create)
         return url
 
-    def update(self, old: FunctionUrl, *, auth: Auth, mode: Mode, cors: Cors | None) -> FunctionUrl:
+    async def update(self, old: FunctionUrl, *, auth: Auth, mode: Mode, cors: Cors | None) -> FunctionUrl:
         """Change how a URL is served; its id stays. Raises: BadRequest, StorageFull."""
         url = msgspec.structs.replace(old, auth=auth, mode=mode, cors=cors, updated_at=time.time())
         url.check()
-        self._registry.change(url.name, lambda function: function.with_url(url))
+        await self._registry.change(url.name, lambda function: function.with_url(url))
         return url
 
-    def delete(self, name: str, qualifier: str = "") -> None:
+    async def delete(self, name: str, qualifier: str = "") -> None:
         """Raises: NoSuchUrl, StorageFull."""
         self.of(name, qualifier)
-        self._registry.change(name, lambda function: function.without_url(qualifier))
+        await self._registry.change(name, lambda function: function.without_url(qualifier))
 
     def find(self, id_: str) -> FunctionUrl:
         """The URL with this id. Raises: NoSuchUrl."""

@@ -1,13 +1,16 @@
 """The registry: the current aggregate of each function, in memory, and the changes of it through its store.
 
 Reads, those of requests among them, read memory only. A change computes the next aggregate, stores it by compare-and-set and
-then makes it the one that is read. Settings and packages are JSON that this file does not look into.
+then makes it the one that is read; those of one function follow each other. Settings and packages are JSON that this file does
+not look into. Owns the store.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sockd.base.errors import NoSuchFunction
@@ -26,22 +29,37 @@ Change = Callable[[FunctionAggregate], FunctionAggregate]
 class Registry:
     """All functions. For one event loop."""
 
-    def __init__(self, store: FunctionStore, *, keep_versions: int = 5) -> None:
-        """Args: keep_versions: deploys of each function that are remembered, the current one included; at least 1. What
-        is published is remembered besides."""
+    def __init__(
+        self, store: FunctionStore, stored: Iterable[FunctionAggregate] = (), *, keep_versions: int = 5
+    ) -> None:
+        """Args:
+        stored: what is in the store.
+        keep_versions: deploys of each function that are remembered, the current one included; at least 1. What is
+            published is remembered besides."""
         self._store = store
         self._keep_versions = keep_versions
         self._functions: dict[str, FunctionAggregate] = {}
         self._urls: dict[str, FunctionUrl] = {}
         """By their ids."""
-        for function in store:
+        self._changing: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        """By the names of functions; held while one is changed."""
+        for function in stored:
             self._show(function)
 
     @classmethod
-    def open(cls, path: Path, vault: Vault | None = None, *, keep_versions: int = 5) -> Registry:
+    async def open(cls, path: Path, vault: Vault | None = None, *, keep_versions: int = 5) -> Registry:
         """The registry in a SQLite file. Args: vault: None: one with its key beside the file. Raises: as SqliteStore.open."""
         store = SqliteStore.open(path, vault or Vault.at(path.parent / "secret.key"))
-        return cls(store, keep_versions=keep_versions)
+        return await cls.load(store, keep_versions=keep_versions)
+
+    @classmethod
+    async def load(cls, store: FunctionStore, *, keep_versions: int = 5) -> Registry:
+        """The registry of what is in a store, which it owns from now on."""
+        try:
+            return cls(store, await store.read(), keep_versions=keep_versions)
+        except BaseException:
+            store.close()
+            raise
 
     @property
     def key_path(self) -> Path:
@@ -109,7 +127,7 @@ class Registry:
 
     # -- changes
 
-    def put(
+    async def put(
         self,
         name: str,
         *,
@@ -126,50 +144,56 @@ class Registry:
         Raises: Conflict; StorageFull; SecretsLocked when there is an environment and no key."""
         now = time.time()
         new = FunctionRecord(name, 1, digest, code_bytes, handler, config, closure, initscript, now, now, image)
-        old = self._functions.get(name) or self._store.get(name)  # a removed one has its last number there
-        return self._change(old, lambda function: function.with_deploy(new, self._keep_versions)).current
 
-    def amend(self, record: FunctionRecord, config: str) -> FunctionRecord:
+        def deploy(function: FunctionAggregate) -> FunctionAggregate:
+            return function.with_deploy(new, self._keep_versions)
+
+        return (await self.change(name, deploy, is_new=True)).current
+
+    async def amend(self, record: FunctionRecord, config: str) -> FunctionRecord:
         """Other settings for a recorded deploy. Raises: as `put`; NoSuchFunction."""
-        changed = self.change(record.name, lambda function: function.with_config(record.version, config))
+        changed = await self.change(record.name, lambda function: function.with_config(record.version, config))
         return changed.deploy(record.version)
 
-    def publish(self, name: str, version: int, description: str) -> Publication:
+    async def publish(self, name: str, version: int, description: str) -> Publication:
         """Give a deploy the next number. Raises: NoSuchFunction, Conflict, StorageFull."""
-        changed = self.change(name, lambda function: function.with_publication(version, description, time.time()))
+        changed = await self.change(name, lambda function: function.with_publication(version, description, time.time()))
         return changed.publications[changed.last_number]
 
-    def unpublish(self, name: str, number: int) -> None:
+    async def unpublish(self, name: str, number: int) -> None:
         """Forget a published version, and its deploy if that is old. Raises: NoSuchFunction, Conflict, StorageFull."""
-        self.change(name, lambda function: function.without_publication(number, self._keep_versions))
+        await self.change(name, lambda function: function.without_publication(number, self._keep_versions))
 
-    def delete(self, name: str) -> None:
+    async def delete(self, name: str) -> None:
         """Forget a function and everything of it. Raises: NoSuchFunction, Conflict, StorageFull."""
-        self.change(name, FunctionAggregate.removed)
+        await self.change(name, FunctionAggregate.removed)
 
-    def change(self, name: str, change: Change) -> FunctionAggregate:
-        """Change a function; as it is now. Args: change: from one aggregate to the next.
+    async def change(self, name: str, change: Change, *, is_new: bool = False) -> FunctionAggregate:
+        """Change a function, after those who change it now; as it is then.
 
+        Args:
+            change: from one aggregate to the next; what it raises is raised.
+            is_new: whether the function may be one that is not there.
         Raises: NoSuchFunction; Conflict; StorageFull. Nothing has changed then."""
-        function = self.of(name)
-        if not function.deploys:
-            raise NoSuchFunction(f"no function {name!r}")
-        return self._change(function, change)
-
-    def _change(self, old: FunctionAggregate, change: Change) -> FunctionAggregate:
-        new = change(old)
-        if new == old:
-            return old
-        try:
-            if new.deploys or new.last_number:
-                new = self._store.put(new, expected=old)
-            else:
-                self._store.remove(old)
-        except Conflict:
-            self._show(self._store.get(old.name))
-            raise
-        self._show(new)
-        return new
+        async with self._changing.setdefault(name, asyncio.Lock()):
+            old = self.of(name)
+            if not old.deploys:
+                if not is_new:
+                    raise NoSuchFunction(f"no function {name!r}")
+                old = await self._store.get(name)  # a removed one has its last number there
+            new = change(old)
+            if new == old:
+                return old
+            try:
+                if new.deploys or new.last_number:
+                    new = await self._store.put(new, expected=old)
+                else:
+                    await self._store.remove(old)
+            except Conflict:
+                self._show(await self._store.get(name))
+                raise
+            self._show(new)
+            return new
 
     def _show(self, function: FunctionAggregate) -> None:
         """From now on readers find this one."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -70,13 +70,13 @@ class SqliteStore:
     def close(self) -> None:
         self._database.close()
 
-    def __iter__(self) -> Iterator[FunctionAggregate]:
-        return iter(self._read(""))
+    async def read(self) -> Sequence[FunctionAggregate]:
+        return self._read("")
 
-    def get(self, name: str) -> FunctionAggregate:
+    async def get(self, name: str) -> FunctionAggregate:
         return next(iter(self._read(name)), FunctionAggregate(name))
 
-    def put(self, new: FunctionAggregate, *, expected: FunctionAggregate) -> FunctionAggregate:
+    async def put(self, new: FunctionAggregate, *, expected: FunctionAggregate) -> FunctionAggregate:
         before = {record.version: record for record in expected.deploys}
         changed = [self._row(each) for each in new.deploys if before.get(each.version) != each]
         forgotten = before.keys() - {record.version for record in new.deploys}
@@ -92,7 +92,7 @@ class SqliteStore:
             self._database.executemany("DELETE FROM versions WHERE name = ? AND version = ?", keys)
         return replace(new, revision=revision)
 
-    def remove(self, expected: FunctionAggregate) -> None:
+    async def remove(self, expected: FunctionAggregate) -> None:
         with self._transaction():
             self._expect(expected)
             self._run("DELETE FROM functions WHERE name = ?", (expected.name,))

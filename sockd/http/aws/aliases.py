@@ -61,7 +61,7 @@ class AliasOperations:
                 self._worker.versions.alias(function, wanted.name)
                 raise ResourceConflict(f"Alias already exists: {arn(function, wanted.name)}")
             alias = changed(Alias(function, wanted.name, wanted.function_version), wanted)
-            return 201, described(self._put(alias))
+            return 201, described(await self._put(alias))
 
     async def _get(self, call: Call) -> Result:
         return 200, described(self._alias(call, "Cannot find alias arn"))
@@ -72,7 +72,7 @@ class AliasOperations:
             alias = self._alias(call, "Alias not found")
             if wanted.revision_id not in (None, alias.revision):
                 raise PreconditionFailed()
-            return 200, described(self._put(changed(alias, wanted)))
+            return 200, described(await self._put(changed(alias, wanted)))
 
     async def _delete(self, call: Call) -> Result:
         function = whole_function(call.segment)
@@ -98,10 +98,10 @@ class AliasOperations:
         except NoSuchVersion:
             raise ResourceNotFound(f"{unknown}: {arn(function, name[:128])}") from None
 
-    def _put(self, alias: Alias) -> Alias:
+    async def _put(self, alias: Alias) -> Alias:
         """Raises: ResourceNotFound, for a version that it is to lead to and that there is not."""
         try:
-            return self._worker.versions.put_alias(alias)
+            return await self._worker.versions.put_alias(alias)
         except NoSuchVersion as error:
             raise ResourceNotFound(f"Function not found: {arn(alias.name, error.qualifier)}") from None
 

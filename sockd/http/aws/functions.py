@@ -63,7 +63,7 @@ class FunctionOperations:
                 changes["image"] = wanted.code.image_uri
             # A function whose code does not start is there nevertheless, as on AWS: its State is Failed.
             await self._deploy(name, wanted.code, {**changes, deploy_check.CHECK: deploy_check.FIRST})
-            return 201, shapes.configuration(self._published(name, wanted.publish))
+            return 201, shapes.configuration(await self._published(name, wanted.publish))
 
     async def _update_code(self, call: Call) -> Result:
         name = whole_function(call.segment)
@@ -81,12 +81,14 @@ class FunctionOperations:
                 await self._deploy(name, code, settings)
             except VersionFailed:  # the code before runs on, and LastUpdateStatus is Failed
                 return 200, shapes.configuration(self._worker.functions.details(name))
-            details = self._published(name, code.publish)
+            details = await self._published(name, code.publish)
             return 200, shapes.configuration(details, details.version if code.publish else None)
 
-    def _published(self, name: str, publish: bool) -> Details:
+    async def _published(self, name: str, publish: bool) -> Details:
         """What has just been deployed, with a number if that was asked for."""
-        return Details.of(self._worker.versions.publish(name)) if publish else self._worker.functions.details(name)
+        return (
+            Details.of(await self._worker.versions.publish(name)) if publish else self._worker.functions.details(name)
+        )
 
     def _check_package_type(self, details: Details, code: shapes.Code) -> None:
         """Raises: InvalidParameterValue: a function stays an archive's or an image's, as on AWS."""

@@ -105,14 +105,14 @@ class PolicyOperations:
             old = self._policy(named, wanted.revision_id)
             if len(document(named, (*old.statements, statement))) > MAX_POLICY_BYTES:
                 raise PolicyTooLong()
-            self._worker.urls.policies.add(named.name, named.qualifier or "", statement)
+            await self._worker.urls.policies.add(named.name, named.qualifier or "", statement)
         return 201, {"Statement": msgspec.json.encode(described(named, statement)).decode()}
 
     async def _remove(self, call: Call) -> Result:
         named = self._named(call)
         with self._changes.of(named.name):
             self._policy(named, call.parameter("RevisionId"))
-            self._worker.urls.policies.remove(named.name, named.qualifier or "", unquote(call.segments[1])[:128])
+            await self._worker.urls.policies.remove(named.name, named.qualifier or "", unquote(call.segments[1])[:128])
         return 204, None
 
     async def _get(self, call: Call) -> Result:

@@ -66,7 +66,7 @@ class ProvisionedOperations:
         named = _published(call)
         with self._changes.of(named.name):
             try:
-                self._worker.versions.provisioning.delete(named.name, str(named.qualifier))
+                await self._worker.versions.provisioning.delete(named.name, str(named.qualifier))
             except NoSuchVersion as error:
                 raise _unknown(named, error) from None
         return 204, None

@@ -60,7 +60,7 @@ class UrlOperations:
             raise InvalidParameterValue("AuthType must be NONE or AWS_IAM")
         with self._changes.of(name):
             self._worker.functions.details(name, qualifier)
-            url = self._worker.urls.create(
+            url = await self._worker.urls.create(
                 name, qualifier, auth=wanted.auth_type, mode=wanted.invoke_mode or "BUFFERED", cors=wanted.cors
             )
         answer = self._config(url)
@@ -77,7 +77,7 @@ class UrlOperations:
             cors = old.cors if wanted.cors is None else wanted.cors
             if cors == Cors():
                 cors = None  # what clients send to be rid of it
-            url = self._worker.urls.update(
+            url = await self._worker.urls.update(
                 old, auth=wanted.auth_type or old.auth, mode=wanted.invoke_mode or old.mode, cors=cors
             )
         return 200, self._config(url)
@@ -86,7 +86,7 @@ class UrlOperations:
         name, qualifier = self._named(call)
         with self._changes.of(name):
             self._url(call)
-            self._worker.urls.delete(name, qualifier)
+            await self._worker.urls.delete(name, qualifier)
         return 204, None
 
     async def _list(self, call: Call) -> Result:

@@ -44,7 +44,7 @@ class VersionOperations:
                     f"CodeSHA256 ({str(wanted.code_sha256)[:100]}) is different from current CodeSHA256 in $LATEST "
                     f"({current}). Please try again with the CodeSHA256 in $LATEST."
                 )
-            published = Details.of(self._worker.versions.publish(name, wanted.description))
+            published = Details.of(await self._worker.versions.publish(name, wanted.description))
             if published.config.snapshot:  # it is being made
                 published = self._worker.functions.details(name, published.version)
         return 201, shapes.configuration(published, published.version)

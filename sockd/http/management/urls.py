@@ -78,14 +78,16 @@ class _Urls:
         with contextlib.suppress(NoSuchUrl):
             old = urls.of(name, qualifier)
             auth, mode, cors = wanted.auth or old.auth, wanted.mode or old.mode, wanted.cors or old.cors
-            return respond(json_answer(self._told(urls.update(old, auth=auth, mode=mode, cors=cors))))
+            return respond(json_answer(self._told(await urls.update(old, auth=auth, mode=mode, cors=cors))))
         auth, mode = wanted.auth or "NONE", wanted.mode or "BUFFERED"
-        return respond(json_answer(self._told(urls.create(name, qualifier, auth=auth, mode=mode, cors=wanted.cors))))
+        return respond(
+            json_answer(self._told(await urls.create(name, qualifier, auth=auth, mode=mode, cors=wanted.cors)))
+        )
 
     async def delete(self, request: Request) -> Response:
         name, qualifier = function_name(request), request.query_params.get("qualifier", "")
         self._worker.functions.info(name)
-        self._worker.urls.delete(name, qualifier)
+        await self._worker.urls.delete(name, qualifier)
         return respond(json_answer({"removed": name}))
 
     def _told(self, url: FunctionUrl) -> dict[str, Any]:

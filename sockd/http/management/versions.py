@@ -84,7 +84,7 @@ def routes(worker: Worker) -> list[Route]:
 
     async def publish(request: Request) -> Response:
         name, wanted = function_name(request), await _parsed(request, Publish)
-        return respond(json_answer(version_row(versions.publish(name, wanted.description))))
+        return respond(json_answer(version_row(await versions.publish(name, wanted.description))))
 
     async def delete(request: Request) -> Response:
         name, word = function_name(request), request.path_params["number"]
@@ -104,7 +104,7 @@ def routes(worker: Worker) -> list[Route]:
         if (guard := wanted.guard) is not None:
             guarded = Guard(guard.most_errors, guard.least_requests, guard.hold_s, time.time())
             alias = replace(alias, guard=guarded)
-        return respond(json_answer(alias_row(versions, versions.put_alias(alias))))
+        return respond(json_answer(alias_row(versions, await versions.put_alias(alias))))
 
     async def forget(request: Request) -> Response:
         name, alias = function_name(request), request.path_params["alias"]
@@ -117,7 +117,7 @@ def routes(worker: Worker) -> list[Route]:
         qualifier, provisioning = request.path_params["qualifier"], versions.provisioning
         if wanted > 0:
             return respond(json_answer(provision_row(await provisioning.put(name, qualifier, wanted))))
-        provisioning.delete(name, qualifier)
+        await provisioning.delete(name, qualifier)
         return respond(json_answer({"qualifier": qualifier, "wanted": 0}))
 
     async def rollback(request: Request) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,14 @@ from sockd.functions.registry.policy import INVOKE_URL, NoSuchStatement, Policy,
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.registry_schema import SCHEMA_VERSION
 
+pytestmark = pytest.mark.anyio
 PUBLIC = Statement("public", INVOKE_URL, "*", "NONE")
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    registry = Registry.open(tmp_path / "registry.sqlite")
-    registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
+async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
+    registry = await Registry.open(tmp_path / "registry.sqlite")
+    await registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
     yield registry
     registry.close()
 
@@ -31,43 +32,45 @@ def policies(registry: Registry) -> FunctionPolicies:
     return FunctionPolicies(registry)
 
 
-def test_a_policy_is_there_after_a_restart(policies: FunctionPolicies, tmp_path: Path) -> None:
-    policies.add("f", "", PUBLIC)
-    kept = policies.remove("f", "", "public")
-    again = Registry.open(tmp_path / "registry.sqlite")
+async def test_a_policy_is_there_after_a_restart(policies: FunctionPolicies, tmp_path: Path) -> None:
+    await policies.add("f", "", PUBLIC)
+    kept = await policies.remove("f", "", "public")
+    again = await Registry.open(tmp_path / "registry.sqlite")
     assert FunctionPolicies(again).of("f") == kept
     assert not kept.opens_urls and kept.statements == ()
     again.close()
 
 
-def test_each_change_has_another_revision(policies: FunctionPolicies) -> None:
-    revisions = {policies.add("f", "", Statement(str(n), "lambda:InvokeFunction", "*")).revision for n in range(3)}
-    assert len(revisions | {policies.remove("f", "", "1").revision}) == 4
+async def test_each_change_has_another_revision(policies: FunctionPolicies) -> None:
+    revisions = {
+        (await policies.add("f", "", Statement(str(n), "lambda:InvokeFunction", "*"))).revision for n in range(3)
+    }
+    assert len(revisions | {(await policies.remove("f", "", "1")).revision}) == 4
 
 
-def test_what_cannot_be_changed(policies: FunctionPolicies) -> None:
-    policies.add("f", "", PUBLIC)
+async def test_what_cannot_be_changed(policies: FunctionPolicies) -> None:
+    await policies.add("f", "", PUBLIC)
     with pytest.raises(StatementExists):
-        policies.add("f", "", PUBLIC)
+        await policies.add("f", "", PUBLIC)
     with pytest.raises(NoSuchStatement):
-        policies.remove("f", "", "other")
+        await policies.remove("f", "", "other")
     with pytest.raises(NoSuchFunction):
-        policies.add("none", "", PUBLIC)
+        await policies.add("none", "", PUBLIC)
 
 
-def test_a_policy_goes_with_its_alias_its_version_and_its_function(
+async def test_a_policy_goes_with_its_alias_its_version_and_its_function(
     registry: Registry, policies: FunctionPolicies
 ) -> None:
-    registry.publish("f", 1, "")
-    registry.change("f", lambda function: function.with_alias(Alias("f", "prod", "1")))
+    await registry.publish("f", 1, "")
+    await registry.change("f", lambda function: function.with_alias(Alias("f", "prod", "1")))
     for qualifier in ("", "1", "prod"):
-        policies.add("f", qualifier, PUBLIC)
-    registry.change("f", lambda function: function.without_alias("prod"))
+        await policies.add("f", qualifier, PUBLIC)
+    await registry.change("f", lambda function: function.without_alias("prod"))
     assert registry.of("f").policies.keys() == {"", "1"}
-    registry.unpublish("f", 1)
+    await registry.unpublish("f", 1)
     assert registry.of("f").policies.keys() == {""}
-    registry.delete("f")
-    registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
+    await registry.delete("f")
+    await registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
     assert policies.of("f") == Policy()
 
 
@@ -87,17 +90,17 @@ def test_a_statement_about_urls_decides(statement: Statement, opens: bool) -> No
     assert Policy().with_statement(statement, "r").opens_urls is opens
 
 
-def test_a_file_of_an_earlier_schema_is_taken_over(tmp_path: Path) -> None:
+async def test_a_file_of_an_earlier_schema_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite"
-    registry = Registry.open(path)
-    registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
+    registry = await Registry.open(path)
+    await registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
     registry.close()
     database = sqlite3.connect(path)
     database.execute("UPDATE functions SET value = json_remove(value, '$.policies')")
     database.execute("PRAGMA user_version = 6")
     database.commit()
     database.close()
-    registry = Registry.open(path)
+    registry = await Registry.open(path)
     assert registry.of("f").policies == {} and registry.get("f").digest == "d"
     registry.close()
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

@@ -16,6 +16,7 @@ from sockd.functions.registry.registry_schema import SCHEMA_VERSION
 from sockd.functions.registry.secrets import KEY_FILE_VARIABLE, Vault, key_path
 from tests.support.old_registry import old_registry
 
+pytestmark = pytest.mark.anyio
 VALUE = "a-value-that-nobody-may-read"
 CONFIG = FunctionConfig(env={"A": VALUE}, secrets={"B": VALUE + "-either"})
 
@@ -27,8 +28,8 @@ def vault(tmp_path: Path) -> Vault:
     return vault
 
 
-def put(registry: Registry, name: str, config: FunctionConfig, digest: str = "d") -> None:
-    registry.put(name, digest=digest, code_bytes=1, handler="f:f", config=config.to_json(), closure="[]")
+async def put(registry: Registry, name: str, config: FunctionConfig, digest: str = "d") -> None:
+    await registry.put(name, digest=digest, code_bytes=1, handler="f:f", config=config.to_json(), closure="[]")
 
 
 def files(directory: Path) -> bytes:
@@ -89,22 +90,22 @@ def test_the_key_may_live_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert key_path(SecretsConfig(key_file="/a"), tmp_path) == Path("/a")
 
 
-def test_the_registry_keeps_environments_sealed(tmp_path: Path) -> None:
-    registry = Registry.open(tmp_path / "registry.sqlite", keep_versions=2)
+async def test_the_registry_keeps_environments_sealed(tmp_path: Path) -> None:
+    registry = await Registry.open(tmp_path / "registry.sqlite", keep_versions=2)
     for number in range(5):
-        put(registry, "f", CONFIG, f"d{number}")
+        await put(registry, "f", CONFIG, f"d{number}")
     assert registry.get("f").settings == CONFIG
     assert registry.get("f").settings is registry.get("f").settings, "parsed once"
     assert registry.list()[0].config == registry.versions("f")[0].config == CONFIG.to_json()
     before = registry.get("f")
-    put(registry, "f", CONFIG, "d4")
+    await put(registry, "f", CONFIG, "d4")
     assert registry.get("f") == before, "the same again is no new version"
     assert VALUE.encode() not in files(tmp_path)
     registry.close()
     assert VALUE.encode() not in files(tmp_path)
 
 
-def test_what_an_older_sockd_kept_readable_is_sealed_and_overwritten(tmp_path: Path) -> None:
+async def test_what_an_older_sockd_kept_readable_is_sealed_and_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "registry.sqlite"
     old = old_registry(path, 2)
     old.execute("PRAGMA wal_autocheckpoint = 0")
@@ -119,7 +120,7 @@ def test_what_an_older_sockd_kept_readable_is_sealed_and_overwritten(tmp_path: P
     old.close()
     for name, content in killed.items():  # as a SIGKILL leaves them: closing tidied up
         (tmp_path / name).write_bytes(content)
-    registry = Registry.open(path)
+    registry = await Registry.open(path)
     assert registry.get("f1").settings == CONFIG
     assert VALUE.encode() not in files(tmp_path)
     registry.close()
@@ -129,27 +130,27 @@ def test_what_an_older_sockd_kept_readable_is_sealed_and_overwritten(tmp_path: P
     database.close()
 
 
-def test_no_new_key_is_made_while_the_lost_one_may_come_back(tmp_path: Path) -> None:
+async def test_no_new_key_is_made_while_the_lost_one_may_come_back(tmp_path: Path) -> None:
     path, key = tmp_path / "registry.sqlite", tmp_path / "secret.key"
-    registry = Registry.open(path)
-    put(registry, "secretive", CONFIG)
-    put(registry, "plain", FunctionConfig())
+    registry = await Registry.open(path)
+    await put(registry, "secretive", CONFIG)
+    await put(registry, "plain", FunctionConfig())
     registry.close()
     kept = key.read_bytes()
     key.unlink()
-    registry = Registry.open(path)
+    registry = await Registry.open(path)
     assert not key.exists()
     assert registry.get("plain").settings == FunctionConfig()
     with pytest.raises(SecretsLocked):
         _ = registry.get("secretive").settings
     assert registry.get("secretive").readable.env == {}
     with pytest.raises(SecretsLocked, match="missing"):
-        put(registry, "other", CONFIG)
-    put(registry, "other", FunctionConfig())
+        await put(registry, "other", CONFIG)
+    await put(registry, "other", FunctionConfig())
     registry.close()
     key.write_bytes(kept)
     key.chmod(0o600)
-    registry = Registry.open(path)
+    registry = await Registry.open(path)
     assert registry.get("secretive").settings == CONFIG
     registry.close()
 

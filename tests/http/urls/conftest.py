@@ -24,6 +24,7 @@ from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.fake_worker import ERRORS, FakeCalls, invocation
 from tests.http.raw import Raw, raw
+from tests.support.memory_store import at_once
 
 MAX_PAYLOAD = 300_000
 
@@ -74,7 +75,7 @@ class UrlWorker(FakeLambda):
         """Functions to have URLs."""
         self.names.update(names)
         for name in names:
-            self.registry.put(name, digest="", code_bytes=0, handler="f:f", config="{}", closure="")
+            at_once(self.registry.put(name, digest="", code_bytes=0, handler="f:f", config="{}", closure=""))
 
     def streams(
         self, status: int, headers: list[tuple[bytes, bytes]], pieces: list[bytes], *, fails: bool = False

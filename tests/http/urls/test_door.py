@@ -21,7 +21,7 @@ CORS = Cors(allow_origins=["https://page.example"], allow_methods=["PUT"])
 
 
 async def test_a_request_by_name_and_by_path(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     worker.says({"statusCode": 201, "headers": {"X-A": "b"}, "cookies": ["a=1", "b=2"], "body": "made"})
     for prefix, host in (("", ""), (f"/url/{url.id}", "localhost")):
         reply = await client.ask(ask(url, "PUT", f"{prefix}/x/y?z=1", b"{}", "Content-Type: text/plain", host=host))
@@ -41,14 +41,14 @@ async def test_a_request_by_name_and_by_path(client: Raw, worker: UrlWorker) -> 
 
 
 async def test_a_target_may_name_scheme_and_host(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     for target in (f"http://localhost/url/{url.id}/x?z=1", f"http://{url.id}.lambda-url.localhost/x?z=1"):
         assert (await client.ask(get(target))).status == 200
         assert (worker.event["rawPath"], worker.event["rawQueryString"]) == ("/x", "z=1")
 
 
 async def test_the_name_of_a_url_leads_to_its_function_alone(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     for path in ("/status", "/metrics", "/run/echo", "/2015-03-31/functions/", "/url/x/"):
         reply = await client.ask(ask(url, "GET", path))
         assert (reply.status, reply.body) == (200, b"{}")
@@ -57,26 +57,26 @@ async def test_the_name_of_a_url_leads_to_its_function_alone(client: Raw, worker
 
 
 async def test_a_policy_opens_and_closes_a_url_without_authorization(client: Raw, worker: UrlWorker) -> None:
-    url, policies = worker.urls.create("says"), worker.urls.policies
+    url, policies = await worker.urls.create("says"), worker.urls.policies
 
     async def status() -> int:
         return (await client.ask(ask(url, "GET", "/"))).status
 
     assert await status() == 200, "nobody has said anything"
-    policies.add("says", "", Statement("bucket", "lambda:InvokeFunction", "s3.amazonaws.com"))
+    await policies.add("says", "", Statement("bucket", "lambda:InvokeFunction", "s3.amazonaws.com"))
     assert await status() == 200, "a statement about another caller does not close it"
-    policies.add("says", "", Statement("signed", INVOKE_URL, "*", "AWS_IAM"))
+    await policies.add("says", "", Statement("signed", INVOKE_URL, "*", "AWS_IAM"))
     assert await status() == 403, "of signed requests alone"
-    policies.add("says", "", Statement("public", INVOKE_URL, "*", "NONE"))
+    await policies.add("says", "", Statement("public", INVOKE_URL, "*", "NONE"))
     assert await status() == 200
-    policies.remove("says", "", "public")
+    await policies.remove("says", "", "public")
     reply = await client.ask(ask(url, "GET", "/"))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (403, "AccessDeniedException")
     assert reply.json["Message"].startswith("Forbidden.")
     asked = len(worker.asked)
-    policies.add("says", "", Statement("some", INVOKE_URL, "*", "NONE", source_account="123456789012"))
+    await policies.add("says", "", Statement("some", INVOKE_URL, "*", "NONE", source_account="123456789012"))
     assert await status() == 403, "nobody proves an account"
-    policies.add("says", "prod", Statement("other", INVOKE_URL, "*", "NONE"))
+    await policies.add("says", "prod", Statement("other", INVOKE_URL, "*", "NONE"))
     assert await status() == 403, "the policy of an alias is not the function's"
     assert len(worker.asked) == asked
 
@@ -93,7 +93,7 @@ async def test_a_url_that_nobody_has(client: Raw, worker: UrlWorker, id_: str) -
 
 
 async def test_a_url_goes_with_its_function(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("slow")
+    url = await worker.urls.create("slow")
     await worker.functions.remove("slow")
     assert (await client.ask(ask(url, "GET", "/"))).status == 403
     assert worker.asked == []
@@ -103,7 +103,7 @@ async def test_a_url_goes_with_its_function(client: Raw, worker: UrlWorker) -> N
     "host", ["evil.example", "lambda-url.localhost.evil.example", "{id}.lambda-url.evil.example", "{id}.localhost.evil"]
 )
 async def test_a_page_that_rebinds_its_name_reaches_no_url(client: Raw, worker: UrlWorker, host: str) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     for target in ("/", f"/url/{url.id}/"):
         reply = await client.ask(ask(url, "GET", target, host=host.format(id=url.id)))
         assert reply.status == 403
@@ -111,14 +111,14 @@ async def test_a_page_that_rebinds_its_name_reaches_no_url(client: Raw, worker: 
 
 
 async def test_a_service_worker_needs_a_name_of_its_own(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     for prefix, host, status in (("", "", 200), (f"/url/{url.id}", "localhost", 403)):
         reply = await client.ask(ask(url, "GET", f"{prefix}/sw.js", b"", "Service-Worker: script", host=host))
         assert reply.status == status
 
 
 async def test_two_names_or_none_are_refused(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     reply = await client.ask(ask(url, "GET", "/", b"", "Host: localhost"))
     assert reply.status == 400
     reply = await client.ask(f"GET /url/{url.id}/ HTTP/1.1\r\n\r\n".encode())
@@ -126,7 +126,7 @@ async def test_two_names_or_none_are_refused(client: Raw, worker: UrlWorker) -> 
 
 
 async def test_bodies_of_all_sizes_come_and_go_unchanged(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     for size in (1, INLINE_BYTES, INLINE_BYTES + 1):
         content = bytes(number % 251 for number in range(size))
         encoded = base64.b64encode(content).decode()
@@ -137,7 +137,7 @@ async def test_bodies_of_all_sizes_come_and_go_unchanged(client: Raw, worker: Ur
 
 
 async def test_what_is_too_large(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     reply = await client.ask(ask(url, "POST", "/", b"x" * (MAX_PAYLOAD + 1)))
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (413, "RequestTooLargeException")
     chunked = ask(url, "POST", "/", b"", "Transfer-Encoding: chunked")
@@ -163,7 +163,7 @@ async def test_what_is_too_large(client: Raw, worker: UrlWorker) -> None:
 )
 async def test_what_goes_wrong(client: Raw, worker: UrlWorker, name: str, status: int, kind: str) -> None:
     worker.add(name)
-    url = worker.urls.create(name, cors=CORS)
+    url = await worker.urls.create(name, cors=CORS)
     reply = await client.ask(ask(url, "GET", "/", b"", "Origin: https://page.example"))
     assert (reply.status, reply.headers["x-sockd-error"]) == (status, kind)
     if status == 502:
@@ -176,7 +176,7 @@ async def test_what_goes_wrong(client: Raw, worker: UrlWorker, name: str, status
 
 @pytest.mark.parametrize("answer", [b"{nonsense", b'{"statusCode": 700}', b'{"statusCode":200,"headers":{"a":"\\n"}}'])
 async def test_an_answer_that_cannot_be_one(client: Raw, worker: UrlWorker, answer: bytes) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     worker.answers = answer
     reply = await client.ask(ask(url, "GET", "/"))
     assert (reply.status, reply.body) == (502, b"Internal Server Error")
@@ -185,7 +185,7 @@ async def test_an_answer_that_cannot_be_one(client: Raw, worker: UrlWorker, answ
 
 @pytest.mark.parametrize("status", [204, 304])
 async def test_an_answer_without_a_body(client: Raw, worker: UrlWorker, status: int) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     worker.says({"statusCode": status, "body": "not sent"})
     reply = await client.ask(ask(url, "GET", "/"))
     assert (reply.status, reply.body) == (status, b"")
@@ -198,15 +198,15 @@ async def test_an_answer_without_a_body(client: Raw, worker: UrlWorker, status: 
 async def test_a_preflight_is_answered_here_only_if_the_url_says_how(client: Raw, worker: UrlWorker) -> None:
     asks = ("Origin: https://page.example", "Access-Control-Request-Method: PUT")
     worker.says({"statusCode": 200, "headers": {"access-control-allow-origin": "own"}})
-    url = worker.urls.create("says", cors=CORS, auth="AWS_IAM")
+    url = await worker.urls.create("says", cors=CORS, auth="AWS_IAM")
     reply = await client.ask(ask(url, "OPTIONS", "/", b"", *asks))
     assert reply.status == 200
     assert reply.headers["access-control-allow-methods"] == "PUT"
     assert worker.asked == []
-    worker.urls.update(url, auth="NONE", mode="BUFFERED", cors=CORS)
+    await worker.urls.update(url, auth="NONE", mode="BUFFERED", cors=CORS)
     reply = await client.ask(ask(url, "GET", "/", b"", asks[0]))
     assert reply.headers["access-control-allow-origin"] == "https://page.example"
-    worker.urls.update(url, auth="NONE", mode="BUFFERED", cors=None)
+    await worker.urls.update(url, auth="NONE", mode="BUFFERED", cors=None)
     reply = await client.ask(ask(url, "OPTIONS", "/", b"", *asks))
     assert reply.headers["access-control-allow-origin"] == "own"
     assert worker.event["requestContext"]["http"]["method"] == "OPTIONS"
@@ -221,7 +221,7 @@ def signed(method: str, target: str, host: str, body: bytes, *, secret: str = KE
 
 @pytest.mark.parametrize("size", [10, INLINE_BYTES + 1])
 async def test_a_url_that_wants_a_signature(client: Raw, worker: UrlWorker, size: int) -> None:
-    url = worker.urls.create("says", auth="AWS_IAM")
+    url = await worker.urls.create("says", auth="AWS_IAM")
     body = b"x" * size
     for host, prefix in ((f"{url.id}.lambda-url.localhost:5000", ""), ("localhost", f"/url/{url.id}")):
         target = f"{prefix}/a%20b/c?z=1&a="
@@ -244,14 +244,14 @@ async def test_a_url_that_wants_a_signature(client: Raw, worker: UrlWorker, size
 
 
 async def test_who_may_call_a_url_may_not_call_another_with_the_same_signature(client: Raw, worker: UrlWorker) -> None:
-    one, other = (worker.urls.create(name, auth="AWS_IAM") for name in ("says", "echo"))
+    one, other = [await worker.urls.create(name, auth="AWS_IAM") for name in ("says", "echo")]
     good = signed("GET", "/", f"{one.id}.lambda-url.localhost", b"")
     assert (await client.ask(good)).status == 200
     assert (await client.ask(good.replace(one.id.encode(), other.id.encode()))).status == 403
 
 
 async def test_a_long_query_is_an_event_like_any(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says")
+    url = await worker.urls.create("says")
     query = "&".join(f"n{number}=1" for number in range(3000))
     assert (await client.ask(ask(url, "GET", f"/?{query}"))).status == 200
     assert len(worker.event["queryStringParameters"]) == 3000
@@ -260,7 +260,7 @@ async def test_a_long_query_is_an_event_like_any(client: Raw, worker: UrlWorker)
 
 async def test_an_app_gets_the_request_itself(client: Raw, worker: UrlWorker) -> None:
     for auth in ("NONE", "AWS_IAM"):
-        url = worker.urls.create("says" if auth == "NONE" else "echo", auth=auth)
+        url = await worker.urls.create("says" if auth == "NONE" else "echo", auth=auth)
         for host, prefix in ((f"{url.id}.lambda-url.localhost:5000", ""), ("localhost", f"/url/{url.id}")):
             target = f"{prefix}/a%20b/c?z=1"
             await client.ask(signed("PUT", target, host, b"\xff\0"))

@@ -21,7 +21,7 @@ SSE += [(b"x-amzn-trace-id", b"mine")]
 
 async def test_a_stream_is_passed_on_with_its_head_and_ours(client: Raw, worker: UrlWorker) -> None:
     cors = Cors(allow_origins=["*"])
-    url = worker.urls.create("streaming", mode="RESPONSE_STREAM", cors=cors)
+    url = await worker.urls.create("streaming", mode="RESPONSE_STREAM", cors=cors)
     worker.streams(201, [*SSE, (b"access-control-allow-origin", b"own")], [b"data: 1\n\n", b"data: 2\n\n"])
     for prefix, host in (("", ""), (f"/url/{url.id}", "localhost")):
         reply = await client.ask(ask(url, "GET", f"{prefix}/", host=host))
@@ -34,7 +34,7 @@ async def test_a_stream_is_passed_on_with_its_head_and_ours(client: Raw, worker:
 
 
 async def test_a_piece_is_there_before_the_next_is_made(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("streaming", mode="RESPONSE_STREAM")
+    url = await worker.urls.create("streaming", mode="RESPONSE_STREAM")
     for headers in (SSE, BYTES):
         worker.release.clear()
         worker.streams(200, headers, [b"first", b"", b"last"])
@@ -45,7 +45,7 @@ async def test_a_piece_is_there_before_the_next_is_made(client: Raw, worker: Url
 
 
 async def test_buffered_it_is_one_answer(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("streaming")
+    url = await worker.urls.create("streaming")
     worker.release.set()
     worker.streams(203, SSE, [b"one", b"", b"two"])
     reply = await client.ask(ask(url, "GET", "/"))
@@ -55,28 +55,28 @@ async def test_buffered_it_is_one_answer(client: Raw, worker: UrlWorker) -> None
 
 
 async def test_buffered_it_may_be_as_large_as_any_answer(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("streaming")
+    url = await worker.urls.create("streaming")
     worker.streams(200, SSE, [b"x" * MAX_PAYLOAD, b"y"])
     reply = await client.ask(ask(url, "GET", "/"))
     assert (reply.status, reply.headers["x-sockd-error"]) == (502, "Function.ResponseSizeTooLarge")
 
 
 async def test_a_function_that_does_not_stream_answers_as_ever(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("says", mode="RESPONSE_STREAM")
+    url = await worker.urls.create("says", mode="RESPONSE_STREAM")
     worker.says({"statusCode": 202, "body": "x"})
     reply = await client.ask(ask(url, "GET", "/"))
     assert (reply.status, reply.body, reply.headers["content-length"]) == (202, b"x", "1")
 
 
 async def test_an_error_after_the_head_cuts_the_answer(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("streaming", mode="RESPONSE_STREAM")
+    url = await worker.urls.create("streaming", mode="RESPONSE_STREAM")
     worker.streams(200, SSE, [b"half"], fails=True)
     client.send(ask(url, "GET", "/"))
     assert (await client.rest()).endswith(b"\r\n4\r\nhalf\r\n")
 
 
 async def test_an_error_before_anything_went_out_is_told(client: Raw, worker: UrlWorker) -> None:
-    url = worker.urls.create("streaming", mode="RESPONSE_STREAM")
+    url = await worker.urls.create("streaming", mode="RESPONSE_STREAM")
     worker.streams(200, BYTES, [b'{"statusCode":'], fails=True)
     assert (await client.ask(ask(url, "GET", "/"))).status == 502
     worker.streams(200, BYTES, [b'{"statusCode": 200, "headers": {"a": "\\n"}}' + bytes(8)])
@@ -98,7 +98,7 @@ PRELUDE = json.dumps({"statusCode": 203, "headers": {"Content-Type": "text/html"
 async def test_the_head_that_custom_runtimes_write_themselves(
     client: Raw, worker: UrlWorker, pieces: list[bytes]
 ) -> None:
-    url = worker.urls.create("streaming", mode="RESPONSE_STREAM")
+    url = await worker.urls.create("streaming", mode="RESPONSE_STREAM")
     worker.streams(200, BYTES, pieces)
     reply = await client.ask(ask(url, "GET", "/"))
     assert (reply.status, reply.body) == (203, b"<p>")
@@ -107,7 +107,7 @@ async def test_the_head_that_custom_runtimes_write_themselves(
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"stat', b'{"statusCode": 200}', b"\0" * 30, b"{}" + bytes(8), b"\n"])
 async def test_what_only_looks_as_if_it_had_one_is_passed_on(client: Raw, worker: UrlWorker, body: bytes) -> None:
-    url = worker.urls.create("streaming", mode="RESPONSE_STREAM")
+    url = await worker.urls.create("streaming", mode="RESPONSE_STREAM")
     worker.streams(200, BYTES, [body])
     reply = await client.ask(ask(url, "GET", "/"))
     assert (reply.status, reply.body, reply.headers["content-type"]) == (200, body, "application/octet-stream")
