@@ -99,6 +99,11 @@ def serve(channel: int, is_spare: bool) -> int:
         return 1
     if timer is not None and "image_key" in function:
         keys[:] = [(f"{root}/", function["image_key"]) for root in function["paths"]]
+    if (
+        link is not None and "provisioned" in function
+    ):  # what the script has fetched would be as old as the first request is late
+        initscript_link.withdraw(link)
+        link = None
     answer_requests(channel, handler, function["max_answer_bytes"], timer, None if "debug" in function else link)
     handler.close()
     return 0

@@ -18,9 +18,9 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.failed_inits import FailedInits
-from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts, become_beside
+from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts, become_beside, recording_init
 from sockd.functions.serving.leased import Leased
-from sockd.functions.serving.provisioned import Pool, provisioned_init
+from sockd.functions.serving.provisioned import Pool, initialize, without_event
 from sockd.functions.serving.start_conditions import ReservedBefore, StartConditions
 from sockd.functions.serving.start_gate import QUICK_S, StartLimits, StartPlace
 from sockd.functions.serving.version import Version
@@ -133,28 +133,28 @@ class Function:
             await asyncio.shield(self._ended)
 
     async def initialize(self, reservation: Reservation) -> Sandbox:
-        """A provisioned sandbox: it has imported the handler, without its initscript, which serves one request. It owns the
-        reservation, also if this fails. Raises: SockdError, OSError."""
+        """A provisioned sandbox: it has imported the handler. It owns the reservation, also if this fails. Its initscript works
+        for the import, if it needs no event. Raises: SockdError, OSError."""
         try:
             place = await self.starts.enter()
         except BaseException:
             reservation.close()
             raise
         version = self.version
+        script = version.initscript
+        request = without_event(version.record.name) if script is not None and script.static_args is not None else None
+        beside = self.begin_script(script, request, version.program) if request is not None else None
         try:
             conditions = ReservedBefore(reservation, self._conditions(version))
             has_template = version.config.snapshot
             started = await self.caches.starts.new(Wanted(version.view, version.program, conditions, has_template))
             self.init_begins(started.sandbox, place)
         except BaseException:
+            if beside is not None:
+                beside.give_up()
             place.end()
             raise
-        try:
-            started.sandbox.become(version.program, init=provisioned_init(version.program.init))
-        except OSError:
-            started.sandbox.destroy()
-            raise
-        reply = await started.sandbox.initialize()
+        reply = await initialize(started.sandbox, version.program, beside)
         if started.node is not None:
             self._verify(started.node, self.version)
             self.caches.tree.spares.refill(started.node)
@@ -298,7 +298,8 @@ class Function:
             if beside is None:
                 sandbox.become(program or version.program)
             else:
-                become_beside(sandbox, version.program, beside, is_recording=is_recording)
+                init = recording_init(version.program.init) if is_recording else b""
+                become_beside(sandbox, version.program, beside, init)
         except OSError as error:
             sandbox.destroy()
             raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error

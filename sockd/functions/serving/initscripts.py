@@ -178,15 +178,15 @@ class CompanionRun:
             self._sandbox.conversation.end(error)
 
 
-def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, *, is_recording: bool) -> None:
+def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, init: bytes = b"") -> None:
     """`become` with an initscript run; if the run has already aborted the launch, destroy the sandbox.
 
-    Raises: OSError, as `become`."""
+    Args: init: as of `become`. Raises: OSError, as `become`."""
     if beside.aborted() is not None:
         sandbox.destroy()
         beside.give_up()
         return
-    sandbox.become(program, beside, recording_init(program.init) if is_recording else b"")
+    sandbox.become(program, beside, init)
     beside.watch(sandbox)
 
 

@@ -9,9 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+import uuid
 from collections.abc import Awaitable, Callable
 
 from sockd.base.errors import SockdError
+from sockd.base.invoke_request import InvokeRequest
+from sockd.functions.serving.initscripts import CompanionRun, become_beside
+from sockd.isolation.roots.program import Program
+from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.lifecycle import State
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.isolation.sandbox.sandbox import Sandbox
@@ -137,7 +143,35 @@ class Pool:
             self._on_idle()
 
 
+def without_event(name: str) -> InvokeRequest:
+    """The request that a provisioned sandbox of a function is initialized for, in the eyes of its initscript."""
+    return InvokeRequest(name, b"", uuid.uuid4().bytes, time.monotonic_ns())
+
+
+async def initialize(sandbox: Sandbox, program: Program, beside: CompanionRun | None) -> Reply:
+    """Have a new sandbox import the handler before any request; `beside` is the run of its initscript, if it has one.
+
+    Raises: LaunchAborted by the initscript; OSError: the sandbox could not be prepared. Then it is destroyed."""
+    init = provisioned_init(program.init)
+    try:
+        if beside is None:
+            sandbox.become(program, init=init)
+        else:
+            become_beside(sandbox, program, beside, init)
+    except OSError:
+        sandbox.destroy()
+        raise
+    if beside is not None and sandbox.dead and (aborted := beside.aborted()) is not None:
+        raise aborted
+    reply = await sandbox.initialize()
+    if beside is not None:
+        beside.answered()
+        beside.finish()
+    return reply
+
+
 def provisioned_init(init: bytes) -> bytes:
-    """An INIT message of a sandbox that is initialized before any request, which it sees in its environment, as on AWS."""
-    env = protocol.decode_init(init)["env"]
-    return protocol.change_init(init, env={**env, b"AWS_LAMBDA_INITIALIZATION_TYPE": b"provisioned-concurrency"})
+    """An INIT message of a sandbox that is initialized before any request, which it sees in its environment, as on AWS. Its
+    initscript works for its init."""
+    env = {**protocol.decode_init(init)["env"], b"AWS_LAMBDA_INITIALIZATION_TYPE": b"provisioned-concurrency"}
+    return protocol.change_init(init, env=env, provisioned=True)
