@@ -10,36 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from sockd.base.config import ZygoteConfig
 from sockd.base.errors import NoCapacity, SandboxFailed, SockdError
-from sockd.isolation.farm.control import ZygoteLate
-from sockd.isolation.farm.zygote import Zygote
 from sockd.isolation.roots.program import Lineage
 from sockd.starts.packages.distribution import name_of
 from sockd.starts.packages.provided_names import Provided
-from sockd.starts.zygotes import eviction, selection
+from sockd.starts.zygotes import selection
+from sockd.starts.zygotes.culprit_search import CulpritSearch, said
 from sockd.starts.zygotes.import_hits import ImportHits
 from sockd.starts.zygotes.reasons import Reasons
 from sockd.starts.zygotes.recordings import Recordings, SavedNode, load_learned, save_learned
 from sockd.starts.zygotes.sharing import Sharing
-from sockd.starts.zygotes.soundness import ImportView, difference
-from sockd.starts.zygotes.top_level import STANDARD_LIBRARY, Module, TopLevel, key_of_import, name_of_import
+from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_level import Module, TopLevel, key_of_import
 from sockd.starts.zygotes.zygote_maker import Plan, ZygoteMaker
 from sockd.starts.zygotes.zygote_node import ZygoteNode
+from sockd.starts.zygotes.zygote_planner import UnderWay, ZygotePlanner
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
-BYTES_PER_IMPORT_SECOND = 250 << 20
-"""Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""
-MOST_GUESSED_BYTES = 256 << 20
-"""At most, however long an import took: on a busy host it takes many times as long."""
-TOP_DEMANDS = 128
 REBUILT_AT_ONCE = 6
 """How many Zygotes of an earlier daemon are made at a time, at least: on a busy host two get too little of the processors to be
 there when the port opens. Six made 25 of 30 in 10 s at load 40 on two processors, and two made 20."""
@@ -48,24 +42,12 @@ MAX_WAITING = 1024
 MAX_SEEN = 512
 """Most versions of which it is known what their last new sandbox imported."""
 NO_ROOM = "there is no room for it: all Zygotes that there are save more (zygote.memory_mb, zygote.max_nodes)"
-NO_SAVING = "none would save enough at the rate of its cold starts"
-NO_UIDS = "its parent has no uids for another child: sandboxes of Zygotes that have ended still use them, too"
-POLICIES = {"measured": eviction.measured_benefit, "sock": eviction.sock_heuristic}
 
 _log = logging.getLogger(__name__)
 
 
-class UnderWay(NamedTuple):
-    """A Zygote that a learner is making, as the policies see it: no parent yet, and not made twice."""
-
-    id: str
-    imports: frozenset[str]
-    parent: ZygoteNode
-    bytes: int
-
-
 class Failed(NamedTuple):
-    """A plan whose Zygote failed; the search for the harmful package is to come. It is under way until then."""
+    """A plan whose Zygote failed; the search for the harmful package is to come. It is under way until that has ended."""
 
     plan: Plan
     entry: UnderWay
@@ -97,20 +79,18 @@ class ImportLearner:
         """What the last new sandbox of a version imported from packages, by the version's id."""
         self.on_made: list[Callable[[ZygoteNode], None]] = []
         """Called with each new node."""
-        self._limits = selection.TreeLimits(max_nodes=config.max_nodes, max_depth=config.max_depth)
-        self._costs: dict[str, selection.PackageCost] | None = None
         self._sharing = Sharing(provided, lambda: self.refused.keys)
+        self._planner = ZygotePlanner(config, tree, self.recordings, self._sharing)
         self._maker = ZygoteMaker(config, tree, provided, self._sharing.path_of, open_files=open_files)
+        self._culprits = CulpritSearch(tree, self._maker, self._planner, self.refused, self.recordings, self._make)
         self._waiting: dict[tuple[frozenset[str], Lineage], ImportView] = {}
         self._unmade = Reasons()
         self._failed: deque[Failed] = deque()
         self._searching = 0
-        self._under_way: list[UnderWay] = []
         self._wake = asyncio.Event()
         self._rebuilding: asyncio.Task[None] | None = None
         self._coming = self.recordings.nodes
         """Zygotes of an earlier daemon that were not made again yet: they are saved for the next one, if this one ends before."""
-        self._random = random.Random()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._grow(), name="learner") for _ in range(config.learners)]
 
@@ -124,7 +104,7 @@ class ImportLearner:
         view.top = top
         for node in self._tree.nodes:
             node.verdicts.pop(view, None)
-        self._costs = None
+        self._planner.forget_costs()
         try:
             self.recordings.keep(view.program, top)
         except OSError as error:
@@ -180,17 +160,17 @@ class ImportLearner:
         self._sharing.know(top)
         above = [node for node in nodes if node.shared.order == saved.order[: len(node.shared.order)]]
         parent = max(above, key=lambda node: len(node.shared.order))
-        costs, added = self._import_costs(), imports - parent.imports
+        costs, added = self._planner.costs(), imports - parent.imports
         found = selection.new_node(parent, imports, costs, rate=saved.rate)
-        if not added or not self._make_room(found):
+        if not added or not self._planner.make_room(found):
             return
-        entry = self._begin(parent, found)
+        entry = self._planner.begin(parent, found)
         try:
             await self._make(parent, Plan(found, view.program, top, saved.order))
         except (SockdError, OSError, TimeoutError) as error:
             _log.warning("a Zygote of the last daemon was not made again: %s", said(error))
         finally:
-            self._under_way.remove(entry)
+            self._planner.end(entry)
 
     def observe(
         self,
@@ -238,7 +218,7 @@ class ImportLearner:
         """A distribution was removed from the install cache: forget it, and every Zygote that has it."""
         self.recordings.forget(key)
         self.refused.forgive(key)
-        self._costs = None
+        self._planner.forget_costs()
         for node in [node for node in self._tree.nodes if key in node.shared.packages]:
             self._tree.remove(node)
         self._forget_sharing()
@@ -261,7 +241,7 @@ class ImportLearner:
         if not self._config.enabled or view.top is None:
             return "none is made: zygote.enabled is false"
         wanted = self._sharing.know(view.top)
-        if (wanted, view.lineage) in self._waiting or any(entry.imports & wanted for entry in self._under_way):
+        if (wanted, view.lineage) in self._waiting or any(entry.imports & wanted for entry in self._planner.under_way):
             return "one is being made"
         imported = frozenset().union(*map(view.top.keys_of_id, wanted))
         for refusal in self.refused.list():
@@ -281,7 +261,7 @@ class ImportLearner:
         """Whether a Zygote is being made, or is still to be considered."""
         is_rebuilding = self._rebuilding is not None and not self._rebuilding.done()
         # A learner without work clears the event beside a busy one.
-        return self._wake.is_set() or bool(self._under_way) or is_rebuilding
+        return self._wake.is_set() or bool(self._planner.under_way) or is_rebuilding
 
     async def aclose(self) -> None:
         """Stop growing and save what was learned."""
@@ -325,20 +305,20 @@ class ImportLearner:
         return bool(self._failed) and self._searching < max(self._config.learners - 1, 1)
 
     async def _grow_for(self, view: ImportView) -> None:
-        found = self._plan(view)
+        found = self._planner.plan(view)
         if found is None or view.top is None:
-            self._unmade.note(view.program, self._why_no_plan(view))
+            self._unmade.note(view.program, self._planner.why_none(view))
             return
         if reason := self._sharing.refusal(found.imports, view):
             self._unmade.note(view.program, f"a Zygote that has imported the same was made before: {reason}")
             return
         plan = Plan(found, view.program, view.top)
         parent = next(node for node in self._tree.nodes if node.id == found.parent_id)
-        if not self._make_room(found):
+        if not self._planner.make_room(found):
             self._unmade.note(view.program, NO_ROOM)
             return
         self._unmade.forget(view.program)
-        entry = self._begin(parent, found)
+        entry = self._planner.begin(parent, found)
         try:
             await self._make(parent, plan)
         except NoCapacity as error:
@@ -347,21 +327,13 @@ class ImportLearner:
         except (SandboxFailed, OSError, TimeoutError) as error:
             _log.warning("a Zygote for %s failed: %s; looking for the package", plan.words, said(error))
             self._unmade.note(view.program, f"it failed: {said(error)}")
+            entry.has_memory = False
             self._failed.append(Failed(plan, entry))
             return
         finally:
             if not self._failed or self._failed[-1].entry is not entry:
-                self._under_way.remove(entry)
+                self._planner.end(entry)
         self.save()
-
-    def _under_way_for(self, lineage: Lineage) -> list[UnderWay]:
-        return [entry for entry in self._under_way if entry.parent.lineage == lineage]
-
-    def _begin(self, parent: ZygoteNode, plan: selection.NewNode) -> UnderWay:
-        """Until the entry is removed, no other learner makes this Zygote, evicts its parent or takes its memory."""
-        entry = UnderWay(f"under way: {id(plan)}", plan.imports, parent, plan.bytes)
-        self._under_way.append(entry)
-        return entry
 
     async def _make(self, parent: ZygoteNode, plan: Plan) -> None:
         """A node of the tree. Raises: as `ZygoteMaker.make`."""
@@ -376,150 +348,14 @@ class ImportLearner:
     async def _search(self, failed: Failed) -> None:
         """Find the distribution that failed, unless the parent is gone or a search has found one already."""
         self._searching += 1
+        failed.entry.has_memory = True
         try:
             if failed.entry.parent in self._tree.nodes and not failed.plan.keys & self.refused.keys:
-                await self._blame(failed.entry.parent, failed.plan)
+                await self._culprits.search(failed.entry.parent, failed.plan)
         finally:
-            self._under_way.remove(failed.entry)
+            self._planner.end(failed.entry)
             self._searching -= 1
             self.save()
-
-    def _plan(self, view: ImportView) -> selection.NewNode | None:
-        if view.top is None:
-            return None
-        wanted, lineage = view.top.wanted, view.lineage
-        serving = self._tree.nodes_of(lineage)
-        depths = {node.id: node.depth for node in self._parents(view) if node.zygote.may_spawn}
-        nodes: list[selection.NodeView] = [*serving, *self._under_way_for(lineage)]
-        costs, failed = self._import_costs(), frozenset(self.recordings.failed)
-        if self._config.policy == "sock":
-            return selection.sock_next_node(
-                nodes,
-                wanted,
-                costs=costs,
-                refused=failed,
-                depths=depths,
-                limits=self._limits,
-                rng=self._random,
-                sharing=self._sharing,
-            )
-        demands = self._tree.demand[lineage].top(TOP_DEMANDS, time.monotonic(), wanted)
-        return selection.next_node(
-            nodes,
-            wanted,
-            demands,
-            costs=costs,
-            refused=failed,
-            depths=depths,
-            limits=self._limits,
-            sharing=self._sharing,
-        )
-
-    def _parents(self, view: ImportView) -> list[ZygoteNode]:
-        """The Zygotes that one for this version may be forked from, if they have uids for it. What a parent saw is not asked for
-        again with what its child has on sys.path: it must be fit to serve the function."""
-        return [node for node in self._tree.nodes_of(view.lineage) if not difference(node.shared, view)]
-
-    def _why_no_plan(self, view: ImportView) -> str:
-        """Why the policy wants no Zygote for a version: what has failed is left out, and the rest must be worth it."""
-        wanted, costs = view.top.wanted if view.top is not None else frozenset[str](), self._import_costs()
-        for import_ in sorted(wanted & self.recordings.failed.keys()):
-            return f"{name_of_import(import_)} fails in a Zygote: {self.recordings.failed[import_]}"
-        spent_s, least_s = sum(costs[each].seconds for each in wanted & costs.keys()), self._limits.min_saving_s
-        if spent_s < least_s:
-            change = view.top.change if view.top is not None else ""
-            what = "the imports that may be shared" if change else "its imports"
-            least = f"{what} take {spent_s * 1e3:.1f} ms, and a Zygote must save {least_s * 1e3:.0f} ms"
-            return f"{least}: {change}" if change else least
-        parents = self._parents(view)
-        if not parents:
-            return "no Zygote that there is may be its parent"
-        return NO_SAVING if any(node.zygote.may_spawn for node in parents) else NO_UIDS
-
-    def _import_costs(self) -> dict[str, selection.PackageCost]:
-        if self._costs is None:
-            self._costs = {
-                import_: selection.PackageCost(spent, min(int(spent * BYTES_PER_IMPORT_SECOND), MOST_GUESSED_BYTES))
-                for import_, spent in self.recordings.seconds().items()
-            }
-        return self._costs
-
-    def _reserved_bytes(self) -> int:
-        """Memory of the Zygotes that are being made; a plan that failed has none until its search begins."""
-        failed = {failure.entry.id for failure in self._failed}
-        return sum(entry.bytes for entry in self._under_way if entry.id not in failed)
-
-    def _make_room(self, plan: selection.NewNode) -> bool:
-        """Evict for a planned node; False when it is not worth that, or there is none to evict."""
-        now_s = time.monotonic()
-        nodes = {node.id: node for node in self._tree.nodes}
-        family = Counter(node.lineage for node in nodes.values())
-        stats = [node.stats(now_s, is_alone=family[node.lineage] == 1) for node in nodes.values()]
-        free = (self._config.memory_mb << 20) - sum(node.unique_bytes for node in nodes.values())
-        free -= self._reserved_bytes()
-        if self._config.policy == "measured" and not eviction.worth_making(plan, stats, free, self._limits):
-            return False
-        need = eviction.room_needed(plan, len(stats), free, self._limits)
-        parents = {plan.parent_id, *(entry.parent.id for entry in self._under_way)}
-        others = [node for node in stats if node.id not in parents]
-        victims = [nodes[victim] for victim in POLICIES[self._config.policy](others, need, now_s)]
-        if sum(victim.unique_bytes for victim in victims) < need:
-            return False
-        for victim in victims:
-            self._tree.remove(victim)
-        return True
-
-    async def _blame(self, parent: ZygoteNode, plan: Plan) -> None:
-        """Find the distribution that a Zygote cannot hold, by doing one import after the other, each with its canary."""
-        zygote: Zygote | None = None
-        culprit = ""
-        try:
-            zygote = await self._tree.lineages.spawn(parent)
-            for culprit in self._suspects(plan):
-                await self._maker.try_one(zygote, parent, plan, culprit)
-        except NoCapacity as reason:
-            _log.warning("no memory to find it: %s", reason)
-        except (SockdError, OSError, TimeoutError) as reason:
-            if culprit:
-                self._refuse(parent, plan, culprit, said(reason), reason)
-        else:
-            await self._try_again(parent, plan)
-        finally:
-            if zygote is not None:
-                zygote.close()
-
-    async def _try_again(self, parent: ZygoteNode, plan: Plan) -> None:
-        """Alone each is harmless. If they are together, too, it was our failure and not theirs."""
-        try:
-            await self._make(parent, plan)
-        except NoCapacity as reason:
-            _log.warning("no memory to try again: %s", reason)
-        except (SandboxFailed, OSError, TimeoutError) as reason:
-            for import_ in plan.node.added:
-                self._refuse(parent, plan, import_, f"only together with others: {said(reason)}", reason)
-
-    def _refuse(self, parent: ZygoteNode, plan: Plan, import_: str, cause: str, error: Exception) -> None:
-        """Refuse the distribution of an import; of the standard library that import alone."""
-        if parent not in self._tree.nodes:
-            # It has ended, perhaps because its image was lost: that is no package's fault.
-            _log.warning("a Zygote for %s was not made: %s", plan.words, cause)
-            return
-        key = key_of_import(import_)
-        if key == STANDARD_LIBRARY:
-            self.recordings.note_failed(import_, cause)
-            _log.warning("%s is not imported ahead: %s", import_, cause)
-            return
-        if key not in plan.top.closure:
-            return  # the place on sys.path of packages, of which each is judged by itself
-        module = getattr(error, "module", "")
-        refusal = self.refused.refuse(key, cause, module=module, node=plan.words, by_deadline=passed_deadline(error))
-        seconds = refusal.retry_s - refusal.time_s
-        _log.warning("%s is not imported ahead for %.0f s: %s (Zygote of %s)", key, seconds, refusal.reason, plan.words)
-
-    def _suspects(self, plan: Plan) -> list[str]:
-        """The new imports, the shortest first: dependencies before what depends on them."""
-        costs = self._import_costs()
-        return sorted(plan.node.added, key=lambda each: (costs[each].seconds if each in costs else 0.0, each))
 
 
 def may_use(node: ZygoteNode, view: ImportView) -> bool:
@@ -527,13 +363,3 @@ def may_use(node: ZygoteNode, view: ImportView) -> bool:
     if node.lineage != view.lineage or view.zygote == "none":
         return False
     return node.packages <= view.closure if view.top is None else node.imports <= view.top.wanted
-
-
-def passed_deadline(error: Exception) -> bool:
-    """Whether time ran out, which a busy host may cause."""
-    return isinstance(error, TimeoutError | ZygoteLate)
-
-
-def said(error: Exception) -> str:
-    """An error in words."""
-    return str(error) or "a fork of it did not answer in time"

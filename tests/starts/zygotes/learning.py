@@ -175,7 +175,7 @@ async def learner_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[Imp
 async def settled(learner: ImportLearner) -> None:
     """Until the learner has nothing more to do: its learners wait for the next closure."""
     async with asyncio.timeout(5):
-        while learner._waiting or learner._under_way or learner._wake.is_set():
+        while learner._waiting or learner._planner.under_way or learner._wake.is_set():
             await asyncio.sleep(0)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sockd.base.errors import NoCapacity
 from sockd.starts.packages.distribution import name_of
-from sockd.starts.zygotes import import_learner
+from sockd.starts.zygotes import import_learner, zygote_planner
 from sockd.starts.zygotes.top_level import Module, TopLevel, import_id, path_id
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from tests.starts.zygotes.learning import (
@@ -136,7 +136,7 @@ async def test_why_a_version_has_no_zygote_is_told(tmp_path: Path, monkeypatch: 
         )
         view = await recorded(learner, B, program="g")
         assert learner.why_unmade(view).startswith("there is no room for it")
-        for may_spawn, words in ((False, import_learner.NO_UIDS), (True, import_learner.NO_ROOM)):
+        for may_spawn, words in ((False, zygote_planner.NO_UIDS), (True, import_learner.NO_ROOM)):
             tree.zygotes[0].may_spawn = may_spawn
             learner.consider(view)
             await settled(learner)
@@ -147,7 +147,7 @@ async def test_why_a_version_has_no_zygote_is_told(tmp_path: Path, monkeypatch: 
         learner.refused.refuse(B, "it starts threads", module="b")
         assert learner.why_unmade(view) == "b is refused: b: it starts threads"
         view = await recorded(learner, C, program="i")
-        learner._limits = dataclasses.replace(learner._limits, max_nodes=8)
+        learner._planner.limits = dataclasses.replace(learner._planner.limits, max_nodes=8)
         learner.consider(view)
         assert learner.why_unmade(view) == "one is being made" and learner.is_learning
         tree.spawn_harm = NoCapacity("no memory for a Zygote")

@@ -66,7 +66,9 @@ async def test_a_zygote_that_fails_now_is_not_made_again_and_stops_no_other(tmp_
             learner.adopt(view)
         await learner.rebuild(views, deadline_s=5.0)
         assert after.packages() == [set(), {B}]
-        assert learner._under_way == [] and all(zygote.closed for zygote in after.zygotes[1:] if "a" in zygote.imported)
+        assert learner._planner.under_way == [] and all(
+            zygote.closed for zygote in after.zygotes[1:] if "a" in zygote.imported
+        )
 
 
 async def test_a_daemon_that_ends_while_zygotes_are_made_again_keeps_them_for_the_next(tmp_path: Path) -> None:
