@@ -16,6 +16,7 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.serving.allowance import Allowance
+from sockd.functions.serving.failed_inits import FailedInits
 from sockd.functions.serving.function import WORTH_RECORDING_NS, Caches, Function
 from sockd.functions.serving.leased import Leased, Outcome
 from sockd.functions.serving.serving import Serving
@@ -109,6 +110,7 @@ class House:
             verifier=self.learning,
             initscripts=None,
             templates=None,
+            failed_inits=FailedInits(),
             latency=Latency(),
         )
         self.function = Function(version, cast(Caches, caches), Allowance("f", config, budget))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from sockd.base.errors import FunctionFailed, SandboxFailed, SockdError
+from sockd.base.errors import SandboxFailed, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.serving.allowance import Allowance
@@ -24,6 +24,7 @@ from sockd.functions.serving.provisioned import Pool, initialize, without_event
 from sockd.functions.serving.start_conditions import ReservedBefore, StartConditions
 from sockd.functions.serving.start_gate import QUICK_S, StartLimits, StartPlace
 from sockd.functions.serving.version import Version
+from sockd.functions.serving.version_templates import VersionTemplates
 from sockd.images.store.image_store import ImageStore
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.roots.program import Program
@@ -37,7 +38,6 @@ from sockd.linux.bpf.socket_counts import NO_LIMIT, UNCOUNTED, Account
 from sockd.linux.latency.latency import Latency
 from sockd.starts.handler_cache import HandlerCache
 from sockd.starts.sources import Started, Starting, Starts, Wanted
-from sockd.starts.templates.template import Snapshotted, Template, failed_words, lost_words
 from sockd.starts.templates.templates import Templates
 from sockd.starts.zygotes.import_learner import ImportLearner
 from sockd.starts.zygotes.program_zygotes import ProgramZygotes
@@ -45,7 +45,6 @@ from sockd.starts.zygotes.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
-AFTER_RESTORE_ERROR = "Runtime.AfterRestoreError"
 WORTH_RECORDING_NS = 10_000_000
 """A function without packages that initializes within this is started from the root Zygote for good: nothing could be saved."""
 
@@ -92,6 +91,7 @@ class Function:
         self.admission = allowance.admission
         self.starts = allowance.starts
         self.caches = caches
+        self.templates = VersionTemplates(caches.templates, caches.failed_inits)
         self.loop = asyncio.get_running_loop()
         self._closed = False
         self._ended: asyncio.Future[None] | None = None
@@ -160,7 +160,7 @@ class Function:
             self.caches.tree.spares.refill(started.node)
         if reply.error is not None:
             if started.template is not None:
-                self.give_up_template(started.template, started.sandbox, reply.error)
+                self.templates.give_up(started.template, started.sandbox, reply.error)
             self._note_failed_init(reply, reply.error)
             raise reply.error
         self._failed_init = ""
@@ -177,24 +177,14 @@ class Function:
         """Prepare a version's initscript, Zygote and starts, and count its sockets with those of the other versions."""
         version.program.socket_account, version.program.tasks = self.allowance.socket_account, self.allowance.tasks
         self._wanted = Wanted(version.view, version.program, self._conditions(version), version.config.snapshot)
-        if version.config.snapshot and self.caches.templates is not None:
-            self.caches.templates.expect(self._snapshotted(version))
+        self.templates.expect(version, self._conditions(version))
         self.caches.learner.adopt(version.view)
         self.caches.tree.lineages.expect(version.view.lineage, at_once=not version.record.image)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.adopt(version.initscript)
 
-    def _snapshotted(self, version: Version) -> Snapshotted:
-        def log(printed: bytes, error: SockdError | None) -> None:
-            if printed or error is not None:
-                self.caches.failed_inits.note(version, Reply(error=error, log=printed))
-
-        conditions = self._conditions(version)
-        return Snapshotted(version.record.name, version.number, version.view, version.program, conditions, log)
-
     def _let_go(self, version: Version) -> None:
-        if version.config.snapshot and self.caches.templates is not None:
-            self.caches.templates.forget(version.program)
+        self.templates.forget(version)
         self.caches.tree.lineages.release(version.view.lineage)
         if version.initscript is not None and self.caches.initscripts is not None:
             self.caches.initscripts.release(version.initscript)
@@ -311,19 +301,6 @@ class Function:
 
     def _conditions(self, version: Version) -> StartConditions:
         return StartConditions(self.allowance, version.config.timeout_s, version.initscript is not None)
-
-    def give_up_template(self, template: Template, sandbox: Sandbox, error: SockdError) -> str:
-        """A start from a template has failed, which serves no more if it is the cause.
-
-        Returns: why, in words; empty: the function itself has answered so: its handler, or one of its hooks."""
-        if sandbox.init.has_succeeded or (
-            isinstance(error, FunctionFailed) and error.error_type == AFTER_RESTORE_ERROR
-        ):
-            return ""
-        reason = f"a start from it failed: {failed_words(error)}"
-        if self.caches.templates is not None:
-            self.caches.templates.lose(template, reason)
-        return lost_words(reason)
 
     def _passed_over(self, version: Version) -> str:
         """Why no Zygote with more of its packages served a start. Called after the sandbox has everything it needs."""

@@ -198,7 +198,7 @@ class Serving:
         if (
             template is not None
             and reply.error is not None
-            and (why := self.function.give_up_template(template, self._leased.sandbox, reply.error))
+            and (why := self.function.templates.give_up(template, self._leased.sandbox, reply.error))
         ):
             self._prepare().why = why
             self._earlier_log = reply.log
