@@ -24,7 +24,7 @@ OUTPUT_BYTES = 1 << 20
 PARALLEL = 3
 """Layers that are fetched at once. zlib and hashlib work without the interpreter's lock."""
 
-Progress = Callable[[int, int], None]
+LayerProgress = Callable[[int, int], None]
 """Called with (layer, uncompressed bytes so far) from several threads."""
 
 
@@ -45,7 +45,7 @@ class UnpackedLayers:
         layers: Sequence[Layer],
         directory: str,
         limits: Limits,
-        progress: Progress = lambda layer, size: None,
+        progress: LayerProgress = lambda layer, size: None,
     ) -> UnpackedLayers:
         """Read all layers of `source`, check both digests of each, and write them to files in `directory`.
 
@@ -170,7 +170,7 @@ class _Fetch:
     label: str
     fd: int
 
-    def run(self, limits: Limits, budget: _Budget, progress: Progress) -> None:
+    def run(self, limits: Limits, budget: _Budget, progress: LayerProgress) -> None:
         algorithm, _, expected = self.layer.diff_id.partition(":")
         found = hashlib.new(algorithm)
         size_bytes = 0

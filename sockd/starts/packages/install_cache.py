@@ -21,6 +21,7 @@ import msgspec
 from sockd.base.blocking import in_thread
 from sockd.base.config import PackageConfig
 from sockd.base.errors import BadRequest, BuildFailed, InstallFailed, NoSuchPackage, PackagesFailed
+from sockd.base.notes import Progress
 from sockd.base.single_flight import SingleFlight
 from sockd.isolation.roots.host_pythons import HostPythons, NoPython
 from sockd.isolation.roots.interpreter import OWN_PYTHON, Interpreter, cache_tag_of
@@ -44,9 +45,6 @@ class Builds(Protocol):
         self, distribution: Distribution, directory: Path, variables: Mapping[str, str], python: Interpreter
     ) -> Path: ...
 
-
-Progress = Callable[[str], None]
-"""Called with one line when something starts or ends that may take long."""
 
 _log = logging.getLogger(__name__)
 CLEAN_DEADLINE_S = 60.0
