@@ -23,6 +23,9 @@ NAMED_PATH = re.compile(r"(?<![\w/.<{-])((?:[A-Za-z_][\w-]*/)+[\w-]+\.(?:py|js|c
 """A file as docstrings name it: from the root of the repository or from any folder. Paths to C are left out: the kernel's."""
 LINES, METHODS = 400, 25
 """The most lines of a file and methods of a class of the product."""
+TEST_NAME = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
+LONGEST_TEST_NAME = 80
+"""Characters: a test's name says subject, condition and result, and fits into a line of a report."""
 LARGE = tomllib.loads((ROOT / "tests/large.toml").read_text())
 """The files and classes that are larger, with their sizes; the list may only shrink."""
 SLEEPERS = {("time", "sleep"), ("asyncio", "sleep"), ("anyio", "sleep")}
@@ -202,6 +205,11 @@ def grown(sizes: dict[str, int], most: int, listed: dict[str, int]) -> list[str]
 )
 def test_a_large_class_is_found(sizes: dict[str, int], listed: dict[str, int], is_found: bool) -> None:
     assert bool(grown(sizes, 25, listed)) == is_found
+
+
+def test_names_of_tests_are_short() -> None:
+    found = [(name(file), test) for file in python_files("tests") for test in TEST_NAME.findall(file.read_text())]
+    assert [(file, test) for file, test in found if len(test) > LONGEST_TEST_NAME] == []
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -109,7 +109,7 @@ def test_bytecode_has_the_paths_of_sources_as_they_are_installed(host: Path) -> 
     assert said.stdout.decode().strip() == f"/{(module.parents[1] / 'main.py').relative_to(host)}"
 
 
-def test_an_upgrade_keeps_changes_of_the_configuration_and_a_service_that_was_disabled(host: Path, dist: Path) -> None:
+def test_an_upgrade_keeps_configuration_changes_and_a_disabled_service(host: Path, dist: Path) -> None:
     configuration = host / "etc/sockd/sockd.toml"
     before = configuration.read_text()
     configuration.write_text(f"{before}\n[page]\nenabled = false\n")

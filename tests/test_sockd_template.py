@@ -23,7 +23,7 @@ def test_a_forked_command_prints_and_returns_what_a_new_interpreter_does(argumen
     assert (forked.returncode, forked.stdout, forked.stderr) == (exec_ed.returncode, exec_ed.stdout, exec_ed.stderr)
 
 
-def test_a_forked_process_is_a_child_of_this_one_with_the_descriptors_and_session_that_were_given(
+def test_a_forked_process_is_a_child_with_the_descriptors_and_session_it_was_given(
     tmp_path: Path,
 ) -> None:
     command = [*INTERPRETER, "cache-node", "--listen", "127.0.0.1:0"]
@@ -49,7 +49,7 @@ def test_a_forked_process_is_a_child_of_this_one_with_the_descriptors_and_sessio
     assert "tests.support.sockd_template" not in "".join(files.values())
 
 
-def test_a_process_that_reads_other_variables_before_its_first_line_gets_an_interpreter_of_its_own() -> None:
+def test_a_process_with_variables_read_before_its_first_line_gets_an_interpreter() -> None:
     for env in ({"PYTHONVERBOSE": ""}, {"LD_PRELOAD": ""}):
         with sockd_template.start(
             [*INTERPRETER, "--version"], env={**os.environ, **env}, stdout=subprocess.PIPE

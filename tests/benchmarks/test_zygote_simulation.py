@@ -154,7 +154,7 @@ def test_a_zygote_does_not_serve_a_function_with_what_its_imports_looked_for() -
     assert shares == {"measured": 0.5, "measured, sound": 0.0}
 
 
-def test_a_zygote_does_not_serve_imports_in_another_order_if_one_changes_what_the_other_sees() -> None:
+def test_a_zygote_serves_no_other_order_of_imports_if_one_changes_what_another_sees() -> None:
     data = {
         "packages": [["a-1-wheel", 0.1, 20 * MB], ["b-1-wheel", 0.1, 20 * MB]],
         "functions": [[[0], [1]], [[1], [0]]],

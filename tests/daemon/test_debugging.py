@@ -197,7 +197,7 @@ def test_an_editor_attaches_stops_at_a_breakpoint_reads_a_variable_and_goes_on(
 
 
 @pytest.mark.parametrize("network", ["host", "none"])
-def test_the_handler_is_imported_when_the_debugger_is_ready_and_its_answer_is_the_commands(
+def test_the_handler_is_imported_once_the_debugger_is_ready_and_the_command_answers(
     daemon: RunningDaemon, network: str
 ) -> None:
     daemon.deploy("hello", "print('imported')\ndef f(event): return event", network=network)

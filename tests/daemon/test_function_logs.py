@@ -292,7 +292,7 @@ def test_a_time_out_is_json_there_too_and_levels_need_the_format(daemon: Running
         daemon.deploy("slowly", {"f.py": code, "sockd.toml": 'log_level = "error"\n'})
 
 
-def test_a_provisioned_sandbox_that_fails_before_any_request_tells_so_in_the_functions_log(
+def test_a_provisioned_sandbox_that_fails_before_any_request_is_in_the_functions_log(
     daemon: RunningDaemon,
 ) -> None:
     code = "import os\nprint('so far')\nif os.environ['AWS_LAMBDA_INITIALIZATION_TYPE'] != 'on-demand': raise ImportError('no')\n"

@@ -147,7 +147,7 @@ def test_many_more_sandboxes_are_kept_paused_than_could_run(daemon: RunningDaemo
         assert daemon.status()["sandboxes"]["paused"] == 10  # 1 280 MB of limits in a budget of 512
 
 
-def test_idle_sandboxes_go_least_recently_used_first_when_another_function_needs_their_memory(
+def test_the_least_recently_used_sandbox_goes_when_another_function_needs_memory(
     daemon: RunningDaemon,
 ) -> None:
     for name in ("old", "middle", "young"):  # paused or not, each holds most of its memory
@@ -161,7 +161,7 @@ def test_idle_sandboxes_go_least_recently_used_first_when_another_function_needs
     assert daemon.call("old")[0] == 3
 
 
-def test_memory_is_given_to_whom_it_fits_and_nobody_fails_when_functions_displace_one_another(
+def test_no_request_fails_for_memory_when_functions_displace_one_another(
     daemon: RunningDaemon,
 ) -> None:
     for number in range(6):
@@ -192,7 +192,7 @@ def test_all_memory_comes_back_when_functions_are_removed(daemon: RunningDaemon)
         pass
 
 
-def test_a_sandbox_that_dies_while_it_is_idle_or_paused_is_replaced_and_nobody_notices(daemon: RunningDaemon) -> None:
+def test_a_sandbox_that_dies_while_idle_or_paused_is_replaced_before_a_request(daemon: RunningDaemon) -> None:
     import os
     import signal
 

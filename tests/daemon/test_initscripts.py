@@ -65,7 +65,7 @@ def gets(s3: Client) -> list[str]:
     return [record["path"] for record in s3.requests() if record["method"] == "GET"]
 
 
-def test_what_the_script_fetched_while_the_sandbox_started_is_what_the_function_reads(
+def test_the_function_reads_what_the_script_fetched_while_the_sandbox_started(
     daemon: RunningDaemon, deploy: Any, s3: Client, gate: Gate
 ) -> None:
     deploy("reads", fetching("a", "b"), f"from gate import wait\nwait({gate.port})\n" + READS)

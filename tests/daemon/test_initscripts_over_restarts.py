@@ -60,7 +60,7 @@ def test_the_engine_goes_with_a_killed_daemon_and_the_next_daemon_finds_the_scri
             again.close()
 
 
-def test_a_worker_that_has_them_switched_off_serves_all_the_same_and_refuses_new_ones(daemon: RunningDaemon) -> None:
+def test_a_worker_with_initscripts_off_serves_their_functions_and_refuses_new_ones(daemon: RunningDaemon) -> None:
     assert daemon.terminate() == 0
     daemon.end_reading()
     off = RunningDaemon.start(daemon.state, "[initscripts]\nenabled = false\n")

@@ -101,7 +101,7 @@ def cgroup_of(pid: int) -> Path:
     return unified(Path(f"/proc/{pid}/cgroup").read_text().split("0::")[1].splitlines()[0])
 
 
-def test_row_2_one_client_gets_a_thousand_answers_a_second_and_a_pause_costs_the_next_one_little(
+def test_row_2_one_client_gets_a_thousand_answers_a_second_also_after_a_pause(
     daemon: RunningDaemon, client: Client
 ) -> None:
     daemon.deploy("one", f"def f(event): return {CGROUP}")

@@ -202,7 +202,7 @@ def test_a_start_tells_where_its_network_came_from(daemon: RunningDaemon) -> Non
     assert not [span for span in spares if span["name"] == "network"], "those had one before"
 
 
-def test_an_initscript_reaches_what_its_functions_rules_allow_by_now_in_every_version(daemon: RunningDaemon) -> None:
+def test_an_initscript_of_every_version_reaches_what_its_functions_rules_now_allow(daemon: RunningDaemon) -> None:
     body = "(if (i32.lt_s (call $connect @address) (i32.const 0)) (then (call $abort_launch (i32.const 7) @text)))"
     wasm = module(body, address=f"http://{PUBLIC}:{PORT}", text="refused")
     files: dict[str, str | bytes] = {"f.py": WAITS_FOR_ITS_INITSCRIPT, "init.wasm": wasm}

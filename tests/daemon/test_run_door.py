@@ -100,7 +100,7 @@ def test_a_chunked_body_is_read_whole_and_bounded(daemon: RunningDaemon) -> None
 # -- what goes out
 
 
-def test_an_answer_says_whether_it_was_cold_which_sandbox_it_was_and_where_the_time_went(daemon: RunningDaemon) -> None:
+def test_an_answer_says_whether_it_was_cold_its_sandbox_and_where_the_time_went(daemon: RunningDaemon) -> None:
     daemon.deploy("timed", "import socket\ndef f(event):\n return sum(i * i for i in range(event))")
     cold, warm = daemon.run("timed", 0), daemon.run("timed", 300_000)
     assert cold.headers["x-sockd-cold"] == "1" and warm.headers["x-sockd-cold"] == "0"
@@ -162,7 +162,7 @@ def test_a_handler_that_ends_its_process_is_a_502_that_names_no_host_path(
     assert daemon.call("echo", "on") == "on"
 
 
-def test_a_handler_is_the_init_of_its_pid_namespace_and_so_its_own_signals_do_not_end_it(daemon: RunningDaemon) -> None:
+def test_a_handler_is_the_init_of_its_pid_namespace_whose_own_signals_do_not_end_it(daemon: RunningDaemon) -> None:
     """pid_namespaces(7): an init gets from its own namespace only the signals that it has a handler for."""
     daemon.deploy(
         "itself", "import os, signal\ndef f(event):\n os.kill(os.getpid(), signal.SIGKILL)\n return os.getpid()"

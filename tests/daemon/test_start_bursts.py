@@ -106,7 +106,7 @@ def test_inits_that_wait_for_the_network_are_not_done_one_after_the_other(restar
     assert took_s < NETWORK_S + 3, "the first tell that the others can begin"
 
 
-def test_a_request_that_waits_is_served_by_the_first_that_is_ready_and_its_trace_says_so(
+def test_a_waiting_request_is_served_by_the_first_ready_sandbox_as_its_trace_says(
     daemon: RunningDaemon, gate: Gate
 ) -> None:
     code = SLOW + AT_THE_GATE.format(gate.port)

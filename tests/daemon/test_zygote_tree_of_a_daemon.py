@@ -84,7 +84,7 @@ def f(event): return seen
 """
 
 
-def test_what_a_function_imports_becomes_a_zygote_and_the_next_function_does_not_import_it_again(
+def test_the_imports_of_a_function_become_a_zygote_that_serves_the_next_function(
     daemon: RunningDaemon,
 ) -> None:
     first = fresh(daemon, "first", "slow==1.0", USES)

@@ -44,7 +44,7 @@ async def test_no_function_takes_all_of_the_queue(tmp_path: Path) -> None:
         await events.accept("f", "", b"1", source="aws")
 
 
-async def test_what_is_due_while_all_places_are_taken_waits_for_a_place_and_not_for_the_clock(tmp_path: Path) -> None:
+async def test_an_event_due_while_all_places_are_taken_waits_for_a_place_not_the_clock(tmp_path: Path) -> None:
     house = House(tmp_path, concurrency=1)
     house.functions.do["f"] = lambda payload: b"1"
     house.functions.holding = asyncio.Event()

@@ -185,7 +185,7 @@ async def test_an_accept_that_has_failed_is_undone_by_the_next(
         assert await connection.fetchval("SELECT count(*) FROM bodies") == 1
 
 
-async def test_an_accept_that_failed_and_is_committed_later_is_undone_when_its_key_comes_again(
+async def test_a_failed_accept_committed_later_is_undone_when_its_key_comes_again(
     backend: PostgresEvents, postgres: PostgresServer
 ) -> None:
     first, again = event(), event()

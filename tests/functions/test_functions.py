@@ -128,7 +128,7 @@ async def test_a_deployed_function_is_found_and_an_unknown_one_is_not(tmp_path: 
             await house.deploy("no/name".replace("/", "."), HELLO)
 
 
-async def test_the_next_daemon_finds_the_functions_of_the_last_and_no_code_without_a_function(
+async def test_the_next_daemon_finds_the_last_ones_functions_and_no_code_without_one(
     tmp_path: Path, index: PackageIndex
 ) -> None:
     async with opened(tmp_path, index) as house:

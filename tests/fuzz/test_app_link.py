@@ -184,7 +184,7 @@ def segment(size: int, offset: int = 0, length: int = 1) -> bytes:
         st.tuples(from_engine | st.binary(min_size=1, max_size=60), st.sampled_from(sorted(DESCRIPTORS))), max_size=6
     )
 )
-def test_whatever_an_engine_says_a_function_has_its_message_or_knows_that_it_has_none(
+def test_a_function_has_its_message_or_knows_of_none_whatever_an_engine_says(
     said: list[tuple[bytes, str]],
 ) -> None:
     before = set(os.listdir("/proc/self/fd"))

@@ -177,7 +177,7 @@ OK = framed(HEAD, b"[200,[]]", "", 0)
 @example([framed(RESULT, TIMES, "x", MAX_ANSWER_BYTES)])
 @example([framed(RESULT, TIMES, "x", MAX_ANSWER_BYTES + 1)])
 @given(few)
-def test_no_turn_costs_more_than_a_turn_may_and_no_sandbox_more_memory_than_an_answer(
+def test_no_turn_costs_more_than_its_bound_and_no_sandbox_more_than_an_answer(
     house: House, costs: Costs, frames: list[Frame]
 ) -> None:
     async def answer() -> bytes:

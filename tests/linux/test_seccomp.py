@@ -349,7 +349,7 @@ def test_a_call_that_one_architecture_lacks_is_no_misspelling() -> None:
     assert allowed == [AARCH64.numbers["openat"]]
 
 
-def test_architectures_share_the_numbers_from_424_on_and_aarch64_has_no_call_of_its_own() -> None:
+def test_architectures_share_numbers_from_424_on_and_aarch64_has_no_call_of_its_own() -> None:
     def shared(machine: Architecture) -> dict[str, int]:
         return {name: number for name, number in machine.numbers.items() if number >= 424}
 

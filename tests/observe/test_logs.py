@@ -67,7 +67,7 @@ def test_a_forgotten_function_leaves_nothing() -> None:
     assert (book.tail("f"), book.bytes) == ([], 0)
 
 
-def test_a_follower_hears_what_is_printed_from_now_on_until_the_function_is_forgotten() -> None:
+def test_a_follower_gets_what_is_printed_from_now_on_until_the_function_is_forgotten() -> None:
     async def main() -> None:
         book = LogBook()
         book.append("f", record(0))

@@ -148,7 +148,7 @@ def test_a_variable_of_a_request_has_two_places_for_all_its_values() -> None:
     assert evaluate(code) == [2, ["0", None, "1", None], 200]
 
 
-def test_programs_inherit_a_variable_of_a_request_while_it_is_set_and_nothing_of_it_later() -> None:
+def test_programs_inherit_a_variable_of_a_request_only_while_it_is_set() -> None:
     code = (
         "entries = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), 'environ')\n"
         "def inherited():\n"

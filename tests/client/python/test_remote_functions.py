@@ -347,7 +347,7 @@ def scripted(*script: Scene) -> Iterator[tuple[Target, list[dict[str, str]]]]:
         server.server_close()
 
 
-def test_a_call_without_an_answer_or_that_did_not_run_is_made_again_with_the_same_key(
+def test_a_call_that_has_no_answer_or_did_not_run_is_repeated_with_the_same_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retrying, "PAUSE_S", (0.001, 0.01))

@@ -150,7 +150,7 @@ def test_all_parts_are_deleted_in_turn(template: Path) -> None:
 
 
 @pytest.mark.parametrize("part", LOST)
-def test_a_worker_without_a_part_of_its_state_shows_all_functions_and_says_what_is_lost(
+def test_a_worker_without_a_part_of_its_state_shows_all_functions_and_what_is_lost(
     part: str, template: Path, tmp_path: Path, index: PackageIndex
 ) -> None:
     state = tmp_path / "state"

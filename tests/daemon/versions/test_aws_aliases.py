@@ -78,7 +78,7 @@ def test_weights_that_no_alias_can_have(
         )
 
 
-def test_a_share_of_the_requests_goes_to_another_version_and_retries_stay_where_they_were(
+def test_a_share_of_the_requests_goes_to_another_version_and_retries_keep_theirs(
     client: Any, daemon: RunningDaemon, function: str, versions: list[str]
 ) -> None:
     routing = {"AdditionalVersionWeights": {"2": 0.5}}

@@ -340,7 +340,7 @@ def test_whatever_the_bytes_only_bad_archive_is_raised_and_nothing_lands_outside
     ),
     st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
 )
-def test_every_archive_of_the_standard_library_is_read_as_the_standard_library_reads_it(
+def test_each_archive_of_the_standard_library_is_read_as_the_standard_library_does(
     files: dict[str, bytes], method: int
 ) -> None:
     data = zipped(*files.items(), method=method)

@@ -128,7 +128,7 @@ async def test_a_token_is_for_one_change_of_one_thing(
 
 
 @pytest.mark.parametrize("uid", [NOBODY.pw_uid, 54321])
-async def test_who_may_not_manage_the_worker_has_no_button_and_changes_nothing_with_a_token(
+async def test_a_token_without_the_right_to_manage_has_no_button_and_changes_nothing(
     port: int, worker: FakePageWorker, sources: FakePageSources, monkeypatch: pytest.MonkeyPatch, uid: int
 ) -> None:
     async with raw(port) as client:

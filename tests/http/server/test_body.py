@@ -63,7 +63,7 @@ async def test_who_sends_byte_by_byte_makes_no_object_of_each() -> None:
     assert held < 3 * body.size
 
 
-async def test_of_a_body_that_ends_nothing_stays_in_the_heap_whatever_lies_between_its_parts() -> None:
+async def test_nothing_of_an_ended_body_stays_in_the_heap_whatever_lies_between_its_parts() -> None:
     idle_bytes, between = resident_bytes(), []
     bodies = [Body() for _ in range(20)]
     for _ in range(100):

@@ -241,7 +241,7 @@ async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_ope
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
-async def test_without_its_holder_a_connection_ends_with_the_agent_and_the_image_can_be_opened_anew(
+async def test_without_its_holder_a_connection_ends_with_the_agent_and_is_opened_anew(
     start: Start, store: DirectoryStore, troubles: Troubles, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     agent = await start()
@@ -290,7 +290,7 @@ def wait_gone(pid: int) -> None:
         os.sched_yield()
 
 
-def test_an_agent_that_was_given_up_is_started_again_at_once_only_after_a_first_lost_connection() -> None:
+def test_an_agent_given_up_is_restarted_at_once_only_after_a_first_lost_connection() -> None:
     assert given_up_s(math.inf, too_often=True) == GIVEN_UP_S
     assert given_up_s(math.inf, too_often=False) == 0
     assert given_up_s(GIVEN_UP_S - 1, too_often=False) == GIVEN_UP_S
@@ -303,7 +303,7 @@ def test_pauses_between_starts_grow_and_old_ends_are_forgotten() -> None:
 
 
 @case("I5", "the store answers 503 to all", expect="EIO after a bounded time; cached chunks are read")
-async def test_a_store_that_refuses_fails_reads_after_a_bounded_time_and_cached_chunks_are_read_on(
+async def test_a_refusing_store_fails_reads_in_bounded_time_and_cached_chunks_are_read(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, troubles: Troubles
 ) -> None:
     manifest = await asyncio.to_thread(stored, IMAGE, s3_store)

@@ -308,7 +308,7 @@ async def test_a_start_goes_on_from_startup_data_when_the_agent_is_killed(
 
 
 @case("I14", "SIGKILL the agent in a start from another build's profile, without the store", expect="the start goes on")
-async def test_a_start_from_another_build_s_startup_data_reads_its_own_bytes_when_the_agent_is_killed(
+async def test_a_start_from_another_builds_data_reads_its_own_bytes_when_the_agent_dies(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
 ) -> None:
     at = 5 * CHUNK_BYTES

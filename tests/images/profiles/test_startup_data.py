@@ -91,7 +91,7 @@ BITMAPS = st.integers(1, (1 << CHUNK_BLOCKS) - 1)
     st.integers(0, CHUNK_BYTES - BLOCK_BYTES),
     st.integers(1, BLOCK_BYTES),
 )
-def test_startup_data_of_another_image_has_the_chunks_that_both_have_and_nothing_else(
+def test_startup_data_of_another_image_has_only_the_chunks_that_both_have(
     blocks: dict[int, int], has_end: bool, places: dict[int, int], number: int, offset: int, size: int
 ) -> None:
     if has_end:
@@ -143,7 +143,7 @@ def test_the_end_of_the_image_is_read_although_its_last_block_is_short() -> None
     assert data.read(3, BLOCK_BYTES, BLOCK_BYTES) == PLAIN[3][BLOCK_BYTES : 2 * BLOCK_BYTES]
 
 
-def test_startup_data_stays_below_its_bound_and_takes_no_chunk_after_the_first_without_room() -> None:
+def test_startup_data_ends_before_the_first_chunk_that_has_no_room_in_it() -> None:
     writer = StartupDataWriter(CHUNK_BYTES + 4 + 20 + 10)
     assert writer.add(1, whole(1), NOISE) and not writer.add(3, whole(3), PLAIN[3])
     assert not writer.add(2, 1, PLAIN[2])

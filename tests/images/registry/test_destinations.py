@@ -72,7 +72,7 @@ def test_the_registry_that_was_named_is_no_metadata_service(address: str) -> Non
     assert not refusal(address, REGISTRY, redirect_hosts=("registry.example",))
 
 
-def test_a_name_of_this_machine_that_leads_elsewhere_is_not_spoken_with_in_plain_http() -> None:
+def test_a_local_name_that_leads_to_another_machine_gets_no_plain_http() -> None:
     assert not refusal("127.0.0.1", LOOPBACK, LOOPBACK) and not refusal("::1", LOOPBACK, LOOPBACK)
     assert "not on loopback" in refusal("10.0.0.1", LOOPBACK, LOOPBACK)
     assert not refusal("10.0.0.1", LOOPBACK, LOOPBACK, insecure_hosts=("localhost:5000",))

@@ -138,7 +138,7 @@ def test_what_a_sandbox_cannot_use_is_left_out_with_a_note(images: Images) -> No
     assert "'bin/su'" in result.notes[1]
 
 
-def test_files_that_neither_user_nor_everybody_may_read_are_counted_as_they_are_in_the_end(images: Images) -> None:
+def test_files_that_neither_owner_nor_others_may_read_are_counted_as_they_end_up(images: Images) -> None:
     below = [member("key", b"k", mode=0o600), member("etc/shadow", b"s", mode=0o640), member("own/", None, mode=0o700)]
     above = [member("key", b"k", mode=0o644), member("new", b"n", mode=0o600), member("gone", b"n", mode=0o600)]
     above += [member("of-app", b"a", mode=0o640, uid=7, gid=8), member("not-of-app", b"a", mode=0o044, uid=7, gid=8)]

@@ -367,7 +367,7 @@ def test_an_archive_with_endless_members_is_refused(tmp_path: Path) -> None:
 
 
 @case("K29", "one document is a manifest, and a configuration of another image", expect="refused in both places")
-def test_one_digest_is_not_the_manifest_of_one_image_and_the_configuration_of_another(tmp_path: Path) -> None:
+def test_a_digest_is_not_the_manifest_of_one_image_and_the_configuration_of_another(tmp_path: Path) -> None:
     """In a registry the digest would name the one image, and in a docker archive the other."""
     both = {**MANIFEST, "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in LAYERS[:1]]}}
     data = json.dumps(both).encode()

@@ -92,7 +92,7 @@ async def test_a_copy_that_was_changed_is_replaced_by_the_store_s(workers: Worke
     assert second.copy.read_bytes() == profiled.copy.read_bytes()
 
 
-async def test_startup_data_that_was_changed_on_the_disk_is_not_read_and_the_copy_is_replaced_at_the_next_start(
+async def test_startup_data_changed_on_the_disk_is_not_read_and_replaced_at_the_next_start(
     workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     second = workers.new()

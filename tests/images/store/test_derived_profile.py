@@ -246,7 +246,7 @@ def test_an_image_with_too_many_chunks_gives_and_gets_none(
     assert worker.parent(new) is None
 
 
-def test_builds_of_the_repository_come_first_and_other_images_only_with_a_profile_here() -> None:
+def test_builds_of_the_repository_come_before_other_images_with_a_profile() -> None:
     builds = [record(number, f"registry/app:{number}") for number in range(1, 7)]
     others = [record(number, "registry/other:1") for number in range(10, 60)]
     here = {each.digest for each in (builds[1], builds[3], *others[::2])}

@@ -203,7 +203,7 @@ async def test_a_hostile_image_is_a_typed_error(
         await imports.run(f"{address}/team/app:v1", limits=limits)
 
 
-async def test_an_import_is_not_sent_to_other_services_of_the_host_unless_they_are_configured(imports: Imports) -> None:
+async def test_an_import_contacts_other_services_of_the_host_only_if_they_are_configured(imports: Imports) -> None:
     one = script()
     other = Script(blobs=one.blobs)
     with scripted_registry(one) as address, scripted_registry(other) as storage:

@@ -58,7 +58,7 @@ async def test_an_image_that_was_imported_again_is_read_from_its_new_chunks(work
     await worker.check(changed)
 
 
-async def test_a_deploy_of_an_image_that_the_store_has_brings_all_that_a_start_asks_the_store(
+async def test_a_deploy_of_a_stored_image_fetches_all_that_a_start_reads_from_the_store(
     workers: Workers, profiled: Worker, tmp_path: Path
 ) -> None:
     second = workers.new()

@@ -36,7 +36,7 @@ async def recorded_build(worker: Worker) -> Profile:
     return whole(unsealed(sealed, manifest, worker.catalog.tenant_key))
 
 
-async def test_the_first_start_of_a_new_build_fetches_the_chunks_that_were_changed_and_is_recorded(
+async def test_the_first_start_of_a_new_build_fetches_changed_chunks_and_is_recorded(
     workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -61,7 +61,7 @@ async def test_the_first_start_of_a_new_build_fetches_the_chunks_that_were_chang
     assert await recorded_build(elsewhere) == found, "as of a start without any profile"
 
 
-async def test_a_new_build_is_served_whole_while_it_starts_from_the_profile_of_the_build_before(
+async def test_a_new_build_is_served_whole_while_it_starts_from_the_older_builds_profile(
     workers: Workers, profiled: Worker
 ) -> None:
     profiled.publish(BUILD, BUILD_RECORD)
@@ -76,7 +76,7 @@ async def test_a_new_build_is_served_whole_while_it_starts_from_the_profile_of_t
     assert after.agent is not None and (await after.agent.counters())["origin_chunks"] == 0, "all was recorded"
 
 
-async def test_startup_data_of_the_build_before_that_was_changed_on_the_disk_is_not_read_and_its_copy_removed(
+async def test_changed_startup_data_of_the_older_build_is_not_read_and_its_copy_removed(
     workers: Workers, profiled: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     flip_bit(profiled.copy, 8 * (profiled.copy.stat().st_size - 5000))

@@ -207,7 +207,7 @@ def test_a_daemon_that_speaks_something_else(engine: Process, wire_of: str) -> N
     assert b"WireError" in errors
 
 
-def test_a_guests_thread_that_fails_outside_of_its_guest_ends_the_engine_and_all_runs(
+def test_a_guests_thread_that_fails_outside_its_guest_ends_the_engine_and_all_runs(
     engine: Process, tmp_path: Path
 ) -> None:
     define(engine, 1, module(LOOP), tmp_path, budget=TIRELESS)

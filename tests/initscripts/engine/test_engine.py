@@ -142,7 +142,7 @@ async def test_a_guest_writes_its_first_request_while_the_loop_is_elsewhere(here
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-async def test_a_guest_that_does_not_wait_for_what_it_has_written_leaves_no_connection_behind(
+async def test_a_guest_that_does_not_wait_for_its_writes_leaves_no_connection_behind(
     here: Room, is_answered: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

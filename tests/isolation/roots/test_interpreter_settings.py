@@ -113,7 +113,7 @@ def test_what_an_image_was_started_with_holds_and_cannot_be_changed() -> None:
     assert is_refused(IMAGE, PYTHONSAFEPATH="1") and not is_refused(HOST, PYTHONSAFEPATH="1")
 
 
-def test_what_a_function_has_already_is_neither_refused_again_nor_applied_with_a_mistake() -> None:
+def test_a_variable_a_function_has_is_not_refused_again_nor_applied_with_a_mistake() -> None:
     had = {"PYTHONHASHSEED": "0", "PYTHONIOENCODING": "none", "PYTHONFAULTHANDLER": "1"}
     check(had, HOST, had)
     assert obeyed(had, HOST) == {"PYTHONFAULTHANDLER": "1"}

@@ -290,7 +290,7 @@ def images(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> list[ImageBase]
     return mounts
 
 
-def test_a_farm_in_a_lost_image_gets_no_zygote_any_more_and_ends_with_its_last_sandbox(
+def test_a_farm_in_a_lost_image_gets_no_zygote_and_ends_with_its_last_sandbox(
     foreign: Foreign, images: list[ImageBase]
 ) -> None:
     retired: list[tuple[str, ImageUnavailable]] = []

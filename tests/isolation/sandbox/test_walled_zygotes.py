@@ -115,7 +115,7 @@ def test_a_zygote_is_back_in_its_own_network_after_each_fork(house: House) -> No
         assert namespaces_of(pid_of(house.walled))["net"] == home
 
 
-def test_the_maker_gives_namespaces_to_a_zygote_and_is_started_again_when_it_has_ended(house: House) -> None:
+def test_the_maker_gives_namespaces_to_a_zygote_and_is_restarted_when_it_ends(house: House) -> None:
     maker = NamespaceMaker()
     try:
         for _ in range(2):

@@ -78,7 +78,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_held_is_counted(
     assert counts["exported"] + counts["dropped"] == 2 and counts["exported"] >= 1
 
 
-def test_a_collector_that_does_not_answer_delays_nobody_and_what_is_too_much_is_counted() -> None:
+def test_a_collector_that_does_not_answer_delays_no_request_and_drops_are_counted() -> None:
     silent = socket.create_server(("127.0.0.1", 0))
 
     took = []
@@ -123,7 +123,7 @@ def test_without_the_extra_it_is_an_error_to_ask_for_it_by_name(monkeypatch: pyt
         SpanExport.of(OtlpConfig(endpoint="http://x"), {})
 
 
-def test_the_configuration_wins_over_the_environment_and_no_other_variable_is_passed_on() -> None:
+def test_the_configuration_wins_over_the_environment_and_other_variables_stay_out() -> None:
     environ = {
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://a/v1/traces",
         "OTEL_EXPORTER_OTLP_HEADERS": "k=v",

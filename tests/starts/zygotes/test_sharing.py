@@ -90,13 +90,13 @@ def test_what_own_code_has_changed_something_for_is_not_shared() -> None:
     assert known.common(theirs, theirs) == ids("numpy")
 
 
-def test_packages_are_not_shared_with_a_function_that_wants_the_standard_library_alone() -> None:
+def test_packages_are_not_shared_with_a_function_of_the_standard_library_alone() -> None:
     known = Known({})
     ours, theirs = top("numpy", "pandas"), top("numpy", "pandas", standard_only=True)
     assert theirs.wanted == frozenset() and known.common(ours, theirs) == frozenset()
 
 
-def test_imports_behind_one_that_the_other_has_in_between_are_not_shared_if_they_change_something() -> None:
+def test_imports_after_one_that_the_other_lacks_are_not_shared_if_they_change_state() -> None:
     quiet = [Step(name, key(name), -1, "", (), (Module(key(name), name, 0.1),)) for name in ("a", "b", "c")]
     a, b, c = quiet
     writer = msgspec.structs.replace(c, writes=("warnings.filters",))
@@ -111,7 +111,7 @@ def test_two_versions_of_a_distribution_are_two_imports() -> None:
     assert known.common(top("numpy", "dateutil==2"), top("numpy", "dateutil==4")) == ids("numpy")
 
 
-def test_the_path_of_a_closure_is_shared_by_those_that_have_it_and_import_something_in_common() -> None:
+def test_the_path_of_a_closure_is_shared_by_functions_with_an_import_in_common() -> None:
     sharing = Known({}).sharing
     tops = [top(name, "click", closure="numpy pandas") for name in ("numpy", "pandas")]
     tops += [top("flask", closure="click numpy pandas"), top("flask", closure="click numpy pandas flask")]
@@ -186,7 +186,7 @@ def test_a_zygote_with_an_import_that_is_not_wanted_serves_never() -> None:
     assert sharing.serves(ids("requests"), wanted) and not sharing.serves(ids("requests", "flask"), wanted)
 
 
-def test_what_a_verification_has_found_to_differ_is_not_planned_until_it_is_forgotten() -> None:
+def test_a_zygote_that_a_verification_found_to_differ_is_not_planned_until_forgotten() -> None:
     sharing = Known({}).sharing
     wanted, other = sharing.know(top("requests", "click")), sharing.know(top("requests", "flask"))
     sharing.refuse(ids("requests"), wanted)
@@ -222,7 +222,7 @@ def test_no_plan_is_made_for_functions_that_it_would_not_serve() -> None:
     assert plan.benefit == 0.1  # of those that it serves
 
 
-def test_what_fewer_imports_looked_for_is_looked_for_by_more_unless_it_is_on_their_path() -> None:
+def test_a_module_that_fewer_imports_missed_is_missed_by_more_unless_on_their_path() -> None:
     known = Known({}, {"socks": Provided(modules=frozenset({"socks"}))})
     sharing = known.sharing
     sharing.learn(

@@ -66,7 +66,7 @@ def test_what_changes_nothing_before_its_imports_may_have_all_of_them_ahead() ->
     assert top.change == "" and top.shareable == top.loaded and top.wanted == top.asked_for
 
 
-def test_with_the_standard_library_alone_no_import_that_needs_a_package_is_done_ahead() -> None:
+def test_with_the_standard_library_alone_no_import_of_a_package_is_done_ahead() -> None:
     top = TopLevel((*STEPS[:1], step("sched", ""), step("helper", NUMPY, outer=1), step("flask", FLASK)), CLOSURE, True)
     assert top.wanted == {"json@", path_id(CLOSURE)}
     assert top.shareable == {"json", "json.decoder", "sched"}

@@ -216,7 +216,7 @@ async def test_a_node_serves_when_it_is_verified_and_is_asked_once(roots: list[A
     tree.close()
 
 
-def test_a_zygote_of_a_later_daemon_that_has_imported_the_same_is_the_same_to_the_verifier() -> None:
+def test_a_later_daemons_zygote_of_the_same_imports_is_the_same_to_the_verifier() -> None:
     def identity(imports: str, loaded: str = "", *, packages: str = "", lineage: Lineage = HOST_LINEAGE) -> str:
         node = learned(1, imports, None, lineage=lineage)
         names = frozenset((loaded or imports).split())
@@ -228,7 +228,7 @@ def test_a_zygote_of_a_later_daemon_that_has_imported_the_same_is_the_same_to_th
     assert len({identity("a b"), *others}) == 5
 
 
-async def test_a_node_whose_parent_was_evicted_while_it_imported_hangs_below_the_deepest_that_is_left(
+async def test_a_node_whose_parent_was_evicted_meanwhile_hangs_below_the_deepest_left(
     roots: list[Any],
 ) -> None:
     tree = Tree()
@@ -314,7 +314,7 @@ async def test_all_zygotes_of_a_lost_image_end_and_the_next_start_makes_a_root(
     tree.close()
 
 
-async def test_a_root_whose_image_cannot_be_read_is_tried_once_by_each_start_and_logged_once(
+async def test_a_root_of_an_unreadable_image_is_tried_once_by_each_start_and_logged_once(
     roots: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     farms = Farms()
@@ -341,7 +341,7 @@ async def test_a_root_whose_image_cannot_be_read_is_tried_once_by_each_start_and
     tree.close()
 
 
-async def test_where_uids_are_short_a_new_root_ends_the_interpreter_that_was_used_longest_ago(roots: list[Any]) -> None:
+async def test_where_uids_are_short_a_new_root_ends_the_least_recently_used_interpreter(roots: list[Any]) -> None:
     farms = Farms()
     tree, lineages = Tree(farms), [Lineage(interpreter=f"image:{name}") for name in "abc"]
     await tree.open()

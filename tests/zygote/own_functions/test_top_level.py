@@ -191,7 +191,7 @@ def test_a_subclass_is_a_change_to_an_import_that_lists_them(starts: Starts) -> 
     assert [step.before for step in starts.record("import base\nimport plugins\n").steps] == ["", ""]
 
 
-def test_subclasses_that_an_import_makes_of_another_distributions_class_are_its_doing(starts: Starts) -> None:
+def test_subclasses_of_another_distributions_class_are_the_doing_of_their_import(starts: Starts) -> None:
     starts.install(
         "derives", {"derives.py": "import base, atexit\nclass Mine(base.Settings): pass\natexit.register(int)\n"}
     )
