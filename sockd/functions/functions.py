@@ -1,9 +1,11 @@
 """All functions of a worker, as the parts that deploy, serve and show them.
 
-Owns the parts and the registry.
+Owns the parts and the registry, and the tasks that wait for the last requests of closed versions.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from sockd.base import uids
 from sockd.base.config import Config
@@ -13,10 +15,11 @@ from sockd.functions.deploys.deploys import Deploys
 from sockd.functions.deploys.package_users import PackageUsers
 from sockd.functions.deploys.parts import DeployParts
 from sockd.functions.function_views import FunctionViews
+from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.debugging import Debugging
 from sockd.functions.serving.function import Caches
-from sockd.functions.serving.live_functions import LiveFunctions
+from sockd.functions.serving.live_functions import Closed, LiveFunctions
 from sockd.functions.serving.snapshots import Snapshots
 from sockd.functions.serving.version_files import VersionFiles
 from sockd.starts.packages.install_cache import InstallCache
@@ -46,20 +49,43 @@ class Functions:
         confined = uids.confined(config.sandbox.base_uid, config.initscripts.uid)
         self.debugging = Debugging(config.debug, packages, caches.ports, confined)
         self.package_users = PackageUsers(registry, self.live, parts.packages, self.debugging)
+        self._endings: set[asyncio.Task[None]] = set()
+        """Each task has the name of its function."""
+        registry.followers.append(self.reconcile)
 
     def load(self) -> None:
         """Load the recorded functions, and delete what a killed worker had not recorded. Blocks briefly; starts no process."""
         self.garbage.collect_at_start()
         self.live.load()
 
+    def reconcile(self, old: FunctionAggregate, new: FunctionAggregate) -> None:
+        """Make what is live of a function equal to its aggregate. This is the only way from one to the other."""
+        closed = self.live.reconcile(old, new)
+        if not new.deploys:
+            self.switching.note_failed(new.name, None)
+        if closed.versions or closed.allowance is not None:
+            ending = asyncio.get_running_loop().create_task(self._end(closed), name=new.name)
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+
+    async def _end(self, closed: Closed) -> None:
+        """Wait for the last requests of closed versions, and delete what only these have needed."""
+        await self.garbage.collect_closed(*closed)
+        if closed.allowance is not None:
+            self.live.end_unused()
+
+    async def ended(self, name: str) -> None:
+        """Wait until the closed versions of a function have ended."""
+        await asyncio.shield(asyncio.gather(*(each for each in self._endings if each.get_name() == name)))
+
     async def remove(self, name: str) -> None:
         """Remove a function after its current requests. Raises: NoSuchFunction."""
         await self.registry.delete(name)
-        self.switching.note_failed(name, None)
-        await self.garbage.collect_closed(*self.live.remove(name))
-        self.live.end_unused()
+        await self.ended(name)
 
     def close(self) -> None:
         """Close all functions and the registry."""
+        for ending in self._endings:
+            ending.cancel()
         self.live.close()
         self.registry.close()

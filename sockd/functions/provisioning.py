@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sockd.base.errors import BadRequest, SockdError
+from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.aliases import LATEST, Alias, number_of
 from sockd.functions.registry.provisions import Provision
 from sockd.functions.registry.registry import Registry
@@ -119,6 +120,7 @@ class Provisioning:
         self._budget = budget
         self._shares: dict[tuple[str, str], Share] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        registry.followers.append(self.reconcile)
 
     def load(self) -> None:
         """Begin with what the registry wishes for."""
@@ -140,7 +142,7 @@ class Provisioning:
                 await self._registry.change(name, lambda function: function.with_provision(provision))
         finally:
             if qualifier not in self._registry.of(name).provisions:  # refused, or deleted in the meantime
-                self.forget(name, qualifier)
+                self._forget(name, qualifier)
         return self.status(name, qualifier)
 
     def status(self, name: str, qualifier: str) -> Status:
@@ -167,23 +169,26 @@ class Provisioning:
         """Keep none any more. Raises: NoSuchVersion."""
         self._shares_of(name, qualifier, 1)
         await self._registry.change(name, lambda function: function.without_provision(qualifier))
-        self.forget(name, qualifier)
 
     def check_alias(self, alias: Alias) -> None:
         """Whether an alias may lead where it is to lead now. Raises: BadRequest."""
         if alias.version == LATEST and alias.alias in self._registry.of(alias.name).provisions:
             raise BadRequest(UNPUBLISHED)
 
-    def follow(self, name: str, alias: str) -> None:
-        """An alias leads elsewhere now: what is provisioned for it moves, in the background."""
-        provision = self._registry.of(name).provisions.get(alias)
-        if provision is not None:
-            self._restore(provision)
+    def reconcile(self, old: FunctionAggregate, new: FunctionAggregate) -> None:
+        """End what is not provisioned any more, and begin in the background with what is now; where an alias leads elsewhere,
+        its provision moves."""
+        for qualifier in old.provisions.keys() - new.provisions.keys():
+            self._forget(new.name, qualifier)
+        for qualifier, provision in new.provisions.items():
+            was = old.provisions.get(qualifier), old.aliases.get(qualifier)
+            if was != (provision, new.aliases.get(qualifier)):
+                self._restore(provision)
 
-    def forget(self, name: str, qualifier: str | None = None) -> None:
-        """End what is kept for a function, or for one version or alias of it."""
-        for key in [key for key in self._shares if key[0] == name and qualifier in (None, key[1])]:
-            self._shares.pop(key).close()
+    def _forget(self, name: str, qualifier: str) -> None:
+        share = self._shares.pop((name, qualifier), None)
+        if share is not None:
+            share.close()
 
     def close(self) -> None:
         for task in self._tasks:

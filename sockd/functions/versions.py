@@ -121,8 +121,7 @@ class Versions:
                 f"Function version {number} is used by alias {', '.join(using)}; change or delete that first"
             )
         await self._registry.unpublish(name, number)
-        self.provisioning.forget(name, str(number))
-        await self._functions.garbage.collect_closed(self._functions.live.published.drop(name, number))
+        await self._functions.ended(name)
 
     # -- aliases
 
@@ -140,7 +139,6 @@ class Versions:
             return function.with_alias(new)
 
         await self._registry.change(new.name, put)
-        self.provisioning.follow(new.name, new.alias)
         return new
 
     def alias(self, name: str, alias: str) -> Alias:
@@ -161,7 +159,6 @@ class Versions:
     async def delete_alias(self, name: str, alias: str) -> None:
         """Nothing happens if there is none. Raises: NoSuchFunction, StorageFull."""
         await self._registry.change(name, lambda function: function.without_alias(alias))
-        self.provisioning.forget(name, alias)
 
     def _check_alias(self, alias: Alias) -> None:
         if not NAME.fullmatch(alias.alias):

@@ -112,7 +112,6 @@ class ManagedFunctions:
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
         removing = self._reserve.removing
-        self._versions.provisioning.forget(name)
         await removing(lambda: self._functions.remove(name))
         await removing(lambda: self._later.forget(name))
         self._observations.forget(name)

@@ -4,10 +4,9 @@
     resolve   the entry point and packages, or the image   CodeContents, ImageContents
     prepare   install, compile, the initscript             CodeContents, ImageContents, InitscriptDeploys
     check     start the version once                       deploy_check
-    record    in the registry                              Switching
-    switch    give it the requests                         Switching, LiveFunctions
+    record    in the registry, so that it gets requests    Switching, LiveFunctions
 
-A failure before `record` changes nothing. Owns what is held until the switch: the packages, the initscript, the check's Zygote.
+A failure before `record` changes nothing. Owns what is held until then: the packages, the initscript, the check's Zygote.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ class Deploy:
             planned = await self._planned(content, held)
             is_app, failed = await self._check(planned, held) if is_checked else (None, None)
             async with self._decided(content.config) as (config, notes):
-                version = await self._record(planned, config, is_app)
-                self._parts.switching.switch(version, failed)
+                version = await self._record(planned, config, is_app, failed)
         for line in notes:
             self._progress(Note(line))
         return version
@@ -159,8 +157,11 @@ class Deploy:
             await parts.reserved.wait(name, config)
             yield config, notes
 
-    async def _record(self, planned: FunctionRecord, config: FunctionConfig, is_app: bool | None) -> Version:
-        version = await self._parts.switching.record(dataclasses.replace(planned, config=config.to_json()))
+    async def _record(
+        self, planned: FunctionRecord, config: FunctionConfig, is_app: bool | None, failed: FailedDeploy | None
+    ) -> Version:
+        record = dataclasses.replace(planned, config=config.to_json())
+        version = await self._parts.switching.put(record, failed, anew=True)
         if version.program.is_app is None:
             version.program.is_app = is_app
         return version

@@ -1,4 +1,4 @@
-"""The last step of every change of a function: the registry records it, and requests get the new version.
+"""The last step of every change of a function: the registry records it, which gives the requests to the new version.
 
 Owns the failures of last deploys, which views show.
 """
@@ -24,30 +24,30 @@ class Switching:
         self.failed: dict[str, FailedDeploy] = {}
         """The functions whose last deploy failed its check."""
 
-    async def record(self, record: FunctionRecord) -> Version:
-        """Record a deploy; its version serves nothing yet. Raises: as `Registry.put`."""
-        return self._files.load(await self._put(record))
+    async def put(self, record: FunctionRecord, failed: FailedDeploy | None = None, *, anew: bool = False) -> Version:
+        """Record a changed function, which serves from then on; if that is what serves already, nothing changes.
 
-    def switch(self, version: Version, failed: FailedDeploy | None = None) -> Version:
-        """Give a recorded version the requests. Args: failed: how its check failed. Raises: NoCapacity."""
-        self._live.switch(version)
-        self.note_failed(version.record.name, failed)
+        Args:
+            failed: how its check failed.
+            anew: whether a version that serves already is started anew.
+        Raises: as `Registry.put`; NoCapacity, and what else it lacks: it is recorded, and serves when it can."""
+        before = self._live.by_name.get(record.name)
+        served = before.version if before is not None else None
+        put = await self._put(record)
+        version = self._served(put)
+        if version is None or (anew and version is served):
+            version = self._live.switch(self._files.load(put))
+        self.note_failed(record.name, failed)
         return version
 
-    async def put(self, record: FunctionRecord) -> Version:
-        """Record a changed function and switch to it; if that is what serves already, nothing changes. Raises: as `record`,
-        `switch`."""
-        put = await self._put(record)
-        live = self._live.by_name.get(record.name)
-        if live is not None and live.version.record.version == put.version:
-            self.note_failed(record.name, None)
-            return live.version
-        return self.switch(self._files.load(put))
+    def _served(self, record: FunctionRecord) -> Version | None:
+        """Return the version of a record, if that is what serves."""
+        function = self._live.by_name.get(record.name)
+        return function.version if function is not None and function.version.record == record else None
 
     async def amend(self, version: Version, config: FunctionConfig) -> Version:
-        """Give a version other settings, which its sandboxes do not have to know."""
-        version.record = await self._registry.amend(version.record, config.to_json())
-        version.config = config
+        """Give a version that serves other settings, which its sandboxes do not have to know."""
+        await self._registry.amend(version.record, config.to_json())
         return version
 
     def note_failed(self, name: str, failed: FailedDeploy | None) -> None:

@@ -1,8 +1,8 @@
 """The registry: the current aggregate of each function, in memory, and the changes of it through its store.
 
-Reads, those of requests among them, read memory only. A change computes the next aggregate, stores it by compare-and-set and
-then makes it the one that is read; those of one function follow each other. Settings and packages are JSON that this file does
-not look into. Owns the store.
+Reads, those of requests among them, read memory only. A change computes the next aggregate, stores it by compare-and-set, makes
+it the one that is read, and has the followers make what is live equal to it, in the same loop step. Changes of one function
+follow each other. Settings and packages are JSON that this file does not look into. Owns the store.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from sockd.functions.registry.secrets import Vault
 from sockd.functions.registry.sqlite_store import SqliteStore
 
 Change = Callable[[FunctionAggregate], FunctionAggregate]
+Follow = Callable[[FunctionAggregate, FunctionAggregate], None]
+"""Makes what is live of a function equal to its new aggregate, at once. It gets the old one, too, and raises nothing."""
 
 
 class Registry:
@@ -43,6 +45,8 @@ class Registry:
         """By their ids."""
         self._changing: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         """By the names of functions; held while one is changed."""
+        self.followers: list[Follow] = []
+        """Functions that are called after each change; one that depends on another comes after it, and is called before it."""
         for function in stored:
             self._show(function)
 
@@ -197,10 +201,13 @@ class Registry:
 
     def _show(self, function: FunctionAggregate) -> None:
         """From now on readers find this one."""
-        for url in self.of(function.name).urls.values():
+        old = self.of(function.name)
+        for url in old.urls.values():
             del self._urls[url.id]
         self._urls |= {url.id: url for url in function.urls.values()}
         if function.deploys:
             self._functions[function.name] = function
         else:
             self._functions.pop(function.name, None)
+        for follow in reversed(self.followers):
+            follow(old, function)

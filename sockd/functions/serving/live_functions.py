@@ -4,24 +4,27 @@
        ├──► published            a number or an alias
        └──► restoring            what an earlier worker left and something is missing of
 
-Owns them and their allowances. Knows nothing of deploys: these call `switch`.
+Owns them and their allowances. Knows nothing of deploys: what they record comes here by `reconcile`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from typing import NamedTuple
 
 from sockd.base.errors import NoSuchFunction, SecretsLocked, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.registry.aggregate import FunctionAggregate
+from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.allowances import Allowances
 from sockd.functions.serving.door_settings import DoorSettings
 from sockd.functions.serving.function import Caches, Function
 from sockd.functions.serving.published import Published
-from sockd.functions.serving.restoring import Restoring, Unready, why_unready
+from sockd.functions.serving.restoring import Restoring
 from sockd.functions.serving.version import Version
 from sockd.functions.serving.version_files import VersionFiles
 
@@ -32,6 +35,14 @@ HOW_TO_UNLOCK = (
 )
 
 _log = logging.getLogger(__name__)
+
+
+class Closed(NamedTuple):
+    """Versions that a change has closed; their last requests may still run."""
+
+    versions: list[Function]
+    allowance: Allowance | None = None
+    """The function's allowance, if the function was removed."""
 
 
 class LiveFunctions:
@@ -49,7 +60,7 @@ class LiveFunctions:
         """The last deploy of each function of which all parts are there."""
         self.allowances = Allowances(caches)
         self.door_settings = DoorSettings()
-        self.restoring = Restoring(files.restore, lambda record: self._open(files.load(record)), wait_s=restore_wait_s)
+        self.restoring = Restoring(files.restore, lambda record: self.switch(files.load(record)), wait_s=restore_wait_s)
         """Functions of an earlier worker that cannot run yet, because something of them is missing."""
         if caches.images is not None:
             caches.images.added.append(self.restoring.imported)
@@ -64,16 +75,9 @@ class LiveFunctions:
 
     def load(self) -> None:
         """Make the recorded functions live, or note what they lack. Starts no process."""
-        locked = []
         for record in self._registry.list():
-            try:
-                self._open(self._files.load(record))
-            except (SockdError, OSError) as error:
-                self.restoring.unready[record.name] = Unready(record, why_unready(record.name, error))
-                self.door_settings.note(record.name, record.readable)
-                if isinstance(error, SecretsLocked):
-                    locked.append(record.name)
-        if locked:
+            self._serve(record)
+        if locked := [name for name, each in self.restoring.unready.items() if isinstance(each.error, SecretsLocked)]:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
 
@@ -134,6 +138,28 @@ class LiveFunctions:
         """Every function, also those that cannot run, by name."""
         return sorted({*self.by_name, *self.restoring.unready})
 
+    def reconcile(self, old: FunctionAggregate, new: FunctionAggregate) -> Closed:
+        """Make what is live of a function equal to what is recorded now: the last deploy, its settings, and which published
+        versions there are. A deploy that cannot run yet is noted in `restoring`; the one before serves until it can."""
+        if not new.deploys:
+            return self._remove(new.name)
+        gone = old.publications.keys() - new.publications.keys()
+        closed = [function for number in sorted(gone) for function in self.published.drop(new.name, number)]
+        if not old.deploys or old.current.version != new.current.version:
+            self._serve(new.current)
+        elif old.current != new.current and new.name in self.by_name:
+            version = self.by_name[new.name].version
+            version.record, version.config = new.current, new.current.settings
+        return Closed(closed)
+
+    def _serve(self, record: FunctionRecord) -> None:
+        """Make a recorded deploy the one that requests get, or note what it lacks."""
+        try:
+            self.switch(self._files.load(record))
+        except (SockdError, OSError) as error:
+            self.restoring.note(record, error)
+            self.door_settings.note(record.name, record.readable)
+
     def switch(self, version: Version) -> Version:
         """Make a recorded version the one that requests get. Raises: NoCapacity."""
         name = version.record.name
@@ -145,15 +171,14 @@ class LiveFunctions:
             self._open(version)
         return version
 
-    def remove(self, name: str) -> tuple[list[Function], Allowance | None]:
-        """Close a function. Returns: its versions, and its allowance, which end with the last requests."""
+    def _remove(self, name: str) -> Closed:
         self.door_settings.forget(name)
         self.restoring.unready.pop(name, None)
         closed = self.published.drop(name)
         if (function := self.by_name.pop(name, None)) is not None:
             function.close()
             closed.append(function)
-        return closed, self.allowances.closed(name)
+        return Closed(closed, self.allowances.closed(name))
 
     def end_unused(self) -> None:
         """End the Zygotes that no live version is forked from."""

@@ -73,7 +73,7 @@ class Restoring:
     def __init__(
         self,
         restore_files: Callable[[FunctionRecord], Awaitable[None]],
-        open_function: Callable[[FunctionRecord], None],
+        open_function: Callable[[FunctionRecord], object],
         *,
         wait_s: float,
     ) -> None:
@@ -86,7 +86,12 @@ class Restoring:
         self._wait_s = wait_s
         self.unready: dict[str, Unready] = {}
         self._again = asyncio.Event()
-        """Set when something came that functions lacked."""
+        """Set when something came that functions lacked, or another function lacks something."""
+
+    def note(self, record: FunctionRecord, error: SockdError | OSError) -> None:
+        """Note why a recorded deploy cannot run."""
+        self.unready[record.name] = Unready(record, why_unready(record.name, error))
+        self._again.set()
 
     async def restore(self, name: str) -> None:
         """Make a function live that is not, for somebody who waits.
@@ -142,7 +147,7 @@ class Restoring:
         except (SockdError, OSError) as error:
             failed = why_unready(name, error)
             if name in self.unready:
-                self.unready[name] = Unready(unready.record, failed)
+                self.unready[name] = self.unready[name]._replace(error=failed)
             if name not in logged:
                 logged.add(name)
                 _log.warning("the function %s cannot run yet: %s", name, failed.message)
