@@ -6,6 +6,7 @@ Owns the parts and the registry, and the tasks that wait for the last requests o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 
 from sockd.base import uids
 from sockd.base.config import Config
@@ -64,13 +65,14 @@ class Functions:
         if not new.deploys:
             self.switching.note_failed(new.name, None)
         if closed.versions or closed.allowance is not None:
-            ending = asyncio.get_running_loop().create_task(self._end(closed), name=new.name)
+            collecting = self.garbage.collect_closed(*closed)
+            ending = asyncio.get_running_loop().create_task(self._end(closed, collecting), name=new.name)
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
 
-    async def _end(self, closed: Closed) -> None:
+    async def _end(self, closed: Closed, collecting: Coroutine[None, None, None]) -> None:
         """Wait for the last requests of closed versions, and delete what only these have needed."""
-        await self.garbage.collect_closed(*closed)
+        await collecting
         if closed.allowance is not None:
             self.live.end_unused()
 

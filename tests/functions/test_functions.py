@@ -364,6 +364,21 @@ async def test_a_removed_function_s_last_requests_are_waited_for(tmp_path: Path,
         assert version.record.digest not in os.listdir(tmp_path / "code")
 
 
+async def test_the_code_of_a_removed_function_stays_while_its_last_request_runs(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index) as house:
+        code = house.state / "code" / (await house.deploy("f", HELLO)).record.digest
+        admission = house.functions.live.allowances.admission("f")
+        assert admission.try_enter()
+        await house.registry.delete("f")
+        await house.functions.garbage.collect()  # of something else, at the same time
+        assert code.exists()
+        admission.leave()
+        await house.functions.ended("f")
+        assert not code.exists()
+
+
 async def test_draining_ends_when_all_are_done_or_at_its_deadline(tmp_path: Path, index: PackageIndex) -> None:
     async with opened(tmp_path, index) as house:
         await house.deploy("one", HELLO)

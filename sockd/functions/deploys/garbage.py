@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 
 from sockd.functions.code.code_in_use import CodeInUse
 from sockd.functions.code.code_store import CodeStore
@@ -63,13 +63,22 @@ class Garbage:
             await self._images.collect(self._registry.images())
         self._scripts.collect(self._registry.initscripts())
 
-    async def collect_closed(self, functions: Sequence[Function], allowance: Allowance | None = None) -> None:
-        """Wait for the last requests of closed versions, then collect.
+    def collect_closed(
+        self, functions: Sequence[Function], allowance: Allowance | None = None
+    ) -> Coroutine[None, None, None]:
+        """Keep the code of closed versions from now on.
 
-        Args: allowance: of the whole function, if that was closed."""
-        with contextlib.ExitStack() as stack:
-            for function in functions:
-                stack.enter_context(self._in_use.holding(function.version.record.digest))
+        Args: allowance: of the whole function, if that was closed.
+        Returns: a coroutine that waits for their last requests, then collects."""
+        held = contextlib.ExitStack()
+        for function in functions:
+            held.enter_context(self._in_use.holding(function.version.record.digest))
+        return self._collect_closed(held, functions, allowance)
+
+    async def _collect_closed(
+        self, held: contextlib.ExitStack, functions: Sequence[Function], allowance: Allowance | None
+    ) -> None:
+        with held:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
                     await asyncio.gather(*(function.drain() for function in functions))
