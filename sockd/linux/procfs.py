@@ -10,7 +10,8 @@ import os
 import socket
 from typing import Protocol
 
-from sockd.linux import _procfs, descriptor_passing, pidfds, syscalls
+from sockd.linux import _procfs, descriptor_passing, syscalls
+from sockd.linux.processes import pidfds
 from sockd.linux.syscalls import MountAttr
 
 ATTRIBUTES = MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEXEC

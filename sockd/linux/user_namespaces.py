@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from sockd.linux import ended_child, syscalls
+from sockd.linux import syscalls
+from sockd.linux.processes import ended_child
 
 Extent = tuple[int, int, int]
 """First id inside, first id outside, how many: a line of uid_map (user_namespaces(7))."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sockd.base.errors import BadConfig
-from sockd.linux import mounts, pidfds, procfs, syscalls
+from sockd.linux import mounts, procfs, syscalls
+from sockd.linux.processes import pidfds
 from sockd.linux.syscalls import MountAttr
 
 Release = tuple[int, int]

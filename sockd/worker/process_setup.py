@@ -15,7 +15,8 @@ from pathlib import Path
 
 import sockd_initscripts
 import sockd_storage_lib
-from sockd.linux import allocator, mounts, oom_score, syscalls
+from sockd.linux import allocator, mounts, syscalls
+from sockd.linux.processes import oom_score
 
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 FDS_OF_SANDBOX = 8

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sockd.linux.task_shares import LEAST
+from sockd.linux.processes.task_shares import LEAST
 from tests.daemon.gate import Gate
 from tests.daemon.running import RunningDaemon
 from tests.support.cases import case

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sockd.linux import oom_score
 from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
+from sockd.linux.processes import oom_score
 from tests.daemon.kernel_view import rss_kb
 from tests.faults import flood
 from tests.faults.test_front_door import need_open_files

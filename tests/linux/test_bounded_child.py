@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sockd.linux.bounded_child import run_bounded
+from sockd.linux.processes.bounded_child import run_bounded
 
 MEMORY_BYTES = 1 << 30
 

@@ -9,8 +9,8 @@ import uuid
 
 import pytest
 
+from sockd.linux.cgroups.own_memory import memory_bytes
 from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
-from sockd.linux.own_memory import memory_bytes
 from tests.daemon.running import REPO
 
 MB = 1 << 20
@@ -19,7 +19,7 @@ import os, sys
 for path in sys.argv[1:]:
     with open(path, "w") as procs:
         procs.write("0")
-from sockd.linux.own_memory import memory_bytes
+from sockd.linux.cgroups.own_memory import memory_bytes
 print(memory_bytes())
 """
 

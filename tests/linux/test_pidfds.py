@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from sockd.linux import pidfds, readiness
+from sockd.linux import readiness
 from sockd.linux.kernel_release import kernel_release
 from sockd.linux.mounts import owned
+from sockd.linux.processes import pidfds
 
 Start = Callable[[str], tuple["subprocess.Popen[bytes]", int]]
 OPENS_NAMESPACES = pytest.mark.skipif(kernel_release() < (6, 11), reason="namespaces by pidfd: Linux 6.11")

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sockd.linux import pidfds, procfs, syscalls
+from sockd.linux import procfs, syscalls
 from sockd.linux.mounts import owned
+from sockd.linux.processes import pidfds
 from sockd.linux.procfs import ByChild, ByNamespace, Procfs
 from tests.support.ledger import Ledger
 

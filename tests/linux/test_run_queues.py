@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.linux.run_queues import RunQueues
+from sockd.linux.processes.run_queues import RunQueues
 
 
 def test_whoever_asks_is_runnable() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sockd.linux.task_shares import LEAST, TaskShare, host_tasks
+from sockd.linux.processes.task_shares import LEAST, TaskShare, host_tasks
 
 
 def test_the_first_sandboxes_have_what_they_ask_for_and_none_is_refused() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from sockd.base.config import Config, SandboxConfig
 from sockd.base.errors import BadConfig
-from sockd.linux import pidfds, procfs
+from sockd.linux import procfs
+from sockd.linux.processes import pidfds
 from sockd.linux.ways import OLDEST, TABLE, Ways
 
 pytestmark = pytest.mark.root

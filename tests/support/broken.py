@@ -36,10 +36,11 @@ from sockd.isolation.farm import uids, zygote
 from sockd.isolation.networks import resolver
 from sockd.isolation.roots import base
 from sockd.isolation.sandbox import channel, deadline, output, process
-from sockd.linux import allocator, mounts, pidfds, procfs, readiness, syscalls, task_shares
+from sockd.linux import allocator, mounts, procfs, readiness, syscalls
 from sockd.linux.bpf import assembler, packet_guard
 from sockd.linux.cgroups import leaf, tree
 from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.processes import pidfds, task_shares
 from sockd.linux.seccomp import seccomp
 from sockd.linux.seccomp.compiler import compile_filter
 from sockd.linux.syscall_table import NUMBERS

@@ -22,8 +22,9 @@ from typing import Any
 
 from sockd.functions.serving.function import Function
 from sockd.isolation.roots import premade
-from sockd.linux import pidfds, syscalls
+from sockd.linux import syscalls
 from sockd.linux.cgroups.tree import Cgroup
+from sockd.linux.processes import pidfds
 from sockd.starts.zygotes.zygote_maker import ZygoteMaker
 from tests.support.broken import BREAKS, copied_zygote
 from tests.support.native_build import build_native

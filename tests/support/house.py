@@ -35,11 +35,11 @@ from sockd.isolation.sandbox.lifecycle import State
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.isolation.sandbox.parts import Parts
 from sockd.isolation.sandbox.sandbox import Sandbox
-from sockd.linux import pidfds
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
 from sockd.linux.event_loop import EventLoop
 from sockd.linux.latency import favordynmods
+from sockd.linux.processes import pidfds
 from sockd.linux.ways import Ways
 from sockd_zygote import protocol
 from tests.support import older_kernel

@@ -21,7 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SIGNALLED 128 /* and the signal, as shells tell it; sockd/linux/pidfds.py reads it */
+#define SIGNALLED 128 /* and the signal, as shells tell it; sockd/linux/processes/pidfds.py reads it */
 #define MESSAGE_MAX_BYTES (128 * 1024) /* protocol.CONTROL_MAX_BYTES */
 #define FORK_OP 'F'                    /* the first byte of a protocol.FORK; JSON begins with another */
 #define STATUS_OP 'W'                  /* the first byte of a protocol.STATUS */

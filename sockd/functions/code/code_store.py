@@ -29,7 +29,7 @@ from sockd.base.syncing import sync_directory, sync_tree
 from sockd.functions.code import byte_compiler
 from sockd.functions.code.archive import Tree, extract
 from sockd.isolation.roots.interpreter import OWN_PYTHON, Interpreter
-from sockd.linux.bounded_child import run_bounded
+from sockd.linux.processes.bounded_child import run_bounded
 
 SANDBOX_PATH = "/var/task"
 """Where a sandbox sees its code (AWS: LAMBDA_TASK_ROOT)."""

@@ -15,7 +15,7 @@ from sockd.functions.code import handler_checker
 from sockd.functions.code.code_store import SANDBOX_PATH
 from sockd.functions.code.entrypoint import DETECTED_APPS
 from sockd.isolation.roots.interpreter import OWN_PYTHON, Interpreter
-from sockd.linux.bounded_child import run_bounded
+from sockd.linux.processes.bounded_child import run_bounded
 
 NOT_COMPILED = ("SyntaxError", "IndentationError", "TabError")
 ELSEWHERE = '; name another in sockd.toml: handler = "module:function"'

@@ -36,7 +36,7 @@ from sockd.functions.serving.function import Caches
 from sockd.functions.serving.start_conditions import StartConditions
 from sockd.functions.serving.version import Version
 from sockd.isolation.sandbox.exchange import Reply
-from sockd.linux import pidfds
+from sockd.linux.processes import pidfds
 from sockd.starts.sources import Started, Wanted
 
 CHECK = "check"

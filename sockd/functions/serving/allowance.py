@@ -18,7 +18,7 @@ from sockd.functions.serving.start_gate import StartGate, StartLimits
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.linux.bpf.socket_counts import NO_LIMIT, UNCOUNTED, Account
-from sockd.linux.task_shares import TaskShare
+from sockd.linux.processes.task_shares import TaskShare
 
 
 class Allowance:

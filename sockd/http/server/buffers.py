@@ -20,7 +20,7 @@ from itertools import islice
 
 from sockd.base.config import MB, HttpConfig
 from sockd.base.errors import BadConfig
-from sockd.linux.own_memory import memory_bytes
+from sockd.linux.cgroups.own_memory import memory_bytes
 
 PLACE_BYTES = 64 * 1024
 """Uncounted, of each connection: one read of its socket, and as much that waits to be sent."""

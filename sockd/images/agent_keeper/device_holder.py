@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from sockd.linux import descriptor_passing
-from sockd.linux.own_module import start_module
+from sockd.linux.processes.own_module import start_module
 from sockd.linux.readiness import readable
 
 MODULE = "sockd.images.agent_keeper.holding_process"

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 
-from sockd.linux import launching
+from sockd.linux.processes import launching
 
 
 def main(socket_fd: int, parent: int, devices: list[int]) -> None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 from sockd.base.errors import SandboxFailed
-from sockd.linux import pidfds
+from sockd.linux.processes import pidfds
 
 
 class NotItsChild(SandboxFailed):

@@ -22,9 +22,10 @@ from sockd.isolation.farm.uids import SANDBOX_UID, UidBlock
 from sockd.isolation.roots import base as bases
 from sockd.isolation.roots import environment
 from sockd.isolation.roots.interpreter import ROOT_OPTIONS, Interpreter
-from sockd.linux import mounts, oom_score, pidfds, syscalls
+from sockd.linux import mounts, syscalls
 from sockd.linux.cgroups.leaf import Cgroup
-from sockd.linux.own_module import start_module
+from sockd.linux.processes import oom_score, pidfds
+from sockd.linux.processes.own_module import start_module
 from sockd.linux.seccomp import seccomp
 from sockd.linux.ways import PARENT, Ways
 

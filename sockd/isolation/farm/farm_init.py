@@ -19,7 +19,8 @@ from typing import Any
 
 from sockd.isolation.farm.uids import SANDBOX_UID
 from sockd.isolation.roots import base as bases
-from sockd.linux import launching, syscalls
+from sockd.linux import syscalls
+from sockd.linux.processes import launching
 from sockd.linux.syscalls import MountFlag
 from sockd_zygote import linux, protocol
 

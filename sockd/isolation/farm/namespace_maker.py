@@ -10,7 +10,7 @@ import os
 import socket
 
 from sockd.isolation.farm.control import ControlWire, close_all
-from sockd.linux.own_module import start_module
+from sockd.linux.processes.own_module import start_module
 
 DEADLINE_S = 10.0
 

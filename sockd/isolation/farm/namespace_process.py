@@ -14,8 +14,9 @@ import socket
 import sys
 from typing import Any
 
-from sockd.linux import launching, syscalls
+from sockd.linux import syscalls
 from sockd.linux.network import network_namespaces
+from sockd.linux.processes import launching
 from sockd_zygote import linux, protocol
 
 LEAST_PORT = "ipv4/ip_unprivileged_port_start"

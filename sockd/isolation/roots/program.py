@@ -14,7 +14,7 @@ from sockd.base.errors import SockdError
 from sockd.isolation.roots.image_base import ImageBase
 from sockd.linux import mounts
 from sockd.linux.bpf.socket_counts import NO_FUNCTION
-from sockd.linux.task_shares import TaskShare
+from sockd.linux.processes.task_shares import TaskShare
 
 Network = Literal["host", "none", "private"]
 """The host's, none at all, or one of its own."""

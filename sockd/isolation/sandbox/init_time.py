@@ -8,7 +8,7 @@ Pure.
 
 from __future__ import annotations
 
-from sockd.linux.cpu_times import CpuTimes
+from sockd.linux.processes.cpu_times import CpuTimes
 
 LEAST_S = 0.01
 """A shorter extension is not worth another look."""

@@ -23,10 +23,10 @@ from sockd.isolation.roots.root import Root
 from sockd.isolation.sandbox.memory_budget import Reservation
 from sockd.isolation.sandbox.output import Output
 from sockd.isolation.sandbox.parts import Parts
-from sockd.linux import pidfds
 from sockd.linux.bpf.socket_counts import NO_FUNCTION
 from sockd.linux.cgroups.tree import Cgroup
-from sockd.linux.task_shares import TaskGrant
+from sockd.linux.processes import pidfds
+from sockd.linux.processes.task_shares import TaskGrant
 
 EXIT_GRACE_S = 1.0
 """How long a process whose channel ended may take to exit before it is killed for it."""

@@ -25,7 +25,7 @@ from sockd.isolation.sandbox.parts import Parts
 from sockd.isolation.sandbox.process import SandboxProcess
 from sockd.isolation.sandbox.sandbox_init import SandboxInit
 from sockd.isolation.sandbox.stream import BoundedSink
-from sockd.linux import pidfds
+from sockd.linux.processes import pidfds
 from sockd_zygote import protocol
 
 WAITING = (State.PRIMED, State.IDLE, State.PAUSED)

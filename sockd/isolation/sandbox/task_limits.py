@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sockd.base.config import SandboxConfig
 from sockd.linux.cgroups.tree import CgroupTree
-from sockd.linux.task_shares import host_tasks
+from sockd.linux.processes.task_shares import host_tasks
 
 FEWEST = 256
 """The fewest processes of everything in the worker's cgroups, however few are configured: farm, Zygotes and some

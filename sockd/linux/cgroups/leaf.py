@@ -19,7 +19,7 @@ from sockd.linux.cgroups.controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV
 from sockd.linux.cgroups.files import CgroupFiles
 from sockd.linux.cgroups.hierarchies import Controller, Hierarchies
 from sockd.linux.cgroups.population import Population, PopulationV1, PopulationV2
-from sockd.linux.cpu_times import CpuTimes, read_cpu_times
+from sockd.linux.processes.cpu_times import CpuTimes, read_cpu_times
 from sockd.linux.readiness import readable
 
 

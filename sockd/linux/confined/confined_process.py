@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from sockd.linux import mounts, oom_score, syscalls
+from sockd.linux import mounts, syscalls
 from sockd.linux.cgroups.tree import Cgroup
-from sockd.linux.own_module import start_module
+from sockd.linux.processes import oom_score
+from sockd.linux.processes.own_module import start_module
 from sockd.linux.seccomp import seccomp
 
 CANNOT_EXEC = 127

@@ -17,7 +17,8 @@ import resource
 import sys
 from typing import Any
 
-from sockd.linux import launching, syscalls
+from sockd.linux import syscalls
+from sockd.linux.processes import launching
 from sockd.linux.syscalls import MountFlag
 from sockd_zygote import linux
 

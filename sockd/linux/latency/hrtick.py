@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Self
 
 from sockd.linux import _hrtick
-from sockd.linux.run_queues import RunQueues
+from sockd.linux.processes.run_queues import RunQueues
 
 PERIOD_NS = 500_000
 """The period of the ticks."""

@@ -19,7 +19,7 @@ import msgspec
 from sockd.base.config import OtlpConfig
 from sockd.base.errors import BadConfig
 from sockd.base.extras import installing
-from sockd.linux import oom_score
+from sockd.linux.processes import oom_score
 from sockd.observe.otlp.wire import MAX_FRAME_BYTES, Finished, Tally, encode
 from sockd.observe.traces import Trace
 from sockd.starts.packages.uv import confinement

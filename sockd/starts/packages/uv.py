@@ -21,7 +21,7 @@ from uv import find_uv_bin
 
 from sockd.base.blocking import in_thread
 from sockd.base.errors import PackagesFailed
-from sockd.linux import oom_score
+from sockd.linux.processes import oom_score
 from sockd.starts.packages.indexes import secrets_of, without_credentials
 
 _QUIET = ("--quiet", "--color=never", "--no-progress")

@@ -19,7 +19,7 @@ from sockd.base.errors import SockdError
 from sockd.isolation.farm.templated import copy_ahead
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.isolation.sandbox.sandbox import Sandbox
-from sockd.linux import pidfds
+from sockd.linux.processes import pidfds
 from sockd.starts.templates.template import Template
 from sockd.starts.templates.written_pages import written_pages
 from sockd.starts.zygotes.children import SPARE_MEMORY_BYTES, Children

@@ -18,7 +18,7 @@ from sockd.isolation.farm.imported import Imported, ImportRequest
 from sockd.isolation.farm.zygote import Zygote
 from sockd.isolation.roots import environment as environments
 from sockd.isolation.roots.program import OWN
-from sockd.linux import pidfds
+from sockd.linux.processes import pidfds
 from sockd.starts.packages.distribution import SANDBOX_STORE, in_order, name_of
 from sockd.starts.packages.provided_names import Provided
 from sockd.starts.zygotes import canary, selection

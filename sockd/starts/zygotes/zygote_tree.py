@@ -22,7 +22,7 @@ from sockd.isolation.farm.walled_networks import Wall
 from sockd.isolation.roots.program import HOST_LINEAGE, OWN, Limits, Lineage, Network
 from sockd.isolation.sandbox.foreign_farms import ForeignFarms
 from sockd.isolation.sandbox.parts import Parts
-from sockd.linux import pidfds
+from sockd.linux.processes import pidfds
 from sockd.starts.zygotes.children import Children
 from sockd.starts.zygotes.lineages import Lineages
 from sockd.starts.zygotes.node_spares import NodeSpares

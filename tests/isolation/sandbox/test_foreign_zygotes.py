@@ -22,7 +22,7 @@ from sockd.isolation.roots.image_tree import ImageTree
 from sockd.isolation.roots.interpreter import OWN_PYTHON, Interpreter
 from sockd.isolation.sandbox.foreign_farms import NoInterpreter
 from sockd.isolation.sandbox.sandbox import Sandbox
-from sockd.linux import pidfds
+from sockd.linux.processes import pidfds
 from tests.isolation.sandbox.zygotes import HANDLER, pid_of
 from tests.support.foreign import SAME, Foreign, foreign_farms, installed
 from tests.support.house import House, Running, namespaces_of, status_of

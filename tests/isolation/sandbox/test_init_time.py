@@ -13,7 +13,7 @@ import pytest
 
 from sockd.base.errors import TimedOut
 from sockd.isolation.sandbox.init_time import left_s, waited_s
-from sockd.linux.cpu_times import CpuTimes, read_cpu_times
+from sockd.linux.processes.cpu_times import CpuTimes, read_cpu_times
 from tests.support.house import House
 
 CPU_S = 0.6

@@ -20,7 +20,8 @@ from sockd.isolation.farm.zygote import Zygote
 from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.sandbox import Sandbox
-from sockd.linux import _procfs, pidfds, syscalls
+from sockd.linux import _procfs, syscalls
+from sockd.linux.processes import pidfds
 from tests.support.house import MB, House
 from tests.support.ledger import Ledger
 

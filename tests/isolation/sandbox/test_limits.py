@@ -18,7 +18,7 @@ from sockd.isolation.sandbox.deadline import Deadline
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.output import PIPE_BYTES
 from sockd.linux.mounts import owned
-from sockd.linux.pidfds import wait_exited
+from sockd.linux.processes.pidfds import wait_exited
 from tests.support.fake_clock import FakeClock, FakeTimer
 from tests.support.house import MAX_ANSWER_BYTES, MB, House, Running, read_answer
 

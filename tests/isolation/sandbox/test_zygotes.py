@@ -16,9 +16,9 @@ from sockd.isolation.farm import uids
 from sockd.isolation.farm.control import ZygoteGone, ZygoteRefused
 from sockd.isolation.farm.walled_networks import Wall
 from sockd.isolation.farm.zygote import Child
-from sockd.linux import pidfds
 from sockd.linux.mounts import owned
-from sockd.linux.pidfds import wait_exited
+from sockd.linux.processes import pidfds
+from sockd.linux.processes.pidfds import wait_exited
 from sockd_zygote import protocol
 from tests.isolation.sandbox.zygotes import HANDLER, pid_of
 from tests.support.fake_clock import until

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sockd.isolation.farm.zygote import Zygote
-from sockd.linux import pidfds
+from sockd.linux.processes import pidfds
 from tests.support.house import namespaces_of
 
 HANDLER = "def handler(event): return event\n"

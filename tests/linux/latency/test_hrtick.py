@@ -23,7 +23,7 @@ from sockd.linux.latency.hrtick import (
     HrTick,
     tick_s,
 )
-from sockd.linux.run_queues import RunQueues
+from sockd.linux.processes.run_queues import RunQueues
 
 PROCESSORS = 2
 

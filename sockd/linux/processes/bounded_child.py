@@ -13,7 +13,7 @@ import select
 import subprocess
 from collections.abc import Sequence
 
-from sockd.linux import oom_score
+from sockd.linux.processes import oom_score
 
 _LIMITED = ("/bin/sh", "-c", 'ulimit -v "$0" && exec "$@"')
 """Before a command: its address space in KiB."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.linux import ended_child
+from sockd.linux.processes import ended_child
 from sockd.linux.readiness import readable
 
 _PIDFD_GET_PID_NAMESPACE = 0xFF06

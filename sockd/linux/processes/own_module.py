@@ -27,5 +27,5 @@ async def start_module(
         pass_fds=tuple(keep),
         start_new_session=True,
         cwd="/",
-        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
     )
