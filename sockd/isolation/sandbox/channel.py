@@ -178,13 +178,13 @@ class Channel:
             return count
         self._has_more = count == FRAMES_PER_TURN
         if self._has_more:
-            self._wait(self._turns.crumbs)
+            self._wait(self._turns.small)
         elif size == READ_BYTES:
             self._wait(self._turns.bulk)
         elif self._queue is not None:
             self._wait(self._queue)
         elif kind == protocol.CHUNK and size < SMALL_BYTES and self._series.is_too_long():
-            self._wait(self._turns.crumbs)
+            self._wait(self._turns.small)
         return count
 
     def _wait(self, queue: Queue) -> None:

@@ -113,7 +113,7 @@ class Output:
 
     def _wait(self, size: int) -> None:
         """Go on in a turn of a queue, unwatched until then."""
-        (self._turns.bulk if size == READ_BYTES else self._turns.crumbs).wait(self)
+        (self._turns.bulk if size == READ_BYTES else self._turns.small).wait(self)
 
     def _drain(self) -> None:
         """Not until it is empty: a handler's threads may write as fast as this reads."""

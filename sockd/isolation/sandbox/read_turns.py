@@ -4,8 +4,8 @@ An iteration reads at most 64 KB of one sandbox and handles at most 128 of its f
 loop too often with little data, waits in one of two queues. Each queue admits as many as fill one iteration, in order, so that
 a hundred such sandboxes delay others no more than one:
 
-    bulk     many bytes: consecutive iterations, because a client waits for this answer
-    crumbs   many small frames or writes: one turn per millisecond, because they cost the daemon more than the sender
+    bulk    many bytes: consecutive iterations, because a client waits for this answer
+    small   many small frames or writes: one turn per millisecond, because they cost the daemon more than the sender
 
 Owns the queues. Knows neither frames nor logs: it calls a reader when it may continue.
 """
@@ -25,7 +25,7 @@ UNITS = 128
 """The units of work in one turn of a queue: a unit is a frame, or a kilobyte."""
 LEAST_UNITS = 8
 """What going on takes by itself: system calls, and waking who takes what was read."""
-CRUMBS_PAUSE_S = 0.001
+SMALL_PAUSE_S = 0.001
 QUICK_NS = 1_000_000
 """A small read so soon after the one before it is one of a series."""
 LONGEST_SERIES = 16
@@ -81,7 +81,7 @@ class ReadTurns:
 
     def __init__(self) -> None:
         self.bulk = Queue(0.0)
-        self.crumbs = Queue(CRUMBS_PAUSE_S)
+        self.small = Queue(SMALL_PAUSE_S)
 
 
 class Series:
