@@ -63,7 +63,7 @@ class Server:
             finally:
                 self._loop.remove_reader(self._sock.fileno())
                 self._loop.remove_writer(self._sock.fileno())
-                self._starts.shutdown(socket.SHUT_RDWR)  # whoever waits there hears the end
+                self._starts.shutdown(socket.SHUT_RDWR)  # threads that wait there see the end
 
     # -- Starter
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import tokenize
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +112,13 @@ def docstrings(file: Path) -> list[tuple[int, str]]:
         and isinstance(statement.value, ast.Constant)
         and isinstance(statement.value.value, str)
     ]
+
+
+def comments(file: Path) -> list[tuple[int, str]]:
+    """The line and the text of each comment."""
+    with file.open("rb") as source:
+        tokens = tokenize.tokenize(source.readline)
+        return [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
 
 
 def is_unclear(text: str) -> bool:
@@ -224,6 +232,12 @@ def test_a_module_opens_by_saying_what_it_is() -> None:
 
 def test_a_docstring_can_be_read_alone() -> None:
     found = [(name(file), line, text) for file in DOCUMENTED for line, text in docstrings(file) if is_unclear(text)]
+    assert found == []
+
+
+def test_a_comment_names_who_acts() -> None:
+    files = [file for file in DOCUMENTED if NO_SUBJECT.search(file.read_text())]
+    found = [(name(file), line, text) for file in files for line, text in comments(file) if NO_SUBJECT.search(text)]
     assert found == []
 
 

@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         log = RequestLog(stack.enter_context(open(arguments.log, "a")) if arguments.log else None)
         faults = Faults()
-        # Made and removed here, not by whoever starts us: with --die-on-eof we outlive that process if it is killed.
+        # Made and removed here, not by our parent: with --die-on-eof we outlive that process if it is killed.
         directory = arguments.directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="sockd-s3-"))
         try:
             store = Store.open(Path(directory))

@@ -127,7 +127,7 @@ class EngineClient:
             close_pair(link)
         self._links.clear()
 
-    # -- what it is told
+    # -- calls of its owner
 
     def define(self, definition: Definition) -> None:
         """Make a function known, to this engine and to those after it; the client owns its descriptors from now on."""
@@ -252,7 +252,7 @@ class EngineClient:
             while len(self._links) < LINKS_AHEAD and self._limits is not None:
                 self._links.append(new_link())
         except OSError:
-            return  # out of descriptors; who needs one makes it, and is told
+            return  # out of descriptors; a run that needs one makes it, and gets the error
 
 
 def new_link() -> tuple[socket.socket, socket.socket]:

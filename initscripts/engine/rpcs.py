@@ -228,7 +228,7 @@ class Rpcs:
 
     async def _carry_out(self, rpc: Rpc) -> None:
         body = rpc.body
-        # The app is told after the request has been written: that is when the call first waits, or ends.
+        # The app gets the message after the request has been written: that is when the call first waits, or ends.
         if rpc.has_begun:
             self._announce(
                 rpc, body
@@ -238,7 +238,7 @@ class Rpcs:
         try:
             reply = await rpc.call(self._region)
         except RpcFailed as error:
-            self._announce(rpc, body)  # it may have failed at once; its failure is told after it
+            self._announce(rpc, body)  # it may have failed at once; its failure is sent after it
             rpc.finish(None, error.errno, str(error))
         except Exception as error:
             rpc.finish(None, errno.EPROTO, f"bug: {type(error).__name__}: {error}")
@@ -260,7 +260,7 @@ class Rpcs:
             rpc.descriptor = descriptor
             self._link.send({"op": "sent", "id": rpc.id, "rpc": rpc.descriptor})
         except (RpcFailed, ValueError, wire.WireError):
-            # The RPC fails for it, too; or its name is too long to be told.
+            # The RPC fails for it, too; or its name is too long to be sent.
             return
 
     def _tell_failure(self, rpc: Rpc) -> None:

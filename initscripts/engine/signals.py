@@ -79,7 +79,7 @@ class LoopCalls:
             self._is_woken = True
             try:
                 self.loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed: the process ends, and nobody is there to be told
+            except RuntimeError:  # the loop is closed: the process ends, and no thread waits for the call
                 self._calls.clear()
 
     def ask(self, waiting: Waiting, function: Callable[..., Any], *args: Any) -> Any:

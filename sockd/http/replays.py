@@ -104,7 +104,7 @@ class Replays:
         try:
             answer = await run()
         except BaseException:
-            mine.answer.cancel()  # the drain's end, which comes to whoever waits here as well
+            mine.answer.cancel()  # the drain's end, which cancels the requests that wait here, too
             raise
         finally:
             del self._running[key]

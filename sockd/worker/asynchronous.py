@@ -133,7 +133,7 @@ class Asynchronous:
         try:
             return (
                 self._worker.functions.live.allowances.admission(name).concurrency or 1
-            )  # 0: to be told so, and try again
+            )  # 0: the call is refused, and tried again
         except NoSuchFunction:
             return 1  # for finding out whether it is gone or has to be installed again
 

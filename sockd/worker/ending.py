@@ -56,7 +56,7 @@ class Endings:
         self.stopped: asyncio.Future[None] = self._loop.create_future()
         """The worker is to end soon, whatever follows it: a stop has come."""
         self._status = 0
-        # Before anything is started: a process that a signal of its parent's ignores is told nothing of its own either.
+        # Before anything is started: a signal that the parent ignores is ignored in its child as well.
         self._loop.add_signal_handler(RESTART, self._begin, Ending(restarts=True))
 
     def watch_stops(self) -> None:

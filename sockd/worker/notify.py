@@ -20,7 +20,7 @@ def notify(state: str) -> None:
         try:
             sock.connect("\0" + address[1:] if address.startswith("@") else address)
             sock.send(state.encode())
-        except OSError as error:  # inherited from whoever started us in a place where it does not lead anywhere
+        except OSError as error:  # inherited from a parent that started us in a place where it leads nowhere
             if state == STOPPING:  # `sockd up --detach` has long returned
                 return
             _log.warning("$NOTIFY_SOCKET does not answer: %s", error.strerror)

@@ -53,7 +53,7 @@ def raise_open_files() -> None:
 def take_short_slices() -> None:
     """Every request passes through this thread, mostly for less than 0.1 ms: it should not wait until somebody who computes
     has had 3 to 4 ms. It gets no more of the processor for it."""
-    with contextlib.suppress(OSError):  # a kernel, or whoever confines us, that does not have it
+    with contextlib.suppress(OSError):  # a kernel without it, or a seccomp filter around us
         syscalls.set_time_slice(syscalls.SHORTEST_SLICE_NS)
 
 

@@ -185,7 +185,9 @@ def test_without_network_nothing_is_reached_and_nothing_hangs(house: PrivateWork
     assert results.pop("dns") not in ("ok", "0")
     assert set(results.values()) == {"ENETUNREACH"}
     assert "ECONNREFUSED" in own and set(own) <= {"ECONNREFUSED", "EADDRNOTAVAIL"}
-    assert dns < 5  # a resolver's patience with one server; the promise of 10 ms is told, not judged: machines are busy
+    assert (
+        dns < 5
+    )  # a resolver's patience with one server; the promise of 10 ms is reported, not judged: machines are busy
 
 
 @case("B6", "SysV shm, sem, msg, POSIX mq and /dev/shm names of a sibling", expect="ENOENT; nothing in common")

@@ -61,7 +61,7 @@ def test_boto3_goes_through_it_with_its_signature(s3: S3Process, url: str) -> No
             begun = time.monotonic()
             boto.put_object(Bucket="bucket", Key="key", Body=b"hello")
             took.append(time.monotonic() - begun)
-        assert min(took) < 1  # it was told to go on, and did not wait for that in vain
+        assert min(took) < 1  # it got 100 Continue, and did not wait for that in vain
         assert boto.head_object(Bucket="bucket", Key="key")["ContentLength"] == 5
         boto.delete_object(Bucket="bucket", Key="key")
         with pytest.raises(boto.exceptions.NoSuchKey):

@@ -207,7 +207,7 @@ def test_the_handler_is_imported_once_the_debugger_is_ready_and_the_command_answ
         status, printed, said = session.end()
         assert (status, printed) == (0, "[1]\n")
         assert "installing stand-in 1.0" in said or network != "host", "it is installed once"
-        assert debugger.recv(100) == b""  # the sandbox is gone, and its debugger is told
+        assert debugger.recv(100) == b""  # the sandbox is gone, and its debugger sees the end
     (*_, record) = daemon.logs("hello")
     assert record["text"] == "imported\n"
     sandboxes = daemon.status()["sandboxes"]

@@ -110,7 +110,7 @@ def test_a_warm_function_reads_cached_files_on_and_fails_with_the_cause_for_othe
     assert daemon.call("warm", {"what": "read", "path": "/version"}) == "1"
     bucket.remove_faults()
     read = {"what": "read", "path": "/large"}
-    daemon.when(lambda: daemon.run("warm", read).status == 200)  # as its caller is told to, it is called again
+    daemon.when(lambda: daemon.run("warm", read).status == 200)  # it is called again, as its answer says
     assert len(daemon.call("warm", read)) == 2 << 20
 
 

@@ -287,7 +287,7 @@ def test_no_setting_of_a_url_or_of_the_api_takes_what_could_end_a_line(hostile: 
         parse_expression(text, "UTC")
     with pytest.raises(SockdError):
         parse_expression("0 9 * * *", text)
-    # Descriptions, roles and tags are told as JSON alone, and survive the registry.
+    # Descriptions, roles and tags are shown as JSON alone, and survive the registry.
     attributes = AwsAttributes(description=text, role=text, tags={text: text})
     config = msgspec.structs.replace(FunctionConfig.from_toml("", DEFAULTS), aws=attributes)
     assert FunctionConfig.from_json(config.to_json()).aws == attributes

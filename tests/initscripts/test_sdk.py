@@ -23,7 +23,7 @@ HEADER = (toolchain.SDK / "c/sockd_init.h").read_text()
 CRATE = toolchain.SDK / "rust"
 RUST = (CRATE / "src/sys.rs").read_text()
 
-# The input is a path, a zero byte and a text. The text is put at the end of the memory: whoever reads on, traps.
+# The input is a path, a zero byte and a text. The text is put at the end of the memory: a read beyond it traps.
 PROBE_C = """
 #include "sockd_s3.h"
 

@@ -427,7 +427,7 @@ def outcomes(policies: list[str], *calls: tuple[str | int, ...]) -> list[str]:
 
 
 def test_the_kernel_denies_what_the_filter_denies() -> None:
-    # The kernel lets its own uprobe trampolines past every filter (seccomp.c, 6.14) and kills whoever else calls them.
+    # The kernel lets its own uprobe trampolines past every filter (seccomp.c, 6.14) and kills any other caller.
     denied = [name for name in DENIED_TO_ALL + FOR_ZYGOTES if name in NUMBERS and name not in ("uprobe", "uretprobe")]
     assert outcomes(["handler"], *((name, -1, -1, -1, -1, -1) for name in denied)) == ["EPERM"] * len(denied)
 

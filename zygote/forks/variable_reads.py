@@ -48,7 +48,7 @@ class VariableReads:
         self._environs = os.environ, os.environb
         # Not the class's methods: whatever is cached of a changed class is worked out anew in every child.
         os.environ.__class__ = os.environb.__class__ = self._watched
-        # What both keep their variables in. Nobody has a reason to use it, and whoever does is not followed.
+        # What both keep their variables in. No module has a reason to use it, and one that does is not followed.
         self._variables_of_posix = vars(posix).pop("environ")
         vars(posix)["__getattr__"] = self._asked_of_posix
 

@@ -91,7 +91,7 @@ def serve(channel: int, is_spare: bool) -> int:
     if begin_prepared is not None:
         handler = begin_prepared(channel, number, function, link, is_spare)
     else:
-        if function["paths"]:  # of what is not a package's nothing is told
+        if function["paths"]:  # modules outside of packages are not reported
             timer = ImportTimer()
             timer.start()
         handler = initialize(channel, number, function, link, is_spare)

@@ -79,7 +79,7 @@ class Pool:
     def keep(self, sandbox: Sandbox) -> None:
         """Take a sandbox back after its request; destroy a surplus one."""
         if sandbox.lifecycle.state is not State.IDLE:
-            return  # `_gone` was told
+            return  # `_gone` was called
         if self.available > self.wanted:
             sandbox.destroy()
             return

@@ -55,7 +55,7 @@ async def run_as_asked(
         raise BadRequest("X-Amz-Invocation-Type is RequestResponse or Event")
     if not key:
         return await run()
-    # In whole, as a stream could not be told again.
+    # In whole, as a stream could not be repeated.
     request.sink = None
     about = ("run", request.name, incarnation(request.name, request.qualifier), request.qualifier, key)
     return await replays.once(about, request.payload, run, strict=True, gone=request.gone or (lambda: False))

@@ -193,7 +193,7 @@ class BufferBudget:
             if not share.buffers:
                 del self._shares[buffer.source]
         if self._waiting and not self._is_waking:
-            # Later: whoever makes room right now takes it first.
+            # Later: the buffer that makes room right now takes it first.
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake)
 

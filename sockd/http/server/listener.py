@@ -58,7 +58,7 @@ class Listener:
             return 1
         client.setblocking(False)
         units = self._let_in(client)
-        self._knocked()  # mostly there is another, and turns of a crowd are told from others by who waits
+        self._knocked()  # mostly there is another, and a turn is a crowd's if connections wait
         return units
 
     def close(self) -> None:

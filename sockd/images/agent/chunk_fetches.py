@@ -139,7 +139,7 @@ class ChunkFetches:
                 data, error = self._source.fetch(fetch.root, fetch.name), None
         except SockdError as failure:
             data, error = None, failure
-        except Exception as failure:  # a bug; whoever waits must not wait for good
+        except Exception as failure:  # a bug; readers that wait must not wait for good
             data, error = None, SockdError(f"a chunk could not be fetched: {failure!r}")
         for waiter in self._ended(fetch, error, is_prefetch=is_prefetch):
             if data == b"":  # somebody wants the bytes since

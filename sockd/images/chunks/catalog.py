@@ -325,7 +325,7 @@ class Catalog:
         try:
             found = self._store.get_object(key(root, self._image(image))) if root else None
         except ChunkStoreFailed:
-            return None  # whoever needs it asks again
+            return None  # the next caller asks again
         return found.data if found is not None else None
 
     def _image(self, image: str) -> Image:

@@ -67,7 +67,7 @@ class LayoutDirectory:
         fd = os.dup(self._fd)
         for part in name.split("/"):
             try:
-                # Not blocking: whoever wrote the layout may have put a FIFO there.
+                # Not blocking: the author of the layout may have put a FIFO there.
                 below = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=fd)
             except (FileNotFoundError, NotADirectoryError):
                 raise NoSuchImage(f"the layout is not complete: it has no {name!r}") from None

@@ -206,7 +206,7 @@ class ImageStore:
 
     def _wake(self) -> None:
         self._let_go.set()
-        self._let_go.clear()  # whoever waited continues all the same
+        self._let_go.clear()  # tasks that waited continue all the same
 
     # -- removal
 

@@ -38,7 +38,7 @@ def main(control_fd: str) -> None:
         for fd in fds:
             os.close(fd)
         if os.waitpid(child, 0)[1]:
-            return  # whoever waits for its answer is told
+            return  # the parent, which waits for its answer, sees the end
 
 
 def answer(control: socket.socket, message: dict[str, Any], zygote: int) -> None:

@@ -32,7 +32,7 @@ _MOST_INDEX = (1 << 31) - 1
 SYSCTLS = (
     ("ipv4/ip_forward", 1),
     ("ipv4/conf/all/rp_filter", 1),  # a sandbox sends under its own address, or nothing
-    ("ipv4/icmp_ratelimit", 0),  # each refusal is told at once, also the seventh in a second to one sandbox
+    ("ipv4/icmp_ratelimit", 0),  # each refusal is sent at once, also the seventh in a second to one sandbox
     ("ipv4/icmp_msgs_burst", 1_000_000),  # and the fifty-first to all; before Linux 6.12 that is the host's to set
     ("ipv6/conf/all/disable_ipv6", 1),  # of the links to come, too
 )

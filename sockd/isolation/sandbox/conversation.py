@@ -223,7 +223,7 @@ class Conversation:
             if error is None or is_answer:
                 # It is there for its next request before a client that has this answer can be heard again.
                 self.conclude(exchange, reply)
-            else:  # when whoever has found it out is through with the sandbox, and its cgroup is given back
+            else:  # in a later step: its finder still uses the sandbox, and its cgroup is given back first
                 reply.peak_bytes = self.process.peak_bytes()
                 self._loop.call_soon(self.conclude, exchange, reply)
         if self._primed is not None and self.is_priming:

@@ -122,7 +122,7 @@ class CgroupPool:
             try:
                 await self._fill(self._size // 2)
             except OSError:
-                # `take` tells whoever needs one; with the next of them there is another try.
+                # `take` raises the error to a start; each further one tries again.
                 _log.exception("cgroups cannot be made ahead")
 
     async def _fill(self, target: int) -> None:

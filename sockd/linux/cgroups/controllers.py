@@ -142,7 +142,7 @@ class MemoryV2:
             return
         try:
             self._files.write("memory.reclaim", str(self.usage_bytes()))
-        except BlockingIOError:  # Not everything could be reclaimed; whoever asked looks at the usage again.
+        except BlockingIOError:  # Not everything could be reclaimed; the caller reads the usage again.
             return
 
     def cache_bytes(self) -> int:

@@ -301,7 +301,7 @@ def remove_directory(path: str) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            # `populated 0` is told hierarchy by hierarchy as the last task leaves; reading the list waits for the lock
+            # The kernel reports `populated 0` hierarchy by hierarchy as the last task leaves; reading the list waits for the lock
             # under which it leaves all of them.
             Path(path, "cgroup.procs").read_bytes()
             os.rmdir(path)

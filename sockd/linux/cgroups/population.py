@@ -100,8 +100,8 @@ class PopulationV2:
         return self._files.read_field("cgroup.events", "populated") != 0
 
     def watch(self) -> Watch | None:
-        # A change is told as POLLPRI once per read of the file, and at most once in 10 ms (cgroup_file_notify): a change
-        # soon after another is told late, never lost. Reading before each wait keeps the delay out of the usual case.
+        # A change is reported as POLLPRI once per read of the file, and at most once in 10 ms (cgroup_file_notify): one soon
+        # after another is reported late, never lost. Reading before each wait keeps the delay out of the usual case.
         return Watch.of(self.events_fd, select.EPOLLPRI)
 
 

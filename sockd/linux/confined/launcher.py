@@ -69,7 +69,7 @@ def become(confinement: dict[str, Any]) -> None:
     for name, most in confinement["limits"].items():
         limit(getattr(resource, name), most)
     with contextlib.suppress(OSError):
-        # The engine's threads wake each other for a few microseconds' work, while whoever computes has slices of 3 to 4 ms.
+        # The engine's threads wake each other for a few microseconds' work, while threads that compute have slices of 3 to 4 ms.
         syscalls.set_time_slice(syscalls.SHORTEST_SLICE_NS, inherited=True)
     linux.drop_bounding_set()
     linux.lock_securebits()

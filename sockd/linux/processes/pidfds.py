@@ -107,7 +107,7 @@ def pid(pidfd: int) -> int:
 
 def pid_and_parent(pidfd: int) -> tuple[int, int]:
     """The process's number and its parent's, as `pid` tells them; (-1, -1) when it is gone, or no process at all."""
-    if pidfd < 0:  # whoever held it has let it go
+    if pidfd < 0:  # its owner has closed it
         return -1, -1
     try:
         mask, _, number, _, parent, *_ = _info(pidfd, _PIDFD_INFO_PID)
@@ -166,7 +166,7 @@ async def wait_status(pidfd: int, deadline_s: float) -> None:
         await wait_exited(pidfd, deadline_s)
         return
     with duplicate(pidfd) as own, contextlib.suppress(OSError, TimeoutError), select.epoll(1) as reaped:
-        reaped.register(own, 0)  # no event but POLLHUP, which is always told
+        reaped.register(own, 0)  # no event but POLLHUP, which is always reported
         async with asyncio.timeout(deadline_s):
             await readable(reaped.fileno())
 

@@ -118,7 +118,7 @@ _HANDLER_CALLS = frozenset(
     mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
     """
     # Harmless, and here because a hole in a run of numbers costs an instruction: io_pgetevents needs an io_setup, which is
-    # denied; the two epoll calls are retired numbers that answer ENOSYS whoever asks.
+    # denied; the two epoll calls are retired numbers that answer ENOSYS to every process.
     """
     io_pgetevents epoll_ctl_old epoll_wait_old
     """.split()
@@ -133,7 +133,7 @@ _INTERNET = only(
     mask=SOCK_TYPE_MASK,
     then=only(2, 0, IPPROTO_TCP, IPPROTO_UDP, otherwise=EPROTONOSUPPORT),
 )
-# For getifaddrs(3). Whoever has no CAP_NET_ADMIN over the network namespace may only ask rtnetlink, and nobody here has: the
+# For getifaddrs(3). A process without CAP_NET_ADMIN over the network namespace may only ask rtnetlink, and none here has it: the
 # host's belongs to the initial user namespace, and the owner of a sandbox's own has no capability left.
 _ROUTES = only(1, SOCK_RAW, SOCK_DGRAM, mask=SOCK_TYPE_MASK, then=only(2, NETLINK_ROUTE, otherwise=EPROTONOSUPPORT))
 _ENGINE_SOCKETS = ((AF_UNIX, RET_ALLOW), (AF_INET, _INTERNET), (AF_INET6, _INTERNET))
@@ -172,7 +172,7 @@ _HANDLER_CHECKS = {
     "socket": Switch(0, _HANDLER_SOCKETS, refused(EAFNOSUPPORT)),
     "socketpair": only(0, AF_UNIX, otherwise=EAFNOSUPPORT),
     "setsockopt": _OPTIONS,
-    # A lease delays whoever opens the file, a directory notification tells of them.
+    # A lease delays other openers of the file, a directory notification reports them.
     "fcntl": without(1, F_SETLEASE, F_NOTIFY),
     # Asking what it is, or setting plain Linux: anything else switches address randomization off or worse.
     "personality": only(0, 0, 0xFFFFFFFF),

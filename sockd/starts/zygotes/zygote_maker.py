@@ -175,6 +175,6 @@ class ZygoteMaker:
         if self._config.spares:
             async with asyncio.timeout(deadline_s):
                 node.add_spare(await self._tree.children.fork_spare(node.zygote))
-        if not node.zygote.alive:  # the tree was told of its end before it was in the tree
+        if not node.zygote.alive:  # the tree learned of its end before it was in the tree
             node.drop_spares()
             raise ZygoteGone("it ended as soon as it was there")

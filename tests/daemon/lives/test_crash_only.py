@@ -93,7 +93,7 @@ def test_killed_while_it_invokes(start: Start, gate: Gate) -> None:
         for _ in range(4):
             gate.arrived()
         again = killed_and_started_again(daemon, start)
-        for call in calls:  # their clients are told at once
+        for call in calls:  # their clients see the end at once
             with pytest.raises(GONE):
                 call.result(DEADLINE_S)
     gate.open()

@@ -95,7 +95,7 @@ def test_an_idle_daemon_stops_at_once_and_keeps_nothing_but_its_state(start: Sta
     daemon.call("some")
     began = time.monotonic()
     assert daemon.terminate() == 0
-    assert time.monotonic() - began < 8  # whoever waited for requests would wait for `http.drain_s`, 20
+    assert time.monotonic() - began < 8  # a wait for requests would take `http.drain_s`, 20
     assert os.listdir(daemon.state / "tmp") in ([], ["packages"])
     assert os.listdir(daemon.state / "base") == []
 

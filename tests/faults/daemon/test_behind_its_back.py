@@ -117,7 +117,7 @@ def test_taken_away(state: Path, index: PackageIndex, happened: Happened) -> Non
         for directory in sandbox_cgroups(daemon):
             with suppress(OSError):
                 directory.rmdir()
-        for _ in range(8):  # whoever is idle is used up; then one of the pool's is taken
+        for _ in range(8):  # idle sandboxes are used up; then one of the pool's is taken
             for process in filter(None, map(look_at, daemon.pids())):
                 if process.kind in ("sandbox", "zygote", "root zygote"):
                     with suppress(ProcessLookupError):

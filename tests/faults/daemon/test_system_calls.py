@@ -90,7 +90,7 @@ def test_injected_errors(house: PrivateWorker, happened: Happened, error: str) -
         house.deploy("victim", "def f(event): return 'new'")
         assert house.call("victim") == "new", (calls, error)
     happened(f"{error}: {', '.join(f'{count} {what}' for what, count in came.most_common())}")
-    # Tracebacks of what was injected are as they should be: the errors are told to whoever reads the log.
+    # Tracebacks of what was injected are as they should be: the errors are in the log for its readers.
     house.daemon.lines[mark:] = [line for line in house.daemon.lines[mark:] if "Traceback" not in line]
 
 

@@ -118,7 +118,7 @@ def test_a_private_registry_wants_the_credentials_of_docker_login(tmp_path: Path
             pulled(reference, tmp_path, Credentials(registries.USER, "wrong"))
 
 
-# ---- one that does what it is told ----
+# ---- one that does what it is asked to ----
 
 
 @pytest.fixture

@@ -218,7 +218,7 @@ def test_a_guests_thread_that_fails_outside_its_guest_ends_the_engine_and_all_ru
     _, errors = engine.process.communicate(timeout=20)
     assert engine.process.returncode == 1
     assert b"Socket operation on non-socket" in errors
-    for app in apps:  # whoever waits for a script that spins is told
+    for app in apps:  # an app that waits for a script that spins sees the end
         while app.recv(1000):
             continue
         app.close()

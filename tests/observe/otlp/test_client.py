@@ -97,7 +97,7 @@ def test_a_collector_that_does_not_answer_delays_no_request_and_drops_are_counte
         assert time.monotonic() - begun < 10
     assert (
         sorted(took)[len(took) // 2] < 0.1
-    )  # whoever waited would do so since there is no more room, behind the 100th
+    )  # a caller that waited would do so once there is no more room, behind the 100th
     assert export.counts() == {"exported": 0, "failed": 0, "dropped": 3000}
 
 

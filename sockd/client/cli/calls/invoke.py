@@ -111,7 +111,7 @@ def _pass_on(answer: Answer) -> None:
     try:
         for piece in answer.pieces():
             write_result(piece, decoder)
-    finally:  # also of an answer that breaks off: what is told of that begins a line
+    finally:  # also of an answer that breaks off: the message about that begins a line
         write_result(b"", decoder, final=True)
         write_result(b"\n")
 

@@ -106,7 +106,7 @@ class Project:
         try:
             archive, digest, left_out = self._code.packed()
             if digest == self._refused_digest:
-                return  # one save may be several events; it was told
+                return  # one save may be several events; the refusal was shown
             self._refused_digest = ""
             if digest == self._digest:
                 return

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "--state-dir",
     envvar="SOCKD_STATE_DIR",
     show_envvar=True,
-    type=click.Path(file_okay=False, path_type=Path, readable=False),  # who is not root is told so below
+    type=click.Path(file_okay=False, path_type=Path, readable=False),  # a user other than root gets an error below
     help="The state directory. [default: /var/lib/sockd]",
 )
 @config_option
