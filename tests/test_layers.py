@@ -46,8 +46,16 @@ NEEDED = {
         *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
-        *("app_kinds", "apps", "asgi", "debugging", "image_program", "init_reads", "interpreter_settings"),
-        *("own_listener", "package_path", "snapshot_hooks", "snapshot_restore_py", "web_server", "wsgi"),
+        *("app_kinds", "apps", "asgi", "botocore_data", "debugging", "image_program", "init_reads"),
+        *(
+            "interpreter_settings",
+            "own_listener",
+            "package_path",
+            "snapshot_hooks",
+            "snapshot_restore_py",
+            "web_server",
+            "wsgi",
+        ),
     ],
     "messages": "log_layout rare_answers".split(),
     "own_functions": [
@@ -58,9 +66,9 @@ NEEDED = {
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports", "sockd_zygote.template"} | {
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names
 }
-"""Imported in the sandbox of a function that is a web app, logs with `logging`, answers with a Decimal or with keys of
-bytes, has variables of the interpreter, a snapshot or a debugger; in Zygotes with packages; in templates; in sandboxes of a
-verification, a build or an image."""
+"""Imported in the sandbox of a function that is a web app, logs with `logging`, uses botocore, answers with a Decimal or with
+keys of bytes, has variables of the interpreter, a snapshot or a debugger; in Zygotes with packages; in templates; in sandboxes
+of a verification, a build or an image."""
 MODULES_LIMIT = 95
 """A bare interpreter has 23; those that own_traceback keeps for itself are not counted. Counted, not timed: what this costs
 is `sockd bench cold_start`'s affair."""

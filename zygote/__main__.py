@@ -74,7 +74,7 @@ def prepare_interpreter(variables: dict[str, str]) -> None:
     limit_cores()
     open_streams()
     site.setquit()
-    import_hooks.watch_logging()
+    import_hooks.watch_imports()
     for name in ("LD_BIND_NOW", "LD_PRELOAD"):
         os.environ.pop(name, None)
     os.environ.update(variables)

@@ -212,8 +212,12 @@ def forget_modules(names: set[str]) -> None:
 
 
 def settle() -> None:
-    """Leave as little as possible for each fork to copy."""
+    """Leave as little as possible for each fork to copy, or to do."""
     import_what_serves()
+    if (data := sys.modules.get("sockd_zygote.handlers.botocore_data")) is not None:
+        standard = set(sys.modules)
+        data.prepare()
+        forget_modules(sys.modules.keys() - standard)
     fork_hooks.rehearse(rehearsal.REPETITIONS)
     hygiene.settle()
     for _ in range(rehearsal.REPETITIONS):

@@ -101,3 +101,32 @@ def test_gunicorn_serves_as_the_user_that_the_sandbox_is_and_as_no_other(real: R
         raise
     assert real.call("served", {}) == "hello"
     assert "OSError" in real.call("served", {"user": 33})
+
+
+CLIENTS = """
+import hashlib, json, sys
+import boto3
+opened = []
+def note(event, args):
+    if event in ("open", "os.listdir") and "/botocore/data" in str(args[0]):
+        opened.append(args[0])
+def f(event):
+    sys.addaudithook(note)
+    client = boto3.client("s3", region_name="eu-west-1", aws_access_key_id="k", aws_secret_access_key="s")
+    model = json.dumps(client.meta.service_model._service_description)
+    return [len(opened), hashlib.sha256(model.encode()).hexdigest(), client.meta.endpoint_url, "pickle" in sys.modules]
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_client_of_boto3_is_made_of_what_its_zygote_has_read(real: RunningDaemon) -> None:
+    try:
+        real.deploy("clients", CLIENTS, memory_mb=256, timeout_s=20)
+    except DeployFailed as error:
+        if error.type == "Packages.Failed":
+            pytest.skip(f"no package index can be reached: {error.message}")
+        raise
+    own_reads, *own = real.call("clients")
+    reads, *learned = real.call_learned("clients")
+    assert learned == own
+    assert own_reads > 400 and reads < 10

@@ -22,7 +22,7 @@ import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from sockd_zygote import __main__, _native, fork_server
 from sockd_zygote.handlers import import_hooks
-import_hooks.watch_logging()
+import_hooks.watch_imports()
 fork_server.CHANNEL_FD = int(sys.argv[1])
 _native.serve = lambda control: int(sys.argv[2])
 __main__.run()

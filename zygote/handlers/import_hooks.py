@@ -1,9 +1,10 @@
-"""Two hooks of the import system: how long each module's own import took, and AWS's layout for a `logging` that comes late.
+"""Hooks of the import system: how long each module's own import took, AWS's layout for a `logging` that comes late, and the
+data of botocore.
 
-Both wrap `_find_and_load_unlocked`, which is a Python function looked up at each import. The timer costs under a microsecond an
-import, and after the first answer of a sandbox nothing of it is left. The other is put in place once, in the root Zygote, and no
-start pays for it: a fork of a Zygote whose packages have imported `logging` has it from the beginning, and a start of the
-function's own must not log otherwise because it has not.
+All wrap `_find_and_load_unlocked`, which is a Python function looked up at each import. The timer costs under a microsecond an
+import, and after the first answer of a sandbox nothing of it is left. The others are put in place once, in the root Zygote, and
+no start pays for them: a fork of a Zygote whose packages have imported `logging` has its layout from the beginning, and a start
+of the function's own must not log otherwise because it has not.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class ImportTimer:
             self._inner[-1] += spent
 
 
-def watch_logging() -> None:
-    """Notice the import of `logging` in this process and its forks."""
+def watch_imports() -> None:
+    """Notice the imports of `logging` and of botocore in this process and its forks."""
     _bootstrap._find_and_load_unlocked = _load  # type: ignore[attr-defined]
 
 
@@ -60,6 +61,11 @@ def lay_out_logs() -> None:
 
 def _load(name: str, import_: object) -> object:
     module = _find_and_load(name, import_)
-    if _awaits_logging and name == "logging":
-        lay_out_logs()
+    if name == "logging":
+        if _awaits_logging:
+            lay_out_logs()
+    elif name == "botocore.loaders":
+        from sockd_zygote.handlers import botocore_data
+
+        botocore_data.attend(module)
     return module

@@ -14,7 +14,7 @@ def test_a_module_of_the_functions_own_that_is_named_logging_is_left_alone(tmp_p
     program = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(REPOSITORY)!r}]\n"
         "from sockd_zygote.handlers import import_hooks\n"
-        "import_hooks.watch_logging(); import_hooks.lay_out_logs()\n"
+        "import_hooks.watch_imports(); import_hooks.lay_out_logs()\n"
         "import logging\n"
         "import_hooks.lay_out_logs(); logging.info('mine')\n"
     )
