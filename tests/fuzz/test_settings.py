@@ -191,8 +191,13 @@ def test_requirements_are_taken_or_refused(text: str) -> None:
 
 
 MANAGEMENT = (
-    *(Change, management_urls.UrlSettings, management_schedules.Wanted, management_schedules.Switch),
-    *(management_events.Wanted, management_versions.Publish, management_versions.Lead, management_versions.Keep),
+    *(Change, management_urls.UrlSettings, management_schedules.ScheduleBody, management_schedules.Switch),
+    *(
+        management_events.EventConfigBody,
+        management_versions.Publish,
+        management_versions.Lead,
+        management_versions.Keep,
+    ),
     dict[str, Any],
 )
 AWS = (

@@ -34,7 +34,7 @@ class DestinationConfig(shapes.Shape):
     on_failure: Target | None = None
 
 
-class Wanted(shapes.Shape):
+class EventConfigRequest(shapes.Shape):
     """PutFunctionEventInvokeConfig and UpdateFunctionEventInvokeConfig."""
 
     maximum_retry_attempts: int | None = None
@@ -91,7 +91,7 @@ class EventConfigOperations:
         return await self._set(call, self._found(call))
 
     async def _set(self, call: Call, old: EventInvokeConfig) -> Result:
-        wanted = shapes.parse(call.body, Wanted)
+        wanted = shapes.parse(call.body, EventConfigRequest)
         wanted.check()
         return 200, described(await self._worker.events.put_event_config(wanted.on(old)))
 

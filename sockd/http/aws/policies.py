@@ -40,7 +40,7 @@ class PolicyTooLong(ApiError):
         )
 
 
-class Permission(shapes.Shape):
+class AddedPermission(shapes.Shape):
     """AddPermission."""
 
     statement_id: str
@@ -98,7 +98,7 @@ class PolicyOperations:
 
     async def _add(self, call: Call) -> Result:
         named = self._named(call)
-        wanted = shapes.parse(call.body, Permission)
+        wanted = shapes.parse(call.body, AddedPermission)
         wanted.check()
         statement = wanted.statement()
         with self._changes.of(named.name):

@@ -37,7 +37,7 @@ MAX_BODY_BYTES = 64 * 1024
 STATES = ("all", "waiting", "dead")
 
 
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+class EventConfigBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PUT of an event-invoke-config."""
 
     max_retries: int | None = None
@@ -96,7 +96,7 @@ def routes(events: Events) -> list[Route]:
         return respond(json_answer([_described(config) for config in events.event_configs(name)]))
 
     async def put_config(request: Request) -> Response:
-        given = await read_json(request, Wanted, MAX_BODY_BYTES, "not an event-invoke-config: {error}")
+        given = await read_json(request, EventConfigBody, MAX_BODY_BYTES, "not an event-invoke-config: {error}")
         config = EventInvokeConfig(
             function=function_name(request), qualifier=_qualifier(request), **msgspec.structs.asdict(given)
         )

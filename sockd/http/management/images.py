@@ -46,7 +46,7 @@ class ImagesApi(Protocol):
     async def collect(self, *, clear_alarms: bool, restore: bool, forget_worker: str) -> dict[str, Any]: ...
 
 
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+class ImageBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST without an archive."""
 
     reference: str
@@ -63,7 +63,7 @@ def routes(images: ImagesApi, max_archive_bytes: int, tmp: Path) -> list[Route]:
 
     async def add(request: Request) -> ASGIApp:
         if request.headers.get("content-type") == "application/json":
-            wanted = await read_json(request, Wanted, MAX_BODY_BYTES, 'send {{"reference": "NAME"}}: {error}')
+            wanted = await read_json(request, ImageBody, MAX_BODY_BYTES, 'send {{"reference": "NAME"}}: {error}')
             return Work(lambda progress: images.add(wanted.reference, progress), contextlib.ExitStack())
         reference = request.query_params.get("reference", "an upload")
         with contextlib.ExitStack() as stack:

@@ -26,7 +26,7 @@ _REFUSED = (
 )
 
 
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+class KeyBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST."""
 
     name: str
@@ -41,7 +41,7 @@ def routes(keys: Keys) -> list[Route]:
         return respond(json_answer([key.shown() for key in keys.list()]))
 
     async def add(request: Request) -> Response:
-        wanted = await read_json(request, Wanted, _MAX_BODY_BYTES, _REFUSED)
+        wanted = await read_json(request, KeyBody, _MAX_BODY_BYTES, _REFUSED)
         return respond(json_answer({"key": await keys.add(wanted.name, wanted.may, wanted.functions)}))
 
     async def remove(request: Request) -> Response:

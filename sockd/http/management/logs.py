@@ -32,8 +32,8 @@ _encode = msgspec.json.encode
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What somebody asks for."""
+class LogQuery:
+    """The records that a request for logs asks for."""
 
     name: str
     request_id: str
@@ -43,7 +43,7 @@ class Wanted:
     is_recent: bool
 
     @classmethod
-    def of(cls, request: Request) -> Wanted:
+    def of(cls, request: Request) -> LogQuery:
         """Raises: BadRequest."""
         query = request.query_params
         return cls(
@@ -73,7 +73,7 @@ def routes(worker: Worker) -> list[Route]:
     """The routes, for `Management`."""
 
     async def logs(request: Request) -> ASGIApp:
-        wanted = Wanted.of(request)
+        wanted = LogQuery.of(request)
         worker.functions.info(wanted.name)  # an unknown one is a 404, not a stream that fails
         if request.query_params.get("follow", "0") == "1":
             if worker.calls.draining:
@@ -84,13 +84,13 @@ def routes(worker: Worker) -> list[Route]:
     return typed_routes([("GET", "/functions/{name}/logs", logs)])
 
 
-async def _found(worker: Worker, wanted: Wanted) -> list[LogRecord]:
+async def _found(worker: Worker, wanted: LogQuery) -> list[LogRecord]:
     if wanted.is_recent:
         return worker.logs.tail(wanted.name, request_id=wanted.request_id, limit=wanted.limit)
     return await worker.logs.find(wanted.name, request_id=wanted.request_id, since_s=wanted.since_s, limit=wanted.limit)
 
 
-async def _follow(worker: Worker, wanted: Wanted) -> AsyncGenerator[bytes]:
+async def _follow(worker: Worker, wanted: LogQuery) -> AsyncGenerator[bytes]:
     """Existing records, then new ones, without gaps or duplicates."""
     coming = aiter(worker.logs.follow(wanted.name))
     step = asyncio.ensure_future(anext(coming))

@@ -25,7 +25,7 @@ from sockd.http.server.answers import json_answer
 from sockd.http.uploads import read_json
 
 
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+class ScheduleBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PUT."""
 
     function: str
@@ -59,7 +59,7 @@ def routes(schedules: Schedules, max_body_bytes: int) -> list[Route]:
         return respond(json_answer([described(each) for each in schedules.all() if sees(request, each.function)]))
 
     async def put(request: Request) -> Response:
-        wanted = await read_json(request, Wanted, max_body_bytes, "not a schedule: {error}")
+        wanted = await read_json(request, ScheduleBody, max_body_bytes, "not a schedule: {error}")
         check_function(request, wanted.function)
         name = request.path_params["schedule"]
         old = schedules.find(name)

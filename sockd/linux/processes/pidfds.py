@@ -125,7 +125,7 @@ def pid_and_parent(pidfd: int) -> tuple[int, int]:
     return (number, int(fields[1])) if len(fields) > 1 else (-1, -1)
 
 
-class Memory(NamedTuple):
+class ProcessMemory(NamedTuple):
     """What a process has mapped that is in memory."""
 
     private_bytes: int
@@ -134,17 +134,17 @@ class Memory(NamedTuple):
     """Others have these pages, too."""
 
 
-def memory(pidfd: int) -> Memory:
+def memory(pidfd: int) -> ProcessMemory:
     """The memory of a process (proc(5), smaps_rollup). Takes some ms for a large one. Raises: OSError when it is gone."""
     return memory_of(pid(pidfd))
 
 
-def memory_of(number: int) -> Memory:
+def memory_of(number: int) -> ProcessMemory:
     """As `memory`, of a process by its number in our own pid namespace."""
     with open(f"/proc/{number}/smaps_rollup") as file:
         kilobytes = {line.split()[0]: int(line.split()[1]) for line in file.readlines()[1:]}
     private, shared = (kilobytes[f"{kind}_Clean:"] + kilobytes[f"{kind}_Dirty:"] for kind in ("Private", "Shared"))
-    return Memory(private * 1024, shared * 1024)
+    return ProcessMemory(private * 1024, shared * 1024)
 
 
 async def wait_exited(pidfd: int, deadline_s: float) -> None:

@@ -70,19 +70,19 @@ LEAST: dict[str, dict[str, Any]] = {
     "AddPermission": {"StatementId": "s", "Action": "lambda:InvokeFunction", "Principal": "*"},
 }
 BODIES: dict[str, type[shapes.Shape]] = {
-    "AddPermission": policies.Permission,
+    "AddPermission": policies.AddedPermission,
     "CreateAlias": shapes.AliasShape,
     "CreateFunction": shapes.Create,
     "CreateFunctionUrlConfig": urls.UrlSettings,
     "PublishVersion": shapes.Publish,
     "PutFunctionConcurrency": shapes.Concurrency,
-    "PutFunctionEventInvokeConfig": event_config.Wanted,
+    "PutFunctionEventInvokeConfig": event_config.EventConfigRequest,
     "PutProvisionedConcurrencyConfig": shapes.Provisioned,
     "TagResource": shapes.Tags,
     "UpdateAlias": shapes.AliasShape,
     "UpdateFunctionCode": shapes.UpdateCode,
     "UpdateFunctionConfiguration": shapes.Update,
-    "UpdateFunctionEventInvokeConfig": event_config.Wanted,
+    "UpdateFunctionEventInvokeConfig": event_config.EventConfigRequest,
     "UpdateFunctionUrlConfig": urls.UrlSettings,
 }
 """The shape that each operation with settings in its body is parsed as."""
