@@ -20,7 +20,7 @@ from sockd.http.aws.errors import InvalidParameterValue, ResourceNotFound
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Changes, Result, Table, page
 from sockd.http.aws.routes import Operation
-from sockd.http.server.url_names import UrlNames
+from sockd.http.url_names import UrlNames
 from sockd.http.worker import Worker
 
 

@@ -14,7 +14,7 @@ from sockd.events.events import Events
 from sockd.events.schedule_table import Schedule
 from sockd.events.schedules import Schedules
 from sockd.http import version_rows
-from sockd.http.server.url_names import UrlNames
+from sockd.http.url_names import UrlNames
 from sockd.http.worker import Urls, Versions
 
 

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from sockd.http.server.head import Head
-from sockd.http.server.url_names import ID, PATH_PREFIX, UrlNames
+from sockd.http.url_names import ID, PATH_PREFIX, UrlNames
 
 _PATH = re.compile((PATH_PREFIX.decode() + ID + r"(?P<rest>/.*)?").encode(), re.DOTALL)
 

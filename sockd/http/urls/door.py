@@ -28,7 +28,7 @@ from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange, why_cancelled
 from sockd.http.server.head import Head
 from sockd.http.server.states import DROP_BODY, Stage
-from sockd.http.server.url_names import PATH_PREFIX, UrlNames
+from sockd.http.url_names import PATH_PREFIX, UrlNames
 from sockd.http.urls.addressed import Addressed, addressed
 from sockd.http.urls.cors import is_preflight, preflight, with_cors
 from sockd.http.urls.event import UrlRequest, event

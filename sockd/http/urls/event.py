@@ -13,7 +13,7 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from sockd.base.function_arns import ACCOUNT
-from sockd.http.server.answer_headers import HOP_BY_HOP
+from sockd.http.server.fields import HOP_BY_HOP
 from sockd.http.server.head import Headers
 
 TEXT_TYPES = ("text", "json", "xml", "form-urlencoded", "javascript")

@@ -6,7 +6,7 @@ import pytest
 
 from sockd.base.errors import BadConfig
 from sockd.http.server.head import Head
-from sockd.http.server.url_names import UrlNames
+from sockd.http.url_names import UrlNames
 from sockd.http.urls.addressed import Addressed, addressed
 
 ID = "abcdefghijklmnopqrstuvwxyz234567"
