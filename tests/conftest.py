@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import signal
 import tomllib
@@ -28,6 +29,7 @@ from sockd.linux.event_loop import EventLoop
 from tests.support import broken_off, cases, failpoints, leftovers, watched_descriptors
 from tests.support.emulated import SLOWER
 from tests.support.ledger import Ledger, claim_group
+from tests.support.postgres_server import PostgresServer, postgres_server, programs
 
 # A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
 # In CI the examples are the same for the same tests: what fails there is the change, not the luck of the draw.
@@ -42,6 +44,7 @@ OF_ROOT = ("abuse", "daemon", "faults")
 """Folders whose tests start workers, which needs root."""
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 GUARD = watched_descriptors.install(is_fatal=False)
+_schemas = itertools.count(1)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -172,3 +175,20 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 def nth_call() -> Callable[..., Iterator[int]]:
     """`for n in nth_call(syscalls, "mount"):` runs its body until n calls were not needed; see support/failpoints.py."""
     return failpoints.nth_call
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server that all tests of this process share."""
+    with postgres_server(programs()) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_dsn(request: pytest.FixtureRequest, ledger: Ledger) -> str:
+    """The connection string of an empty schema."""
+    with ledger.replacing():  # the first test that asks starts the server, and does not end it
+        server: PostgresServer = request.getfixturevalue("postgres")
+    schema = f"test_{next(_schemas)}"
+    server.run(f"CREATE SCHEMA {schema}")
+    return server.dsn(schema)

@@ -1,6 +1,6 @@
 """All functions of a worker, as the parts that deploy, serve and show them.
 
-Owns the parts and the registry, and the tasks that wait for the last requests of closed versions.
+Owns the parts, and the tasks that wait for the last requests of closed versions.
 """
 
 from __future__ import annotations
@@ -86,8 +86,7 @@ class Functions:
         await self.ended(name)
 
     def close(self) -> None:
-        """Close all functions and the registry."""
+        """Close all functions."""
         for ending in self._endings:
             ending.cancel()
         self.live.close()
-        self.registry.close()

@@ -51,6 +51,7 @@ class FunctionParts:
         code.recover()
         vault = Vault.at(key_path(config.secrets, state.path))
         registry = await Registry.open(state.path / REGISTRY, vault, keep_versions=config.code.keep_versions)
+        stack.push_async_callback(registry.aclose)
         functions = Functions(config, registry, code, packages, caches)
         stack.callback(functions.close)
         functions.load()

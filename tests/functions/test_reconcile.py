@@ -26,7 +26,7 @@ async def others(house: House) -> AsyncIterator[Registry]:
     try:
         yield registry
     finally:
-        registry.close()
+        await registry.aclose()
 
 
 async def put(registry: Registry, record: FunctionRecord) -> FunctionRecord:

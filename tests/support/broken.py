@@ -492,13 +492,13 @@ def late_commit() -> None:
             self._database.execute("BEGIN IMMEDIATE")
         yield
 
-    def close(self: sqlite_store.SqliteStore) -> None:
+    async def aclose(self: sqlite_store.SqliteStore) -> None:
         if self._database.in_transaction:
             self._database.execute("COMMIT")
         self._database.close()
 
     sqlite_store.SqliteStore._transaction = transaction  # type: ignore[method-assign]
-    sqlite_store.SqliteStore.close = close  # type: ignore[method-assign]
+    sqlite_store.SqliteStore.aclose = aclose  # type: ignore[method-assign]
 
 
 @breaks("nothing-undone")

@@ -38,7 +38,7 @@ class MemoryStore:
         self._expect(expected)
         self._functions.pop(expected.name, None)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         pass
 
     def _expect(self, expected: FunctionAggregate) -> None:

@@ -62,7 +62,7 @@ class Registry:
         try:
             return cls(store, await store.read(), keep_versions=keep_versions)
         except BaseException:
-            store.close()
+            await store.aclose()
             raise
 
     @property
@@ -70,8 +70,8 @@ class Registry:
         """The file of the key that environments are sealed with."""
         return self._store.key_path
 
-    def close(self) -> None:
-        self._store.close()
+    async def aclose(self) -> None:
+        await self._store.aclose()
 
     # -- what there is
 

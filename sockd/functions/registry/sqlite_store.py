@@ -67,7 +67,7 @@ class SqliteStore:
     def key_path(self) -> Path:
         return self._vault.path
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         self._database.close()
 
     async def read(self) -> Sequence[FunctionAggregate]:

@@ -24,7 +24,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
     registry = await Registry.open(tmp_path / "registry.sqlite")
     await registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
     yield registry
-    registry.close()
+    await registry.aclose()
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def test_a_policy_is_there_after_a_restart(policies: FunctionPolicies, tmp
     again = await Registry.open(tmp_path / "registry.sqlite")
     assert FunctionPolicies(again).of("f") == kept
     assert not kept.opens_urls and kept.statements == ()
-    again.close()
+    await again.aclose()
 
 
 async def test_each_change_has_another_revision(policies: FunctionPolicies) -> None:
@@ -94,7 +94,7 @@ async def test_a_file_of_an_earlier_schema_is_taken_over(tmp_path: Path) -> None
     path = tmp_path / "old.sqlite"
     registry = await Registry.open(path)
     await registry.put("f", digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
-    registry.close()
+    await registry.aclose()
     database = sqlite3.connect(path)
     database.execute("UPDATE functions SET value = json_remove(value, '$.policies')")
     database.execute("PRAGMA user_version = 6")
@@ -102,5 +102,5 @@ async def test_a_file_of_an_earlier_schema_is_taken_over(tmp_path: Path) -> None
     database.close()
     registry = await Registry.open(path)
     assert registry.of("f").policies == {} and registry.get("f").digest == "d"
-    registry.close()
+    await registry.aclose()
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

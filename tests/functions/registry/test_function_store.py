@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sockd.base.config import PostgresConfig
 from sockd.base.errors import NoSuchFunction, StorageFull
 from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.aliases import Alias
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_store import Conflict, FunctionStore
+from sockd.functions.registry.postgres_store import PostgresStore
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault
 from sockd.functions.registry.sqlite_store import SqliteStore
@@ -25,13 +27,17 @@ RECORD = FunctionRecord("f", 1, "d1", 10, "f:f", '{"env":{"A":"b"},"sealed":null
 ALIAS = Alias("f", "prod", "$LATEST")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FunctionStore]:
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FunctionStore]:
     store: FunctionStore = MemoryStore()
+    vault = Vault.at(tmp_path / "secret.key")
     if request.param == "sqlite":
-        store = SqliteStore.open(tmp_path / "registry.sqlite", Vault.at(tmp_path / "secret.key"))
+        store = SqliteStore.open(tmp_path / "registry.sqlite", vault)
+    elif request.param == "postgres":
+        postgres = PostgresConfig(dsn=request.getfixturevalue("postgres_dsn"), timeout_s=60.0)
+        store = await PostgresStore.open(postgres, vault)
     yield store
-    store.close()
+    await store.aclose()
 
 
 def deployed() -> FunctionAggregate:
@@ -117,7 +123,7 @@ async def test_nothing_has_changed_where_nothing_could_be_stored(tmp_path: Path)
     with pytest.raises(StorageFull):
         await registry.put("f", digest="d" * 100_000, code_bytes=1, handler="f:f", config="{}", closure="[]")
     assert registry.of("f") == before
-    registry.close()
+    await registry.aclose()
     registry = await Registry.open(tmp_path / "registry.sqlite")
     assert registry.of("f") == before
-    registry.close()
+    await registry.aclose()

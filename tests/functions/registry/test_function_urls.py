@@ -25,7 +25,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
     for name in ("f", "g"):
         await registry.put(name, digest="d", code_bytes=1, handler="f:f", config="{}", closure="[]")
     yield registry
-    registry.close()
+    await registry.aclose()
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def test_urls_outlive_the_daemon_and_go_with_their_function(
     ids = [(await urls.create("f")).id, (await urls.create("f", "prod")).id]
     kept = await urls.create("g")
     await registry.put("f", digest="d2", code_bytes=1, handler="f:f", config="{}", closure="[]")
-    registry.close()
+    await registry.aclose()
     registry = await Registry.open(tmp_path / "registry.sqlite")
     again = FunctionUrls(registry)
     assert [url.id for url in again.all_of("f")] == ids
@@ -88,7 +88,7 @@ async def test_urls_outlive_the_daemon_and_go_with_their_function(
     assert again.all_of("g") == [kept] and again.find(kept.id) == kept
     with pytest.raises(NoSuchUrl):
         again.find(ids[0])
-    registry.close()
+    await registry.aclose()
 
 
 async def test_the_url_of_an_alias_goes_with_it(urls: FunctionUrls, registry: Registry) -> None:

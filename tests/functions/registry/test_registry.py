@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 async def registry(path: Path) -> AsyncIterator[Registry]:
     registry = await Registry.open(path, keep_versions=3)
     yield registry
-    registry.close()
+    await registry.aclose()
 
 
 async def put(registry: Registry, name: str, digest: str) -> FunctionRecord:
@@ -89,10 +89,10 @@ async def test_a_deleted_function_is_gone_with_all_its_versions(registry: Regist
 async def test_a_closed_registry_opens_with_everything_in_it(path: Path) -> None:
     registry = await Registry.open(path)
     record = await put(registry, "f", "d1")
-    registry.close()
+    await registry.aclose()
     registry = await Registry.open(path)
     assert registry.list() == [record]
-    registry.close()
+    await registry.aclose()
 
 
 async def test_a_killed_daemon_loses_no_deploy(path: Path) -> None:
@@ -112,7 +112,7 @@ asyncio.run(deploy())
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     registry = await Registry.open(path)
     assert registry.get("f").version == 50
-    registry.close()
+    await registry.aclose()
 
 
 async def test_a_failed_put_leaves_the_current_version(registry: Registry) -> None:
@@ -141,7 +141,7 @@ async def test_damage_in_the_middle_of_the_file_is_found_at_start(path: Path) ->
         await registry.put(
             f"f{number}", digest="d", code_bytes=1, handler="f:f", config=f'{{"x":"{"x" * 200}"}}', closure=""
         )
-    registry.close()
+    await registry.aclose()
     data = bytearray(path.read_bytes())
     for page in range(4096, len(data), 4096):
         data[page : page + 100] = os.urandom(100)
@@ -151,7 +151,7 @@ async def test_damage_in_the_middle_of_the_file_is_found_at_start(path: Path) ->
 
 
 async def test_the_file_of_a_newer_sockd_is_refused_and_left_alone(path: Path) -> None:
-    (await Registry.open(path)).close()
+    await (await Registry.open(path)).aclose()
     database = sqlite3.connect(path)
     database.execute("PRAGMA user_version = 99")
     database.close()
@@ -173,10 +173,10 @@ async def test_the_file_of_an_older_sockd_is_given_what_is_new(path: Path, schem
     registry = await Registry.open(path)
     assert [(record.name, record.digest) for record in registry.list()] == [("f1", "d"), ("f2", "d")]
     assert (await registry.publish("f1", 1, "")).number == 1
-    registry.close()
+    await registry.aclose()
     registry = await Registry.open(path)
     assert list(registry.of("f1").publications) == [1]
-    registry.close()
+    await registry.aclose()
 
 
 async def test_everything_of_a_function_is_brought_along(path: Path) -> None:
@@ -206,11 +206,11 @@ async def test_everything_of_a_function_is_brought_along(path: Path) -> None:
         assert registry.url("id1") == FunctionUrl("id1", "f1", "prod", "AWS_IAM", "BUFFERED", cors, 9.0, 9.5)
         assert registry.url("id2") == FunctionUrl("id2", "f1", "", "NONE", "RESPONSE_STREAM", None, 9.0, 9.0)
         assert (f1.current.created_at, f1.current.published_at) == (5.0, 5.0)
-        registry.close()
+        await registry.aclose()
         registry = await Registry.open(path)  # the same again, from today's tables
     await put(registry, "gone", "d1")
     assert [(await registry.publish(name, 1, "")).number for name in ("f1", "gone")] == [4, 10]
-    registry.close()
+    await registry.aclose()
 
 
 async def test_a_migration_that_is_broken_off_is_made_again(path: Path) -> None:
@@ -233,7 +233,7 @@ asyncio.run(Registry.open(Path({str(path)!r})))
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     registry = await Registry.open(path)
     assert [record.name for record in registry.list()] == ["f1"]
-    registry.close()
+    await registry.aclose()
 
 
 async def test_what_an_older_sockd_has_sealed_is_still_sealed(path: Path) -> None:
@@ -245,7 +245,7 @@ async def test_what_an_older_sockd_has_sealed_is_still_sealed(path: Path) -> Non
     assert registry.get("f1").config == config
     await registry.publish("f1", 1, "")
     assert registry.of("f1").published(1)[1].config == config
-    registry.close()
+    await registry.aclose()
     assert b"hidden-4711" not in path.read_bytes()
 
 

@@ -101,7 +101,7 @@ async def test_the_registry_keeps_environments_sealed(tmp_path: Path) -> None:
     await put(registry, "f", CONFIG, "d4")
     assert registry.get("f") == before, "the same again is no new version"
     assert VALUE.encode() not in files(tmp_path)
-    registry.close()
+    await registry.aclose()
     assert VALUE.encode() not in files(tmp_path)
 
 
@@ -123,7 +123,7 @@ async def test_what_an_older_sockd_kept_readable_is_sealed_and_overwritten(tmp_p
     registry = await Registry.open(path)
     assert registry.get("f1").settings == CONFIG
     assert VALUE.encode() not in files(tmp_path)
-    registry.close()
+    await registry.aclose()
     assert VALUE.encode() not in files(tmp_path)
     database = sqlite3.connect(path)
     assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
@@ -135,7 +135,7 @@ async def test_no_new_key_is_made_while_the_lost_one_may_come_back(tmp_path: Pat
     registry = await Registry.open(path)
     await put(registry, "secretive", CONFIG)
     await put(registry, "plain", FunctionConfig())
-    registry.close()
+    await registry.aclose()
     kept = key.read_bytes()
     key.unlink()
     registry = await Registry.open(path)
@@ -147,12 +147,12 @@ async def test_no_new_key_is_made_while_the_lost_one_may_come_back(tmp_path: Pat
     with pytest.raises(SecretsLocked, match="missing"):
         await put(registry, "other", CONFIG)
     await put(registry, "other", FunctionConfig())
-    registry.close()
+    await registry.aclose()
     key.write_bytes(kept)
     key.chmod(0o600)
     registry = await Registry.open(path)
     assert registry.get("secretive").settings == CONFIG
-    registry.close()
+    await registry.aclose()
 
 
 def test_a_secret_is_nobodys_to_set_but_by_itself() -> None:
