@@ -120,7 +120,9 @@ class Calls:
         self.memory.check(out_ptr, abi.REPLY.size)
         rpc = self._rpcs.receive(connection, rpc_id)
         assert rpc.reply is not None
-        return self._give(out_ptr, Held(rpc.reply.buffer, rpc.descriptor, rpc.reply.status, rpc.reply.etag))
+        return self._give(
+            out_ptr, Held(rpc.reply.buffer, rpc.descriptor, rpc.reply.status, rpc.reply.etag, rpc.reply.headers)
+        )
 
     # -- buffers
 
@@ -139,7 +141,7 @@ class Calls:
         held.slice(offset, length)
         # A part of a reply must not be taken for the object: only the whole is called by its RPC's name.
         descriptor = held.descriptor if (offset, length) == (0, held.length) else None
-        self._outbox.send(msg_id, held.buffer, offset, length, descriptor, held.status, held.etag)
+        self._outbox.send(msg_id, held.buffer, offset, length, descriptor, held.status, held.etag, held.headers)
         return 0
 
     def send_bytes(self, msg_id: int, ptr: int, length: int) -> int:

@@ -19,6 +19,8 @@ class Held(msgspec.Struct):
     status: int = 0
     etag: str = ""
     """The version of the object that the reply is."""
+    headers: dict[str, str] | None = None
+    """Headers of the reply, if it has some that the app may need."""
 
     @property
     def length(self) -> int:

@@ -21,6 +21,8 @@ from sockd_storage_lib.sockd_initscript.wire import WireError
 INBOX_MESSAGES = 64
 """From the app, that the guest has not received; one more breaks the protocol."""
 INBOX_CONNECTIONS = 16
+HEADERS_LIMIT = 8 * 1024
+"""Characters of a reply's headers that are passed on to the app."""
 
 
 class Outbox:
@@ -42,6 +44,7 @@ class Outbox:
         descriptor: list[str] | None,
         status: int,
         etag: str = "",
+        headers: dict[str, str] | None = None,
     ) -> None:
         """Push these bytes of a buffer (None is an empty one). Raises CallFailed: EEXIST, EDQUOT, EPIPE, EMSGSIZE."""
         number &= UNSIGNED
@@ -58,6 +61,8 @@ class Outbox:
             message.update(segment=segment.index, offset=buffer.offset + offset, length=length)
             if (fd := segment.take_fd()) is not None:
                 message["size"] = segment.size
+        if descriptor is not None and headers and sum(map(len, headers.values())) < HEADERS_LIMIT:
+            message["headers"] = headers
         if descriptor is not None and etag:
             self.versions[number] = descriptor, etag
         try:

@@ -84,6 +84,8 @@ class Reply(msgspec.Struct):
     buffer: Buffer | None
     etag: str = ""
     """Names the version of the object; empty if the protocol has no such thing."""
+    headers: dict[str, str] | None = None
+    """Headers of the response, names in lower case; None if the protocol has none that matter."""
 
 
 class RpcTiming(msgspec.Struct):

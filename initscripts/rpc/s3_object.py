@@ -52,6 +52,7 @@ class ObjectRead:
         self._reply_buffer = ReplyBuffer(region)
         self._first = Range(0, limits.first_range_bytes)
         self._etag = ""
+        self._headers: dict[str, str] = {}
         self._total = 0
         self._tasks: list[asyncio.Task[RpcTiming]] = []
 
@@ -72,7 +73,16 @@ class ObjectRead:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._reply_buffer.free()
             raise
-        return Reply(status, self._reply_buffer.buffer, self._etag)
+        return Reply(status, self._reply_buffer.buffer, self._etag, self._headers_of_whole())
+
+    def _headers_of_whole(self) -> dict[str, str]:
+        """The headers that one request for all of it would have had."""
+        headers = dict(self._headers)
+        for name in ("content-range", "transfer-encoding"):
+            headers.pop(name, None)
+        buffer = self._reply_buffer.buffer
+        headers["content-length"] = str(buffer.length if buffer is not None else 0)
+        return headers
 
     async def _read_first(self, timing: RpcTiming) -> int:
         try:
@@ -85,7 +95,7 @@ class ObjectRead:
             self._reply_buffer = sink.reply_buffer
             head = await self._client.fetch(self._make_head({}), sink, timing, hedged=True)
         timing.parts = 1 + len(self._tasks)
-        self._etag = head.headers.get("etag", "")
+        self._etag, self._headers = head.headers.get("etag", ""), head.headers
         return 200 if head.status == 206 else head.status
 
     # -- the sink of the first reply

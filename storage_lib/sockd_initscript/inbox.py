@@ -124,7 +124,7 @@ class Inbox:
         if length and not 0 <= offset < offset + length <= segment.size:
             raise wire.WireError(f"{length} bytes at {offset} of segment {number}, which has {segment.size}")
         number, rpc = message["id"], message.get("rpc")
-        filed = Message(segment, offset, length, number, rpc, message["status"])
+        filed = Message(segment, offset, length, number, rpc, message["status"], message.get("headers"))
         if self._messages.setdefault(number, filed) is filed and rpc is not None:
             key = key_of(rpc)
             self._replies.setdefault(key, []).append(filed)

@@ -89,10 +89,17 @@ class Segment:
 class Message:
     """One message of the script: bytes in a segment, and what they are the reply to."""
 
-    __slots__ = ("_length", "_offset", "_segment", "number", "rpc", "status")
+    __slots__ = ("_length", "_offset", "_segment", "headers", "number", "rpc", "status")
 
     def __init__(
-        self, segment: Segment, offset: int, length: int, number: int, rpc: list[str] | None, status: int
+        self,
+        segment: Segment,
+        offset: int,
+        length: int,
+        number: int,
+        rpc: list[str] | None,
+        status: int,
+        headers: dict[str, str] | None = None,
     ) -> None:
         self._segment = segment
         self._offset = offset
@@ -102,6 +109,8 @@ class Message:
         """The engine's own word for the RPC whose whole reply this is: `["s3.GetObject", bucket, key]`; None: made up."""
         self.status = status
         """The status of the reply, in its protocol's own numbers."""
+        self.headers = headers or {}
+        """The headers of a whole object of S3, names in lower case."""
 
     def __len__(self) -> int:
         return self._length

@@ -6,7 +6,7 @@ descriptor beside it. Both ends import this file; it needs only the standard lib
     engine                                   app
       │ sent       {id, rpc}                       an RPC is on its way; a read of that reply waits for it
       ├───────────────────────────────────────►│
-      │ message    {id, rpc|null, status, segment, offset, length[, size]} [the segment's fd, when it is its first message]
+      │ message    {id, rpc|null, status, segment, offset, length[, size][, headers]} [the segment's fd, in its first message]
       ├───────────────────────────────────────►│ map the segment read-only, keep the message until it is asked for
       │ failed     {id, rpc, reason}               that reply will not come
       ├───────────────────────────────────────►│

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.s3.process import S3Process
+from tests.daemon.prefetching import READY, digest, fetching, patient, sources, trace
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.threads import at_once
 
@@ -130,3 +132,39 @@ def test_a_client_of_boto3_is_made_of_what_its_zygote_has_read(real: RunningDaem
     reads, *learned = real.call_learned("clients")
     assert learned == own
     assert own_reads > 400 and reads < 10
+
+
+FETCHES = """
+import hashlib
+import boto3
+
+def f(event):
+    client = boto3.client("s3")
+    digests = [hashlib.sha256(client.get_object(Bucket="data", Key=key)["Body"].read()).hexdigest() for key in "ab"]
+    client.put_object(Bucket="data", Key="a", Body=b"new")
+    return [*digests, hashlib.sha256(client.get_object(Bucket="data", Key="a")["Body"].read()).hexdigest()]
+"""
+
+
+@pytest.mark.timeout(180)
+def test_clients_of_boto3_read_what_an_initscript_has_fetched(real: RunningDaemon) -> None:
+    """In a start of the function's own, and in one from a Zygote that has imported boto3."""
+    script = {"wasm": "init.wasm"}
+    with S3Process() as server, server.client() as s3:
+        s3.make_bucket("data")
+        s3.put("data", "b", b"2")
+        files: dict[str, str | bytes] = {"f.py": FETCHES, "init.wasm": fetching("a", "b", "a")}
+        settings = {"storage": "sockd", "env": patient(server), "initscript": script, "memory_mb": 256, "timeout_s": 30}
+        s3.put("data", "a", b"1")
+        try:
+            real.deploy("fetches", files, **settings)
+        except DeployFailed as error:
+            if error.type == "Packages.Failed":
+                pytest.skip(f"no package index can be reached: {error.message}")
+            raise
+        real.wait_line(READY)
+        for start in (real.run, real.run_learned):
+            s3.put("data", "a", b"1")
+            answer = start("fetches")
+            assert answer.json == [digest(b"1"), digest(b"2"), digest(b"new")]
+            assert sources(trace(real, answer)) == ["region", "region", "network"]

@@ -39,9 +39,19 @@ class EngineEnd:
     def end(self, outcome: str = "exit", status: int = 0) -> None:
         self.push({"op": "end", "outcome": outcome, "status": status})
 
-    def message(self, number: int, data: bytes, *rpc: str, status: int = 200, own: bool = False) -> None:
+    def message(
+        self,
+        number: int,
+        data: bytes,
+        *rpc: str,
+        status: int = 200,
+        own: bool = False,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         """A reply that has come in; without `rpc`, something that the script made itself."""
         head: dict[str, Any] = {"op": "message", "id": number, "rpc": rpc or None, "status": status}
+        if headers is not None:
+            head["headers"] = headers
         head["length"] = len(data)
         fds = []
         if not data:

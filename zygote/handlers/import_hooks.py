@@ -1,5 +1,5 @@
-"""Hooks of the import system: how long each module's own import took, AWS's layout for a `logging` that comes late, and the
-data of botocore.
+"""Hooks of the import system: how long each module's own import took, AWS's layout for a `logging` that comes late, and what
+serves botocore.
 
 All wrap `_find_and_load_unlocked`, which is a Python function looked up at each import. The timer costs under a microsecond an
 import, and after the first answer of a sandbox nothing of it is left. The others are put in place once, in the root Zygote, and
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import sys
 import time
+
+from sockd_zygote.handlers import storage_finder
 
 _bootstrap = sys.modules["_frozen_importlib"]
 _find_and_load = _bootstrap._find_and_load_unlocked
@@ -44,7 +46,7 @@ class ImportTimer:
 
 
 def watch_imports() -> None:
-    """Notice the imports of `logging` and of botocore in this process and its forks."""
+    """Notice the imports of `logging` and of parts of botocore in this process and its forks."""
     _bootstrap._find_and_load_unlocked = _load  # type: ignore[attr-defined]
 
 
@@ -68,4 +70,6 @@ def _load(name: str, import_: object) -> object:
         from sockd_zygote.handlers import botocore_data
 
         botocore_data.attend(module)
+    elif name == storage_finder.CLIENTS:
+        storage_finder.attend(module)
     return module

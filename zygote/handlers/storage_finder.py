@@ -29,6 +29,11 @@ ALIASES = {"function.storage": "storage", "function.nosql": "nosql"}
 """One module under two names, so that there is one count of what the function has read."""
 AHEAD = ("storage", "sockd_initscript.app_link")
 
+CLIENTS = "botocore.client"
+"""Makes the clients that the function has beside the library."""
+
+_served: dict[bytes, bytes] | None = None
+"""The variables of a function whose clients are served."""
 _ready: dict[str, ModuleType] = {}
 """Modules of the library that functions get as they are; nobody has used them yet."""
 
@@ -47,6 +52,23 @@ def prepare(use: Callable[[dict[str, ModuleType]], None] = lambda library: None)
     sys.meta_path.remove(finder)
     for name in [name for name in sys.modules if is_ours(name)]:
         _ready[name] = sys.modules.pop(name)
+
+
+def serve_clients(variables: dict[bytes, bytes]) -> None:
+    """Have clients of boto3 find what the initscript fetches, those of a botocore that is imported later, too. The library is
+    installed, and there is a link. Args: variables: the function's own, which its initscript has, too."""
+    global _served
+    _served = variables
+    if CLIENTS in sys.modules:
+        attend(sys.modules[CLIENTS])
+
+
+def attend(client: ModuleType) -> None:
+    """`botocore.client` is imported."""
+    if _served is not None and hasattr(client, "ClientCreator"):  # no module of the function's own with this name
+        __import__("sockd_storage.clients")
+        environ = {os.fsdecode(name): os.fsdecode(value) for name, value in _served.items()}
+        sys.modules["sockd_storage.clients"].attend(client, environ)
 
 
 def is_ours(name: str) -> bool:

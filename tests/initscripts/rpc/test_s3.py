@@ -87,6 +87,9 @@ async def test_objects_of_all_sizes(
     reply = await ask(connection, region, "GetObject", {"bucket": bucket, "key": "key"}, timing)
     assert reply.status == 200
     assert content(reply) == BODY[:size]
+    headers = reply.headers or {}
+    assert (headers["content-length"], headers["etag"]) == (str(size), reply.etag), "those of one request"
+    assert not headers.keys() & {"content-range", "transfer-encoding"}
     assert timing.bytes == size
     rest = size - FIRST
     assert timing.parts == 1 + (min(4, max(1, rest // PART)) if rest > 0 else 0)

@@ -1,0 +1,160 @@
+"""Clients of S3 that the function makes itself: what its initscript has fetched is the response to the same request.
+
+    boto3 ─ builds and signs a request ─ before-send ─┬─ the very request of the script: its response, from shared memory
+                                                      ╰─ any other: over the network, as without this
+    boto3 ◄ parses the response, checks sums, retries, calls handlers, as always
+
+POLICY: a request is the script's if it gets a whole object, or its head, by the URL that the engine would ask, signed with the
+function's own key, and says nothing else that could change the answer. Endpoint and key are those that the function was started
+with, as the engine's are, whatever its code makes of its variables.
+"""
+
+from __future__ import annotations
+
+import _thread
+
+from sockd_storage.reads import Read
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+    from typing import Any
+
+OPERATIONS = {"GET": "s3.GetObject", "HEAD": "s3.HeadObject"}
+HARMLESS = frozenset(
+    (
+        *("accept-encoding", "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "user-agent"),
+        *("x-amz-checksum-mode", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amzn-trace-id"),
+    )
+)
+"""Headers of a request, in lower case, beside which its answer is what it is without them."""
+
+_known: Known | None = None
+_sent = _thread._local()
+"""`read`: the one that this thread has sent over the network."""
+
+
+class Known:
+    """What the engine asks S3 with."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        own = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+        self.endpoints = [own.rstrip("/")] if own else [f"https://s3.{region}.amazonaws.com"]
+        if not own and region == "us-east-1":
+            self.endpoints.append("https://s3.amazonaws.com")
+        self.key = environ.get("AWS_ACCESS_KEY_ID", "")
+        self.token = environ.get("AWS_SESSION_TOKEN", "")
+
+    def object_of(self, url: str) -> tuple[str, str] | None:
+        """The bucket and key that a URL names, with the bucket in its path or before its host; None: something else."""
+        from urllib.parse import unquote
+
+        if "?" in url:
+            return None
+        for endpoint in self.endpoints:
+            scheme, _, host = endpoint.partition("://")
+            if url.startswith(f"{endpoint}/"):
+                bucket, _, key = url[len(endpoint) + 1 :].partition("/")
+            else:
+                at, _, key = url.removeprefix(f"{scheme}://").partition("/")
+                bucket = at.removesuffix(f".{host}")
+                if not url.startswith(f"{scheme}://") or bucket == at:
+                    continue
+            if bucket and key:
+                return unquote(bucket), unquote(key)
+        return None
+
+    def is_own(self, headers: Mapping[str, str]) -> bool:
+        """Whether headers, by their names in lower case, sign a request with the function's key, and say nothing further."""
+        if not self.key or not headers.keys() <= HARMLESS:
+            return False
+        is_signed = f" Credential={self.key}/" in headers.get("authorization", "")
+        return is_signed and headers.get("x-amz-security-token", "") == self.token
+
+
+def attend(client: ModuleType, environ: Mapping[str, str]) -> None:
+    """Have `botocore.client` make clients of S3 that look here first. Args: environ: the function's, as it was given to it."""
+    global _known
+    _known = Known(environ)
+    original = client.ClientCreator.create_client
+
+    def create_client(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        if made.meta.service_model.service_name == "s3":
+            made.meta.events.register_last("before-send.s3", response_to)
+            made.meta.events.register_last("response-received.s3", note_received)
+        return made
+
+    client.ClientCreator.create_client = create_client
+
+
+def leave_out(client: Any) -> None:
+    """Have a client of the library itself ask the network."""
+    client.meta.events.unregister("before-send.s3", response_to)
+
+
+def response_to(request: Any, **_: Any) -> Any:
+    """A handler of `before-send`: what the initscript has fetched for this request; None: send it."""
+    import sockd_initscript
+
+    if _known is None or sockd_initscript.link() is None:
+        return None
+    try:
+        rpc = _rpc_of(request, _known)
+        if rpc is None:
+            return None
+        read = Read(rpc)
+        message = read.prefetched()
+        found = None if message is None else _response(request, message)
+    except (AttributeError, ImportError, TypeError, ValueError, OSError):  # another botocore than this knows
+        return None
+    if found is None:
+        _sent.read = read
+    else:
+        read.done("region")
+    return found
+
+
+def note_received(**_: Any) -> None:
+    """A handler of `response-received`: tell the trace of a read that went over the network."""
+    read = getattr(_sent, "read", None)
+    if read is not None:
+        _sent.read = None
+        read.done("network")
+
+
+def _rpc_of(request: Any, known: Known) -> list[str] | None:
+    headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+    operation = OPERATIONS.get(request.method)
+    found = known.object_of(request.url) if operation is not None and known.is_own(headers) else None
+    return None if operation is None or found is None else [operation, *found]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _response(request: Any, message: Any) -> Any:
+    """A response of botocore's own class; None: the script's reply came without its headers."""
+    import io
+    import json
+
+    from botocore.awsrequest import AWSResponse
+    from urllib3.response import HTTPResponse
+
+    is_head = request.method == "HEAD"
+    headers = json.loads(bytes(message.view)) if is_head else message.headers
+    if not headers:
+        return None
+    body = b"" if is_head else message.view
+    raw = HTTPResponse(
+        io.BytesIO(body),
+        headers=headers,
+        status=200,
+        preload_content=False,
+        decode_content=False,
+        request_method=request.method,
+    )
+    return AWSResponse(request.url, 200, raw.headers, raw)
