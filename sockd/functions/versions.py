@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from sockd.base.config import CodeConfig
-from sockd.base.errors import BadRequest, NoSuchVersion, SockdError
+from sockd.base.errors import BadRequest, NoSuchVersion
 from sockd.functions.deploys.canaries import Canaries
 from sockd.functions.functions import Functions
 from sockd.functions.provisioning import Provisioning
@@ -24,13 +24,6 @@ from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_store import Conflict
 from sockd.functions.registry.publications import Publication
 from sockd.functions.registry.registry import Registry
-
-
-class VersionInUse(SockdError):
-    """An alias leads to it."""
-
-    status = 409
-    error_type = "ResourceConflictException"
 
 
 class Described(NamedTuple):
@@ -113,13 +106,6 @@ class Versions:
         """Delete a published version after its current requests; no error if there is none.
 
         Raises: NoSuchFunction, VersionInUse, StorageFull."""
-        self._registry.get(name)
-        aliases = self._registry.of(name).aliases.values()
-        using = [each.alias for each in aliases if str(number) in (each.version, each.other)]
-        if using:
-            raise VersionInUse(
-                f"Function version {number} is used by alias {', '.join(using)}; change or delete that first"
-            )
         await self._registry.unpublish(name, number)
         await self._functions.ended(name)
 

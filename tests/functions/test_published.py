@@ -13,7 +13,8 @@ from sockd.base.errors import BadRequest, NoSuchFunction, NoSuchVersion
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.registry.aliases import Alias
 from sockd.functions.registry.function_store import Conflict
-from sockd.functions.versions import VersionInUse, Versions
+from sockd.functions.registry.publications import VersionInUse
+from sockd.functions.versions import Versions
 from sockd.starts.packages.install_cache import InstallCache
 from tests.functions.test_functions import HELLO, MB, House, opened, with_packages
 from tests.support.package_index import PackageIndex, wheel

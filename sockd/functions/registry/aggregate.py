@@ -17,7 +17,7 @@ from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_url import FunctionUrl
 from sockd.functions.registry.policy import Policy
 from sockd.functions.registry.provisions import Provision
-from sockd.functions.registry.publications import Publication
+from sockd.functions.registry.publications import Publication, VersionInUse
 
 K = TypeVar("K", int, str)
 V = TypeVar("V")
@@ -110,7 +110,14 @@ class FunctionAggregate:
         return replace(self, last_number=number, publications=_with(self.publications, number, publication))
 
     def without_publication(self, number: int, keep: int) -> FunctionAggregate:
-        """What was provisioned for the published version goes with it, its policy, and its deploy if that is old."""
+        """What was provisioned for the published version goes with it, its policy, and its deploy if that is old.
+
+        Raises: VersionInUse."""
+        using = [each.alias for each in self.aliases.values() if str(number) in (each.version, each.other)]
+        if using:
+            raise VersionInUse(
+                f"Function version {number} is used by alias {', '.join(using)}; change or delete that first"
+            )
         publications = _without(self.publications, number)
         parts: tuple[Mapping[str, Any], ...] = (self.provisions, self.policies)
         provisions, policies = (_without(part, str(number)) for part in parts)

@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sockd.base.errors import SockdError
+
+
+class VersionInUse(SockdError):
+    """An alias leads to the published version."""
+
+    status = 409
+    error_type = "ResourceConflictException"
+
 
 @dataclass(frozen=True, slots=True)
 class Publication:

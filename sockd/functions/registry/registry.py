@@ -165,7 +165,9 @@ class Registry:
         return changed.publications[changed.last_number]
 
     async def unpublish(self, name: str, number: int) -> None:
-        """Forget a published version, and its deploy if that is old. Raises: NoSuchFunction, Conflict, StorageFull."""
+        """Forget a published version, and its deploy if that is old.
+
+        Raises: NoSuchFunction, VersionInUse, Conflict, StorageFull."""
         await self.change(name, lambda function: function.without_publication(number, self._keep_versions))
 
     async def delete(self, name: str) -> None:

@@ -13,6 +13,7 @@ from sockd.functions.registry.aliases import Alias
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_url import FunctionUrl
 from sockd.functions.registry.provisions import Provision
+from sockd.functions.registry.publications import VersionInUse
 
 RECORD = FunctionRecord("f", 1, "d1", 10, "f:f", "{}", "[]", "", 5.0, 5.0)
 ALIAS = Alias("f", "prod", "1")
@@ -61,8 +62,10 @@ def test_what_hangs_on_an_alias_goes_with_it() -> None:
 
 
 def test_what_hangs_on_a_published_version_goes_with_it() -> None:
-    function = with_all().without_publication(1, keep=5)
-    assert (list(function.publications), list(function.provisions)) == ([], ["prod"])
+    with pytest.raises(VersionInUse, match="used by alias prod"):
+        with_all().without_publication(1, keep=5)
+    function = with_all().without_alias("prod").without_publication(1, keep=5)
+    assert not function.publications and not function.provisions
 
 
 def test_numbers_outlive_everything() -> None:
