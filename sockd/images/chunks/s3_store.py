@@ -10,14 +10,14 @@ collector relies on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from urllib.parse import quote, urlencode
-from xml.etree import ElementTree
+from collections.abc import Iterator
+from urllib.parse import quote
 
-from sockd.base.errors import ChunkMissing, StoreFull, StoreUnavailable, Tampered
+from sockd.base.errors import ChunkMissing, StoreUnavailable, Tampered
 from sockd.base.http_client.pool import Answer, TooLong
 from sockd.base.sigv4.credentials import Credentials
 from sockd.images.chunks.chunk import CHUNK_BYTES, is_named
+from sockd.images.chunks.s3_bucket import S3Bucket, is_missing
 from sockd.images.chunks.s3_connections import Patience, S3Connections, error_code
 from sockd.images.chunks.store import (
     MAX_OBJECT_BYTES,
@@ -29,12 +29,9 @@ from sockd.images.chunks.store import (
     parsed_name,
 )
 
-_FULL = ("QuotaExceeded", "XMinioStorageFull", "InsufficientStorage")
-_LIST_BYTES = 16 << 20
-
 
 class S3Store:
-    """The store below `prefix` of a bucket. Owns its idle connections, until `close`."""
+    """The store below `prefix` of a bucket. Owns the bucket's idle connections, until `close`."""
 
     keeps_bytes = True
 
@@ -57,41 +54,41 @@ class S3Store:
             prefix += "/"
         self.name = f"s3://{bucket}/{prefix}"
         self._path = "/" + quote(f"{bucket}/{prefix}", safe="/~")
-        self._bucket = quote(bucket, safe="~")
         self._prefix = prefix
-        self._http = S3Connections(
+        connections = S3Connections(
             self.name,
             endpoint or f"https://s3.{region}.amazonaws.com",
             credentials,
             region=region,
             patience=patience or Patience(),
         )
+        self._bucket = S3Bucket(self.name, bucket, connections)
 
     @property
     def requests(self) -> int:
         """HTTP requests made so far."""
-        return self._http.requests
+        return self._bucket.connections.requests
 
     @property
     def heard_s(self) -> float:
-        return self._http.heard_s
+        return self._bucket.connections.heard_s
 
     # ---- chunks ----
 
     def put(self, root: str, name: bytes, data: bytes, *, replace: bool = False) -> bool:
         target = self._chunk(root, name)
         if not replace:
-            size = self._size(target)  # most chunks of most uploads are there; a HEAD is cheaper than 512 KiB
+            size = self._bucket.size(target)  # most chunks of most uploads are there; a HEAD is cheaper than 512 KiB
             if size == len(data):
                 return False
             replace = size is not None
-        answer = self._request("PUT", target, headers={} if replace else {"If-None-Match": "*"}, body=data)
+        answer = self._bucket.request("PUT", target, headers={} if replace else {"If-None-Match": "*"}, body=data)
         if answer.status == 501 and not replace:
             # A server without conditional writes; equal names are equal bytes anyway.
-            answer = self._request("PUT", target, body=data)
+            answer = self._bucket.request("PUT", target, body=data)
         if answer.status == 412:
             return False
-        self._expect(answer, 200)
+        self._bucket.expect(answer, 200)
         return True
 
     def get(self, root: str, name: bytes) -> bytes:
@@ -102,42 +99,42 @@ class S3Store:
         raise Tampered.chunk(self.name, name)
 
     def has(self, root: str, name: bytes) -> bool:
-        return self._size(self._chunk(root, name)) is not None
+        return self._bucket.size(self._chunk(root, name)) is not None
 
     def names(self, root: str) -> Iterator[bytes]:
         beginning = f"{self._prefix}roots/{check_root(root)}/"
-        for key in self._keys(beginning):
+        for key in self._bucket.keys(beginning):
             if (name := parsed_name(key.removeprefix(beginning))) is not None:
                 yield name
 
     def delete(self, root: str, name: bytes) -> None:
-        self._expect(self._request("DELETE", self._chunk(root, name)), 200, 204, 404)
+        self._bucket.expect(self._bucket.request("DELETE", self._chunk(root, name)), 200, 204, 404)
 
     def copy(self, source: str, target: str, name: bytes) -> bool:
         """By the server: the bytes do not pass this worker."""
         if self.has(target, name):
             return False
-        answer = self._request(
+        answer = self._bucket.request(
             "PUT", self._chunk(target, name), headers={"X-Amz-Copy-Source": self._chunk(source, name)}
         )
-        if self._is_missing(answer):
+        if is_missing(answer):
             raise ChunkMissing(self.name, source, name)
         if answer.status == 200 and b"<Error>" in answer.body:  # S3 answers 200 before it has copied
             raise StoreUnavailable(self.name, f"it could not copy a chunk: {error_code(answer.body)}")
-        self._expect(answer, 200)
+        self._bucket.expect(answer, 200)
         return True
 
     # ---- objects ----
 
     def get_object(self, key: str) -> StoredObject | None:
-        answer = self._request("GET", self._object(key), limit_bytes=MAX_OBJECT_BYTES)
-        if self._is_missing(answer):
+        answer = self._bucket.request("GET", self._object(key), limit_bytes=MAX_OBJECT_BYTES)
+        if is_missing(answer):
             return None
-        self._expect(answer, 200)
+        self._bucket.expect(answer, 200)
         return StoredObject(answer.body, answer.headers.get("ETag", ""))
 
     def put_object(self, key: str, data: bytes) -> None:
-        self._expect(self._write(key, data, {}), 200)
+        self._bucket.expect(self._write(key, data, {}), 200)
 
     def create_object(self, key: str, data: bytes) -> bool:
         return self._conditional(key, data, {"If-None-Match": "*"})
@@ -147,96 +144,41 @@ class S3Store:
 
     def list_objects(self, prefix: str) -> Iterator[str]:
         beginning = f"{self._prefix}objects/"
-        for key in self._keys(beginning + check_prefix(prefix)):
+        for key in self._bucket.keys(beginning + check_prefix(prefix)):
             yield key.removeprefix(beginning)
 
     def delete_object(self, key: str) -> None:
-        self._expect(self._request("DELETE", self._object(key)), 200, 204, 404)
+        self._bucket.expect(self._bucket.request("DELETE", self._object(key)), 200, 204, 404)
 
     def close(self) -> None:
-        self._http.close()
+        self._bucket.connections.close()
 
     # ---- requests ----
 
-    def _request(
-        self,
-        method: str,
-        target: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        limit_bytes: int = 1 << 20,
-    ) -> Answer:
-        """Raises: StoreUnavailable."""
-        try:
-            return self._http.request(method, target, headers=headers, body=body, limit_bytes=limit_bytes)
-        except TooLong:
-            raise StoreUnavailable(self.name, "its answer is too long") from None
-
     def _chunk(self, root: str, name: bytes) -> str:
         return f"{self._path}roots/{check_root(root)}/{check_name(name)}"
-
-    def _size(self, target: str) -> int | None:
-        """Return the size of an object, -1 if the server does not state it, or None if there is no such object."""
-        answer = self._request("HEAD", target)
-        if answer.status == 404:
-            return None
-        self._expect(answer, 200)
-        length = answer.headers.get("Content-Length", "")
-        return int(length) if length.isdecimal() else -1
 
     def _object(self, key: str) -> str:
         return f"{self._path}objects/{quote(check_key(key), safe='/~')}"
 
     def _get_chunk(self, root: str, name: bytes) -> bytes:
         try:
-            answer = self._http.request("GET", self._chunk(root, name), limit_bytes=CHUNK_BYTES)
+            answer = self._bucket.connections.request("GET", self._chunk(root, name), limit_bytes=CHUNK_BYTES)
         except TooLong:
             raise Tampered.chunk(self.name, name, "is longer than a chunk may be") from None
-        if self._is_missing(answer):
+        if is_missing(answer):
             raise ChunkMissing(self.name, root, name)
-        self._expect(answer, 200)
+        self._bucket.expect(answer, 200)
         return answer.body
 
     def _conditional(self, key: str, data: bytes, condition: dict[str, str]) -> bool:
         answer = self._write(key, data, condition)
-        if answer.status == 412 or self._is_missing(answer):
+        if answer.status == 412 or is_missing(answer):
             # What is there may be what the same request wrote before its connection broke.
             found = self.get_object(key) if answer.is_repeated else None
             return found is not None and found.data == data
-        self._expect(answer, 200)
+        self._bucket.expect(answer, 200)
         return True
 
     def _write(self, key: str, data: bytes, condition: dict[str, str]) -> Answer:
-        return self._request("PUT", self._object(key), headers=condition, body=data)
-
-    def _keys(self, beginning: str) -> Iterator[str]:
-        """Page after page."""
-        parameters = {"list-type": "2", "prefix": beginning}
-        while True:
-            # In the order of their names, and spelled as they are signed.
-            query = urlencode(sorted(parameters.items()), quote_via=quote, safe="~")
-            answer = self._request("GET", f"/{self._bucket}?{query}", limit_bytes=_LIST_BYTES)
-            self._expect(answer, 200)
-            try:
-                page = ElementTree.fromstring(answer.body)
-            except ElementTree.ParseError:
-                raise StoreUnavailable(self.name, "its list of objects is not XML") from None
-            for key in page.iterfind("{*}Contents/{*}Key"):
-                yield key.text or ""
-            token = page.findtext("{*}NextContinuationToken")
-            if not token:
-                return
-            parameters["continuation-token"] = token
-
-    def _is_missing(self, answer: Answer) -> bool:
-        return answer.status == 404 and b"<Code>NoSuchBucket</Code>" not in answer.body
-
-    def _expect(self, answer: Answer, *statuses: int) -> None:
-        """Raises: StoreFull; StoreUnavailable."""
-        if answer.status in statuses:
-            return
-        code = error_code(answer.body)
-        if answer.status == 507 or code in _FULL:
-            raise StoreFull(self.name)
-        raise StoreUnavailable(self.name, f"it answers {answer.status} {code}".rstrip())
+        return self._bucket.request("PUT", self._object(key), headers=condition, body=data)
