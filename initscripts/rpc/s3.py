@@ -125,7 +125,8 @@ class S3Connection(Connection):
             if verb == "HEAD":
                 headers = msgspec.json.encode(head.headers)
                 reply_buffer.allocate(len(headers))[:] = headers
-        return Reply(head.status, reply_buffer.buffer, head.headers.get("etag", ""))
+        named = head.headers if verb == "GET" else None  # those of a HEAD are its body
+        return Reply(head.status, reply_buffer.buffer, head.headers.get("etag", ""), named)
 
 
 def _decode(body: Body, kind: type[_T]) -> _T:

@@ -110,7 +110,7 @@ class Message:
         self.status = status
         """The status of the reply, in its protocol's own numbers."""
         self.headers = headers or {}
-        """The headers of a whole object of S3, names in lower case."""
+        """The headers of a reply of S3, names in lower case."""
 
     def __len__(self) -> int:
         return self._length

@@ -4,9 +4,9 @@
                                                       ╰─ any other: over the network, as without this
     boto3 ◄ parses the response, checks sums, retries, calls handlers, as always
 
-POLICY: a request is the script's if it gets a whole object, or its head, by the URL that the engine would ask, signed with the
-function's own key, and says nothing else that could change the answer. Endpoint and key are those that the function was started
-with, as the engine's are, whatever its code makes of its variables.
+POLICY: a request is the script's if it gets an object, a range of it or its head, by the URL that the engine would ask, signed
+with the function's own key, and says nothing else that could change the answer. Endpoint and key are those that the function was
+started with, as the engine's are, whatever its code makes of its variables.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ HARMLESS = frozenset(
     )
 )
 """Headers of a request, in lower case, beside which its answer is what it is without them."""
+UNDERSTOOD = HARMLESS | {"range", "if-match"}
 
 _known: Known | None = None
 _sent = _thread._local()
@@ -68,7 +69,7 @@ class Known:
 
     def is_own(self, headers: Mapping[str, str]) -> bool:
         """Whether headers, by their names in lower case, sign a request with the function's key, and say nothing further."""
-        if not self.key or not headers.keys() <= HARMLESS:
+        if not self.key or not headers.keys() <= UNDERSTOOD:
             return False
         is_signed = f" Credential={self.key}/" in headers.get("authorization", "")
         return is_signed and headers.get("x-amz-security-token", "") == self.token
@@ -102,12 +103,13 @@ def response_to(request: Any, **_: Any) -> Any:
     if _known is None or sockd_initscript.link() is None:
         return None
     try:
-        rpc = _rpc_of(request, _known)
+        headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+        rpc = _rpc_of(request, headers, _known)
         if rpc is None:
             return None
         read = Read(rpc)
         message = read.prefetched()
-        found = None if message is None else _response(request, message)
+        found = None if message is None else _response(request, message, headers.get("if-match"))
     except (AttributeError, ImportError, TypeError, ValueError, OSError):  # another botocore than this knows
         return None
     if found is None:
@@ -125,19 +127,22 @@ def note_received(**_: Any) -> None:
         read.done("network")
 
 
-def _rpc_of(request: Any, known: Known) -> list[str] | None:
-    headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+def _rpc_of(request: Any, headers: Mapping[str, str], known: Known) -> list[str] | None:
     operation = OPERATIONS.get(request.method)
     found = known.object_of(request.url) if operation is not None and known.is_own(headers) else None
-    return None if operation is None or found is None else [operation, *found]
+    if operation is None or found is None:
+        return None
+    return [operation, *found, *([headers["range"]] if "range" in headers else [])]
 
 
 def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def _response(request: Any, message: Any) -> Any:
-    """A response of botocore's own class; None: the script's reply came without its headers."""
+def _response(request: Any, message: Any, etag: str | None) -> Any:
+    """A response of botocore's own class; None: the script's reply came without its headers, or is of another version.
+
+    Args: etag: the version that is asked for; None: any."""
     import io
     import json
 
@@ -146,15 +151,16 @@ def _response(request: Any, message: Any) -> Any:
 
     is_head = request.method == "HEAD"
     headers = json.loads(bytes(message.view)) if is_head else message.headers
-    if not headers:
+    if not headers or etag not in (None, headers.get("etag")):
         return None
+    headers.pop("transfer-encoding", None)
     body = b"" if is_head else message.view
     raw = HTTPResponse(
         io.BytesIO(body),
         headers=headers,
-        status=200,
+        status=message.status,
         preload_content=False,
         decode_content=False,
         request_method=request.method,
     )
-    return AWSResponse(request.url, 200, raw.headers, raw)
+    return AWSResponse(request.url, message.status, raw.headers, raw)

@@ -87,7 +87,8 @@ def reading(text: str = READS, **more: str | bytes) -> dict[str, str | bytes]:
 def fetching(*keys: str, then: str = "", first: str = "") -> bytes:
     """An initscript that fetches these objects of the bucket `data`, all at once, and passes each on.
 
-    Args: first, then: what it does before and afterwards, in WebAssembly's text form; `@text` is "some text"."""
+    Args: first, then: what it does before and afterwards, in WebAssembly's text form; `@text` is "some text", `@head` the method
+    HeadObject, `@key0` what the first object is asked for with."""
     texts = {f"key{n}": json.dumps({"bucket": "data", "key": key}) for n, key in enumerate(keys)}
     sends = [f"(drop (call $send_rpc (local.get $a) (i64.const {n}) @method @key{n}))" for n in range(len(keys))]
     passes = [
@@ -96,7 +97,7 @@ def fetching(*keys: str, then: str = "", first: str = "") -> bytes:
         for n in range(len(keys))
     ]
     body = "\n".join([first, "(local.set $a (call $connect @s3))", *sends, *passes, then])
-    return module(body, notes=False, s3="s3:", method="GetObject", text="some text", **texts)
+    return module(body, notes=False, s3="s3:", method="GetObject", head="HeadObject", text="some text", **texts)
 
 
 def patient(server: S3Process) -> dict[str, str]:

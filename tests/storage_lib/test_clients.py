@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
 import botocore.client
 import pytest
+from boto3.s3.transfer import TransferConfig
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
@@ -87,8 +90,6 @@ def test_resources_and_streams_read_it_too(client: Any, session: boto3.Session, 
 
 
 def test_the_head_of_an_object_is_served(client: Any, network: Any, s3: S3, engine: EngineEnd) -> None:
-    import json
-
     expected = network.head_object(Bucket="bkt", Key=KEY)
     engine.message(2, json.dumps(headers_of(expected)).encode(), "s3.HeadObject", "bkt", KEY)
     s3.client.forget_requests()
@@ -110,6 +111,41 @@ def test_a_request_that_says_more_is_sent(client: Any, s3: S3, more: dict[str, s
     client.get_object(Bucket="bkt", Key=KEY, **more)["Body"].close()
     assert len(s3.requests("GET")) == 1
     assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
+    assert len(s3.requests("GET")) == 1
+
+
+def test_download_file_uses_a_head_and_a_get(
+    client: Any, network: Any, s3: S3, engine: EngineEnd, tmp_path: Path
+) -> None:
+    head = headers_of(network.head_object(Bucket="bkt", Key=KEY))
+    engine.message(2, json.dumps(head).encode(), "s3.HeadObject", "bkt", KEY)
+    s3.client.forget_requests()
+    client.download_file("bkt", KEY, str(tmp_path / "file"))
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert s3.client.requests() == []
+
+
+def test_a_large_file_is_put_together_of_ranges(
+    client: Any, network: Any, s3: S3, engine: EngineEnd, tmp_path: Path
+) -> None:
+    head = network.head_object(Bucket="bkt", Key=KEY)
+    engine.message(2, json.dumps(headers_of(head)).encode(), "s3.HeadObject", "bkt", KEY)
+    for number, span in enumerate(("bytes=0-3999", "bytes=4000-7999", "bytes=8000-"), 3):
+        part = network.get_object(Bucket="bkt", Key=KEY, Range=span, IfMatch=head["ETag"])
+        engine.message(number, part["Body"].read(), *GET, span, status=206, headers=headers_of(part))
+    s3.client.forget_requests()
+    parts = TransferConfig(multipart_threshold=5000, multipart_chunksize=4000)
+    client.download_file("bkt", KEY, str(tmp_path / "file"), Config=parts)
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert s3.client.requests() == []
+
+
+def test_a_part_of_another_version_is_sent_for(client: Any, s3: S3, engine: EngineEnd) -> None:
+    headers = {"etag": '"another"', "content-length": "2", "content-range": f"bytes 0-1/{len(DATA)}"}
+    engine.message(2, b"??", *GET, "bytes=0-1", status=206, headers=headers)
+    etag = client.head_object(Bucket="bkt", Key=KEY)["ETag"]
+    s3.client.forget_requests()
+    assert client.get_object(Bucket="bkt", Key=KEY, Range="bytes=0-1", IfMatch=etag)["Body"].read() == DATA[:2]
     assert len(s3.requests("GET")) == 1
 
 
