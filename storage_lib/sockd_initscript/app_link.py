@@ -66,8 +66,17 @@ class Link:
         _ = message.view  # mapped now: it must outlive the link
         return message
 
-    def reply(self, rpc: list[str], wait_s: float, grace_s: float) -> Message:
-        """Take a whole reply to `rpc`, whatever its number; each is given to one caller.
+    def has_heard_of(self, rpc: list[str]) -> bool:
+        """Whether a reply to `rpc` is there or on its way. Does not wait."""
+        self._hear()
+        try:
+            with self._lock:
+                return bool(self._inbox.is_heard_of(key_of(rpc)))
+        except NoMessage:
+            return False
+
+    def reply(self, rpc: list[str], wait_s: float, grace_s: float, *, take: bool = True) -> Message:
+        """Take a whole reply to `rpc`, whatever its number; each is given to one caller. Without `take` it stays for another.
 
         Waits up to `wait_s` for a reply that is on its way. For one of which nothing was heard it waits `grace_s`, for the script
         may be about to send that RPC, and a tenth of it if others are under way; but once that was in vain, not again until
@@ -84,7 +93,7 @@ class Link:
         except TimedOut:
             self._patient = False
             raise NoMessage(NOT_ASKED) from None
-        message: Message = self._wait_for_engine(lambda: self._inbox.take_reply(key), wait_s)
+        message: Message = self._wait_for_engine(lambda: self._inbox.find_reply(key, take=take), wait_s)
         return message
 
     def is_unchanged(self, message: Message, timeout_s: float) -> bool:

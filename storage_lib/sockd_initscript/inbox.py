@@ -78,11 +78,11 @@ class Inbox:
             raise NoMessage(self._failures[key])
         return None
 
-    def take_reply(self, key: Key) -> Message | None:
-        """Take the first reply to this RPC; None: it is on its way. Raises: NoMessage: none is."""
+    def find_reply(self, key: Key, *, take: bool) -> Message | None:
+        """Find the first reply to this RPC; None: it is on its way. Args: take: nobody finds it again. Raises: NoMessage."""
         waiting = self._replies.get(key)
         if waiting:
-            return waiting.pop(0)
+            return waiting.pop(0) if take else waiting[0]
         if self._due.get(key, 0) <= 0:
             raise NoMessage(self._failures.get(key, "another read took the reply"))
         return None

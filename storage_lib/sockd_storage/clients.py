@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-OPERATIONS = {"GET": "s3.GetObject", "HEAD": "s3.HeadObject"}
+GET, HEAD = "s3.GetObject", "s3.HeadObject"
+OPERATIONS = {"GET": GET, "HEAD": HEAD}
 HARMLESS = frozenset(
     (
         *("accept-encoding", "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "user-agent"),
@@ -32,6 +33,8 @@ HARMLESS = frozenset(
 UNDERSTOOD = HARMLESS | {"range", "if-match"}
 
 _known: Known | None = None
+_heads: set[int] = set()
+"""Numbers of the replies whose heads were served."""
 _sent = _thread._local()
 """`read`: the one that this thread has sent over the network."""
 
@@ -100,7 +103,8 @@ def response_to(request: Any, **_: Any) -> Any:
     """A handler of `before-send`: what the initscript has fetched for this request; None: send it."""
     import sockd_initscript
 
-    if _known is None or sockd_initscript.link() is None:
+    link = sockd_initscript.link()
+    if _known is None or link is None:
         return None
     try:
         headers = {name.lower(): _text(value) for name, value in request.headers.items()}
@@ -108,8 +112,11 @@ def response_to(request: Any, **_: Any) -> Any:
         if rpc is None:
             return None
         read = Read(rpc)
-        message = read.prefetched()
-        found = None if message is None else _response(request, message, headers.get("if-match"))
+        if rpc[0] == HEAD and not link.has_heard_of(rpc):
+            found = _head_of_object(request, read, rpc)
+        else:
+            message = read.prefetched()
+            found = None if message is None else _response(request, message, headers.get("if-match"))
     except (AttributeError, ImportError, TypeError, ValueError, OSError):  # another botocore than this knows
         return None
     if found is None:
@@ -139,28 +146,41 @@ def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
+def _head_of_object(request: Any, read: Read, rpc: list[str]) -> Any:
+    """The head of an object that the script gets: once for each time that it does. It stays for the GET that may follow."""
+    message = read.prefetched([GET, *rpc[1:]], take=False)
+    if message is None or not message.headers or message.number in _heads:
+        return None
+    _heads.add(message.number)
+    return _made(request, message.status, message.headers, b"")
+
+
 def _response(request: Any, message: Any, etag: str | None) -> Any:
     """A response of botocore's own class; None: the script's reply came without its headers, or is of another version.
 
     Args: etag: the version that is asked for; None: any."""
-    import io
     import json
-
-    from botocore.awsrequest import AWSResponse
-    from urllib3.response import HTTPResponse
 
     is_head = request.method == "HEAD"
     headers = json.loads(bytes(message.view)) if is_head else message.headers
     if not headers or etag not in (None, headers.get("etag")):
         return None
+    return _made(request, message.status, headers, b"" if is_head else message.view)
+
+
+def _made(request: Any, status: int, headers: dict[str, str], body: bytes | memoryview) -> Any:
+    import io
+
+    from botocore.awsrequest import AWSResponse
+    from urllib3.response import HTTPResponse
+
     headers.pop("transfer-encoding", None)
-    body = b"" if is_head else message.view
     raw = HTTPResponse(
         io.BytesIO(body),
         headers=headers,
-        status=message.status,
+        status=status,
         preload_content=False,
         decode_content=False,
         request_method=request.method,
     )
-    return AWSResponse(request.url, message.status, raw.headers, raw)
+    return AWSResponse(request.url, status, raw.headers, raw)

@@ -40,13 +40,15 @@ class Read:
         self._started = time.monotonic_ns()
         self._why = ""
 
-    def prefetched(self) -> Message | None:
-        """The reply to it that the initscript has fetched, or is fetching; None: it is for the network."""
+    def prefetched(self, rpc: list[str] | None = None, *, take: bool = True) -> Message | None:
+        """The reply to it that the initscript has fetched, or is fetching; None: it is for the network.
+
+        Args: rpc: another RPC whose reply will do; take: the reply serves no further read."""
         link = sockd_initscript.link()
         if link is None:
             return None
         try:
-            message: Message = link.reply(self._rpc, *patience())
+            message: Message = link.reply(rpc or self._rpc, *patience(), take=take)
             if message.status not in SUCCESS:
                 self._why = f"the reply has status {message.status}"
                 return None

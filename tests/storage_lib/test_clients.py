@@ -114,6 +114,32 @@ def test_a_request_that_says_more_is_sent(client: Any, s3: S3, more: dict[str, s
     assert len(s3.requests("GET")) == 1
 
 
+def test_the_head_of_an_object_is_in_the_reply_to_its_get(client: Any, network: Any, s3: S3, tmp_path: Path) -> None:
+    """Once; the object stays for its own read."""
+    expected = network.head_object(Bucket="bkt", Key=KEY)
+    s3.client.forget_requests()
+    found = client.head_object(Bucket="bkt", Key=KEY)
+    headers = headers_of(expected)
+    assert {name: found[name] for name in ("ContentLength", "ETag", "LastModified", "ContentType")} == {
+        name: expected[name] for name in ("ContentLength", "ETag", "LastModified", "ContentType")
+    }
+    assert headers_of(found).keys() >= headers.keys() - {"date"} and s3.client.requests() == []
+    assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
+    assert s3.client.requests() == []
+    assert client.head_object(Bucket="bkt", Key=KEY)["ETag"] == expected["ETag"]
+    assert len(s3.requests("HEAD")) == 1
+
+
+def test_a_second_head_is_sent(client: Any, s3: S3, tmp_path: Path) -> None:
+    s3.client.forget_requests()
+    for number in range(3):
+        client.head_object(Bucket="bkt", Key=KEY)
+        assert len(s3.requests("HEAD")) == number
+    client.download_file("bkt", KEY, str(tmp_path / "file"))
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert (len(s3.requests("HEAD")), s3.requests("GET")) == (3, [])
+
+
 def test_download_file_uses_a_head_and_a_get(
     client: Any, network: Any, s3: S3, engine: EngineEnd, tmp_path: Path
 ) -> None:
