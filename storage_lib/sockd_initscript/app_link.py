@@ -54,6 +54,8 @@ class Link:
         self._patient = True
         self._is_hung = False
         self._inbox = Inbox()
+        self._checks: dict[int, int] = {}
+        """How often the engine was asked for a check, by message."""
 
     # -- from the script
 
@@ -100,11 +102,14 @@ class Link:
         """Whether the object that `message` is a copy of is the same now, as the engine finds out. False: nobody knows.
 
         Raises: NoMessage, when the engine is gone or silent."""
+        number = message.number
+        with self._lock:
+            checks = self._checks[number] = self._checks.get(number, 0) + 1
         try:
-            self._send({"op": "check", "id": message.number}, b"", timeout_s=0.0)
+            self._send({"op": "check", "id": number}, b"", timeout_s=0.0)
         except OSError as error:
             raise NoMessage(f"the engine takes no message: {error}") from None
-        found = self._wait_for_engine(lambda: self._inbox.checked.get(message.number), timeout_s, after_end=True)
+        found = self._wait_for_engine(lambda: self._inbox.is_unchanged(number, checks), timeout_s, after_end=True)
         return bool(found)
 
     def get_conn(self, conn_id: int, timeout_s: float | None = None) -> Connection:

@@ -34,8 +34,8 @@ class Inbox:
     def __init__(self) -> None:
         self.ended: str | None = None
         """Why the script sends nothing more, once it has ended."""
-        self.checked: dict[int, bool] = {}
-        """Whether the objects of messages were the same when the engine checked them."""
+        self._checked: dict[int, list[bool]] = {}
+        """Whether the objects of messages were the same each time that the engine checked them."""
         self._messages: dict[int, Message] = {}
         self._replies: dict[Key, list[Message]] = {}
         """Replies that nobody has taken, in the order in which they came."""
@@ -86,6 +86,13 @@ class Inbox:
         if self._due.get(key, 0) <= 0:
             raise NoMessage(self._failures.get(key, "another read took the reply"))
         return None
+
+    def is_unchanged(self, msg_id: int, checks: int) -> bool | None:
+        """Whether the object of a message was the same in all checks; None: so many have not been answered.
+
+        Answers come in any order, but among so many is one to the last of these checks, or to a later one."""
+        answers = self._checked.get(msg_id, [])
+        return all(answers) if len(answers) >= checks else None
 
     def take_connection(self, conn_id: int) -> Connection | None:
         """Take a connection, which is the caller's then."""
@@ -141,7 +148,7 @@ class Inbox:
             self._due[key] = self._due.get(key, 0) - 1
 
     def _file_checked(self, message: dict[str, Any], fds: array.array[int]) -> None:
-        self.checked[message["id"]] = message["same"]
+        self._checked.setdefault(message["id"], []).append(message["same"])
 
     def _file_connection(self, message: dict[str, Any], fds: array.array[int]) -> None:
         wire.require(message, {"kind": str})

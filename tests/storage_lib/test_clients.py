@@ -205,6 +205,16 @@ def test_after_a_write_the_engine_is_asked_first(client: Any, s3: S3, engine: En
     assert len(s3.requests("GET")) == 1
 
 
+def test_each_read_after_a_write_is_checked_anew(client: Any, s3: S3, engine: EngineEnd, observer: Observer) -> None:
+    """The head and its object are of one reply."""
+    observer.has_written = True
+    engine.checked(1, same=True)
+    assert client.head_object(Bucket="bkt", Key=KEY)["ContentLength"] == len(DATA)
+    s3.client.put("bkt", KEY, b"new")
+    engine.checked(1, same=False)
+    assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == b"new"
+
+
 def test_each_read_is_told_to_the_trace_once(
     client: Any, storage: Any, s3: S3, engine: EngineEnd, function: Callable[[str], Any]
 ) -> None:
