@@ -54,6 +54,8 @@ class Link:
         self._patient = True
         self._is_hung = False
         self._inbox = Inbox()
+        self.kept: dict[str, Any] = {}
+        """What its users keep of what came, which ends with it."""
         self._checks: dict[int, int] = {}
         """How often the engine was asked for a check, by message."""
 
@@ -150,6 +152,7 @@ class Link:
             self._end("the link was closed")
             self._closed = True
             self._inbox.close()
+            self.kept.clear()
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)  # wakes the one who reads
             except OSError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import _thread
 
 from sockd_storage.reads import Read
+from sockd_storage.slices import Slices
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ HARMLESS = frozenset(
 UNDERSTOOD = HARMLESS | {"range", "if-match"}
 
 _known: Known | None = None
-_heads: set[int] = set()
-"""Numbers of the replies whose heads were served."""
 _sent = _thread._local()
 """`read`: the one that this thread has sent over the network."""
 
@@ -113,7 +112,10 @@ def response_to(request: Any, **_: Any) -> Any:
             return None
         read = Read(rpc)
         if rpc[0] == HEAD and not link.has_heard_of(rpc):
-            found = _head_of_object(request, read, rpc)
+            found = _head_of_object(request, read, rpc, link.kept.setdefault("heads", set()))
+        elif rpc[0] == GET and len(rpc) > 3 and not link.has_heard_of(rpc):
+            part = link.kept.setdefault("slices", Slices()).part(read, rpc[1], rpc[2], rpc[3], headers.get("if-match"))
+            found = None if part is None else _made(request, 206, *part)
         else:
             message = read.prefetched()
             found = None if message is None else _response(request, message, headers.get("if-match"))
@@ -146,12 +148,14 @@ def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def _head_of_object(request: Any, read: Read, rpc: list[str]) -> Any:
-    """The head of an object that the script gets: once for each time that it does. It stays for the GET that may follow."""
+def _head_of_object(request: Any, read: Read, rpc: list[str], served: set[int]) -> Any:
+    """The head of an object that the script gets: once for each time that it does. It stays for the GET that may follow.
+
+    Args: served: numbers of the replies whose heads were served."""
     message = read.prefetched([GET, *rpc[1:]], take=False)
-    if message is None or not message.headers or message.number in _heads:
+    if message is None or not message.headers or message.number in served:
         return None
-    _heads.add(message.number)
+    served.add(message.number)
     return _made(request, message.status, message.headers, b"")
 
 

@@ -49,18 +49,28 @@ class Read:
             return None
         try:
             message: Message = link.reply(rpc or self._rpc, *patience(), take=take)
-            if message.status not in SUCCESS:
-                self._why = f"the reply has status {message.status}"
-                return None
-            if may_be_stale():
-                self._why = "unchanged after what may have been a write"
-                if not link.is_unchanged(message, CHECK_S):
-                    self._why = "it may have changed after what may have been a write"
-                    return None
         except (sockd_initscript.NoMessage, OSError) as error:
             self._why = str(error)
             return None
-        return message
+        if message.status not in SUCCESS:
+            self._why = f"the reply has status {message.status}"
+            return None
+        return message if self.may_serve(message) else None
+
+    def may_serve(self, message: Message) -> bool:
+        """Whether a reply is what the network would give now."""
+        if not may_be_stale():
+            return True
+        link = sockd_initscript.link()
+        self._why = "unchanged after what may have been a write"
+        try:
+            if link is not None and link.is_unchanged(message, CHECK_S):
+                return True
+        except (sockd_initscript.NoMessage, OSError) as error:
+            self._why = str(error)
+            return False
+        self._why = "it may have changed after what may have been a write"
+        return False
 
     def from_network(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Return what `call` returns. The trace gets the read also when it raises."""

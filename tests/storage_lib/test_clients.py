@@ -100,7 +100,7 @@ def test_the_head_of_an_object_is_served(client: Any, network: Any, s3: S3, engi
 @pytest.mark.parametrize(
     "more",
     [
-        {"Range": "bytes=0-1"},
+        {"Range": "bytes=-2", "IfNoneMatch": "x"},
         {"IfNoneMatch": '"another"'},
         {"ResponseContentType": "text/plain"},
         {"ExpectedBucketOwner": "123456789012"},
@@ -164,6 +164,39 @@ def test_a_large_file_is_put_together_of_ranges(
     client.download_file("bkt", KEY, str(tmp_path / "file"), Config=parts)
     assert (tmp_path / "file").read_bytes() == DATA
     assert s3.client.requests() == []
+
+
+def test_ranges_are_slices_of_a_whole_object_each_byte_once(
+    client: Any, s3: S3, engine: EngineEnd, tmp_path: Path
+) -> None:
+    parts = TransferConfig(multipart_threshold=5000, multipart_chunksize=4000)
+    s3.client.forget_requests()
+    client.download_file("bkt", KEY, str(tmp_path / "file"), Config=parts)
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert s3.client.requests() == []
+    for wanted, expected in (("bytes=8990-", DATA[8990:]), ("bytes=-10", DATA[-10:])):
+        reply = client.get_object(Bucket="bkt", Key=KEY, Range=wanted)
+        assert (reply["Body"].read(), reply["ContentRange"]) == (expected, "bytes 8990-8999/9000")
+    assert len(s3.requests("GET")) == 2
+
+
+def test_a_slice_is_the_response_that_the_network_gives(client: Any, network: Any, s3: S3) -> None:
+    for asked in ({"Range": "bytes=5-9"}, {"Range": "bytes=4000-99999"}):
+        responses = [told(each.get_object(Bucket="bkt", Key=KEY, **asked)) for each in (network, client)]
+        for response in responses:
+            response["ResponseMetadata"].pop("RequestId", None)
+            for name in ("date", "x-amz-request-id"):
+                headers_of(response).pop(name, None)
+        assert responses[0] == responses[1]
+    assert len(s3.requests("GET")) == 3, "with that of the fixture"
+
+
+def test_slices_are_checked_after_a_write(client: Any, s3: S3, engine: EngineEnd, observer: Observer) -> None:
+    assert client.get_object(Bucket="bkt", Key=KEY, Range="bytes=0-1")["Body"].read() == DATA[:2]
+    observer.has_written = True
+    s3.client.put("bkt", KEY, b"0123456789")
+    engine.checked(1, same=False)
+    assert client.get_object(Bucket="bkt", Key=KEY, Range="bytes=2-3")["Body"].read() == b"23"
 
 
 def test_a_part_of_another_version_is_sent_for(client: Any, s3: S3, engine: EngineEnd) -> None:
