@@ -17,10 +17,12 @@ from sockd.linux import procfs, syscalls
 from sockd.linux.mounts import owned
 from sockd.linux.processes import pidfds
 from sockd.linux.procfs import ByChild, ByNamespace, Procfs
+from sockd.linux.readiness import is_readable
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.root
 
+DEADLINE_S = 20
 NODEV = 4
 """ST_NODEV, which the os module does not name."""
 INNER = """
@@ -96,6 +98,7 @@ def test_a_process_that_is_gone_has_none(way: Procfs) -> None:
                 os.close(way.new(pidfd))
             except ProcessLookupError:
                 continue
+        assert is_readable(pidfd, DEADLINE_S)  # it has ended: on a busy host 50 calls are too few to wait for that
         with pytest.raises(ProcessLookupError):
             way.new(pidfd)
     ledger.check()
