@@ -157,14 +157,15 @@ def f(event):
 
 
 @pytest.mark.timeout(180)
-def test_clients_of_boto3_read_what_an_initscript_has_fetched(real: RunningDaemon) -> None:
+@pytest.mark.parametrize("storage", ["sockd", "own"])
+def test_clients_of_boto3_read_what_an_initscript_has_fetched(real: RunningDaemon, storage: str) -> None:
     """In a start of the function's own, and in one from a Zygote that has imported boto3."""
     script = {"wasm": "init.wasm"}
     with S3Process() as server, server.client() as s3:
         s3.make_bucket("data")
         s3.put("data", "b", b"2")
         files: dict[str, str | bytes] = {"f.py": FETCHES, "init.wasm": fetching("a", "b", "a", "a", "a", then=HEADS)}
-        settings = {"storage": "sockd", "env": patient(server), "initscript": script, "memory_mb": 256, "timeout_s": 30}
+        settings = {"storage": storage, "env": patient(server), "initscript": script, "memory_mb": 256, "timeout_s": 30}
         s3.put("data", "a", b"1")
         try:
             real.deploy("fetches", files, **settings)

@@ -55,8 +55,9 @@ def prepare(use: Callable[[dict[str, ModuleType]], None] = lambda library: None)
 
 
 def serve_clients(variables: dict[bytes, bytes]) -> None:
-    """Have clients of boto3 find what the initscript fetches, those of a botocore that is imported later, too. The library is
-    installed, and there is a link. Args: variables: the function's own, which its initscript has, too."""
+    """Have clients of boto3 find what the initscript fetches, those of a botocore that is imported later, too. There is a link.
+
+    Args: variables: the function's own, which its initscript has, too."""
     global _served
     _served = variables
     if CLIENTS in sys.modules:
@@ -66,6 +67,10 @@ def serve_clients(variables: dict[bytes, bytes]) -> None:
 def attend(client: ModuleType) -> None:
     """`botocore.client` is imported."""
     if _served is not None and hasattr(client, "ClientCreator"):  # no module of the function's own with this name
+        if not any(isinstance(finder, StorageFinder) for finder in sys.meta_path):
+            if "sockd_initscript" in sys.modules:  # which the function has brought, and may have the link
+                return
+            StorageFinder(DIRECTORY, has_modules=False).install()
         __import__("sockd_storage.clients")
         environ = {os.fsdecode(name): os.fsdecode(value) for name, value in _served.items()}
         sys.modules["sockd_storage.clients"].attend(client, environ)
@@ -79,18 +84,22 @@ def is_ours(name: str) -> bool:
 class StorageFinder:
     """Finds the storage library, whatever else has its names."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, has_modules: bool = True) -> None:
+        """Args: has_modules: whether the function gets MODULES; if not, there are only PACKAGES, which no other package has."""
         self._directory = directory
+        self._names = (*MODULES, *PACKAGES, *ALIASES) if has_modules else PACKAGES
 
     def install(self) -> None:
         """Be asked first. A module of these names that a Zygote with packages imported is forgotten: it may be another one."""
-        for name in (*MODULES, *PACKAGES, *ALIASES):
+        for name in self._names:
             sys.modules.pop(name, None)
-        sys.modules.update(_ready)
+        sys.modules.update((name, module) for name, module in _ready.items() if name.partition(".")[0] in self._names)
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         spec: ModuleSpec | None = None
+        if name not in self._names:
+            return None
         if name in MODULES:
             spec = _external.spec_from_file_location(name, f"{self._directory}/{name}.py")
         elif name in PACKAGES:

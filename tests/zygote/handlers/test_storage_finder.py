@@ -122,3 +122,18 @@ def test_of_what_was_rehearsed_nothing_is_left(package: Path) -> None:
     assert (link, observed) == (None, None)
     assert not from_network  # what was rehearsed is a read from shared memory
     assert fds == 4  # the three that a process has, and the one that looks
+
+
+def test_without_its_modules_it_hides_none_of_the_function(tmp_path: Path) -> None:
+    (tmp_path / "storage.py").write_text("MINE = 1\n")
+    program = (
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
+        "from sockd_zygote.handlers import storage_finder\n"
+        "storage_finder.prepare()\n"
+        "storage_finder.StorageFinder(storage_finder.DIRECTORY, has_modules=False).install()\n"
+        "import storage, sockd_storage.clients\n"
+        "try:\n    import nosql\nexcept ModuleNotFoundError:\n    print(storage.MINE, sockd_storage.clients.GET)\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program, str(tmp_path), str(Path(__file__).parents[3])]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == ("1 s3.GetObject\n", "")
