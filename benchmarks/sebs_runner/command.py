@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from benchmarks.sebs_runner.runner import Choice, Options
 
 EXPERIMENTS = ("cold", "warm", "burst", "sequential")
-ARMS = {"own": ("own", False), "shim": ("shim", False), "initscript": ("shim", True)}
+ARMS = {
+    "own": ("own", False),
+    "own-initscript": ("own", True),
+    "shim": ("shim", False),
+    "initscript": ("shim", True),
+}
 PAPER_FIRST_BYTE_MS, PAPER_BYTES_PER_S = 25.0, 60e6
 COLUMNS = {
     "benchmark": "bench",

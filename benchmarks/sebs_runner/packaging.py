@@ -46,7 +46,7 @@ class Settings:
 
     arm: Arm = Arm.OWN
     initscript: bytes | None = None
-    """A compiled initscript; only for the arm `shim`."""
+    """A compiled initscript."""
     env: Mapping[str, str] = field(default_factory=dict)
     python: Version = (3, 11)
     concurrency: int = 10
@@ -60,8 +60,6 @@ def build(bench: Bench, suite: Suite, settings: Settings, directory: Path) -> No
     """Write a bench's package into a directory that does not exist yet.
 
     Raises: NotPossible, SuiteMissing, SuiteChanged, OSError."""
-    if settings.initscript is not None and settings.arm is not Arm.SHIM:
-        raise NotPossible("an initscript's replies reach a function through sockd's storage shim", fix="--arm shim")
     function = directory / "function"
     function.mkdir(parents=True)
     files = _ours() if not bench.group else _published(bench, suite)

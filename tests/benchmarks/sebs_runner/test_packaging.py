@@ -57,9 +57,11 @@ def test_the_handler_is_the_same_for_all_arms(suite: Suite, tmp_path: Path) -> N
     assert len({(tmp_path / arm.value / "handler.py").read_bytes() for arm in Arm}) == 1
 
 
-def test_an_initscript_needs_our_shim(suite: Suite, tmp_path: Path) -> None:
-    with pytest.raises(NotPossible, match="shim"):
-        build(find("210"), suite, Settings(arm=Arm.OWN, initscript=b"\0asm"), tmp_path / "package")
+def test_an_initscript_works_for_the_suites_own_storage(suite: Suite, tmp_path: Path) -> None:
+    build(find("210"), suite, Settings(arm=Arm.OWN, initscript=b"\0asm"), tmp_path / "package")
+    settings = tomllib.loads((tmp_path / "package" / "sockd.toml").read_text())
+    assert settings["initscript"] == {"wasm": "init.wasm"} and "storage" not in settings
+    assert {"init.wasm", "function/storage.py"} <= tree(tmp_path / "package")
 
 
 def test_a_changed_function_is_not_packed(suite: Suite, tmp_path: Path) -> None:
