@@ -49,6 +49,10 @@ class Kinds:
         if not origin and "." in name:  # made by its package, as six.moves is
             above = name.partition(".")[0]
             return self.key_of(above, sys.modules.get(above))
+        return self.key_of_file(origin)
+
+    def key_of_file(self, origin: str) -> str:
+        """Return the key of a file's distribution, STANDARD or OWN."""
         for root, key in self._roots:
             if origin.startswith(root):
                 return key

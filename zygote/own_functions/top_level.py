@@ -14,6 +14,7 @@ import sys
 import time
 
 from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
+from sockd_zygote.own_functions.certainty import places
 from sockd_zygote.own_functions.change_names import in_words
 from sockd_zygote.own_functions.interpreter import LIBRARIES
 from sockd_zygote.own_functions.own_variables import OwnVariables
@@ -125,7 +126,8 @@ class Recorder:
         A step is what the function's code imports, or what a module of one distribution imports of another: `name`, `key`,
         `outer` (the number of the step that it is in, or -1), `before` (what own code had changed by then), `variables` (those
         that it had changed, too, and that no import has read), `writes` (what the import changed outside of the modules that it
-        loaded) and `modules`, each with its own seconds."""
+        loaded), `places` (where the function's code has asked for it, for `certainty.mark`) and `modules`, each with its own
+        seconds."""
         steps: list[dict[str, Any]] = []
         for loading, asked_by in self._ordered():
             module = sys.modules.get(loading.name)
@@ -235,6 +237,8 @@ class Recorder:
                 loading.lists.__enter__()
         if loading.by_code:
             loading.step = {"before": self._effect, "variables": sorted(self._variables.changed)}
+            if not self._effect:
+                loading.step["places"] = places(self._kinds)
             self._variables.watch(is_import=not self._effect)
 
     def _end(self, loading: Loading) -> None:

@@ -18,6 +18,7 @@ from sockd_zygote.forks import hygiene
 from sockd_zygote.forks.module_kinds import OWN, Kinds
 from sockd_zygote.handlers import entry, import_hooks
 from sockd_zygote.handlers.handler import signature
+from sockd_zygote.own_functions.certainty import mark
 from sockd_zygote.own_functions.checks import CHECKED, begin, try_out
 from sockd_zygote.own_functions.interpreter import settings
 from sockd_zygote.own_functions.top_level import Recorder
@@ -60,6 +61,7 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
     import_hooks.lay_out_logs()
     told = look_at_process(event, kinds, failure)
     del ballast
+    mark(steps)  # after the fingerprint, which would show what it imports
     return {**told, "steps": steps, "failure": failure, "cpu_s": time.process_time() - began}
 
 

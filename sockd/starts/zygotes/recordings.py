@@ -21,9 +21,9 @@ from sockd import __version__
 from sockd.starts.zygotes.refusals import Refusals
 from sockd.starts.zygotes.top_level import MAX_MODULES, BadRecording, TopLevel, read_steps
 
-FORMAT = 4
-"""Format of `learned.json`. Another worker's version, or another Python's, is dropped: it is learned again."""
-WORKER = f"{__version__} {sys.version}"
+FORMAT = 5
+"""Format of `learned.json` and of recordings. What another format, worker or Python has left is dropped: it is learned again."""
+WORKER = f"{__version__} {sys.version} {FORMAT}"
 MAX_RECORDINGS = 4096
 """Files that are kept, those that were written last."""
 MAX_KNOWN = 512

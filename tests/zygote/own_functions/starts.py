@@ -30,6 +30,7 @@ RECORD = (
 from sockd_zygote.handlers.entry_module import load_file
 from sockd_zygote.forks.module_kinds import Kinds
 from sockd_zygote.own_functions import interpreter
+from sockd_zygote.own_functions.certainty import mark
 from sockd_zygote.own_functions.top_level import Recorder
 del interpreter.OF_THE_PROCESS["files in /tmp"]  # where other tests write meanwhile
 failure = ""
@@ -40,6 +41,7 @@ with recorder:
     except BaseException as error:
         failure = repr(error)
 steps = recorder.steps()
+mark(steps)
 sys.stdout = sys.__stdout__
 print({"steps": steps, "failure": failure})
 """

@@ -1,0 +1,65 @@
+"""A top level that imports by what a service says: no start has what another one has decided."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon.running import RunningDaemon
+from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW
+from tests.support.package_index import PackageIndex, wheel
+
+pytestmark = pytest.mark.root
+
+CODE = """
+import socket, registry
+with socket.create_connection(("127.0.0.1", {port})) as service:
+    FLAG = service.recv(1) == b"1"
+if FLAG:
+    import extension
+def f(event): return [FLAG, registry.NAMES]
+"""
+
+
+class Service(socketserver.ThreadingTCPServer):
+    """Says `flag` to each client."""
+
+    flag = b"1"
+    daemon_threads = True
+
+
+class Says(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, Service)
+        self.request.sendall(self.server.flag)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service(("127.0.0.1", 0), Says) as server:
+        running = threading.Thread(target=server.serve_forever)
+        running.start()
+        yield server
+        server.shutdown()
+        running.join()
+
+
+def test_an_import_that_a_service_decides_about_is_each_starts_own(
+    daemon: RunningDaemon, index: PackageIndex, service: Service
+) -> None:
+    index.add(wheel("registry", "1.0", {"registry.py": f"{SLOW}{LOUD}NAMES = []\n"}))
+    index.add(
+        wheel("extension", "1.0", {"extension.py": f"{SLOW}import registry\nregistry.NAMES.append('extension')\n"})
+    )
+    files = {"f.py": CODE.format(port=service.server_address[1]), "requirements.txt": "registry\nextension\n"}
+    daemon.deploy("decides", files, reuse_sandbox=False)
+    assert daemon.call("decides") == [True, ["extension"]]
+    daemon.wait_verified()
+    learned = daemon.run("decides")
+    assert learned.json == [True, ["extension"]]
+    assert "importing registry" not in daemon.log_of("decides", learned), "what comes before the decision is shared"
+    service.flag = b"0"
+    assert [daemon.call("decides") for _ in range(3)] == [[False, []]] * 3
