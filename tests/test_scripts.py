@@ -121,8 +121,8 @@ def test_it(number):
 """
 
 
-@pytest.mark.parametrize(("count", "status"), [(1, 0), (5, 0), (6, 1)])
-def test_what_is_asked_twice_is_counted_and_more_than_five_fail_the_run(
+@pytest.mark.parametrize(("count", "status"), [(1, 0), (3, 0), (4, 1)])
+def test_what_is_asked_twice_is_counted_and_more_than_three_fail_the_run(
     count: int, status: int, tmp_path: Path
 ) -> None:
     (tmp_path / "test_it.py").write_text(FAILS_ONCE.format(count=count) + "\ndef test_steady():\n    pass\n")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-MOST = 5
-"""About one in two thousand: each of them was a race that nobody could repeat, in tests of processes, signals and deadlines."""
+MOST = 3
 _asked = pytest.StashKey[list[str]]()
 
 
