@@ -1,8 +1,8 @@
-"""What came over the app link and waits for somebody who asks: messages, replies by their RPC, connections, and what is known of
-the rest.
+"""The inbox of the app link: it keeps messages, replies and connections of the initscript until the function reads them.
 
-Owns the segments' descriptors and the connections that nobody has taken. Knows no socket and no lock: the link calls it under
-its own.
+A reply is found by its RPC. Of an RPC without a reply the inbox knows whether it was sent or has failed. Owns the descriptors of
+segments, and those of connections until the function takes them. It reads no socket and takes no lock: the link calls it under
+the link's lock.
 """
 
 from __future__ import annotations
