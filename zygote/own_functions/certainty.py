@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 Place = tuple[str, int, str, int]
 """File and line where code runs, and the name and first line of its code object."""
 
-MACHINERY = ("<frozen importlib", "<frozen zipimport")
 DYNAMIC = ("import_module", "__import__")
-OF_THE_INTERPRETER = ("sys.version_info", "sys.platform", "os.name", "TYPE_CHECKING", "typing.TYPE_CHECKING")
-"""What a test may begin with whose outcome is that of each start."""
+OF_THE_INTERPRETER = frozenset(
+    (
+        *("TYPE_CHECKING", "os", "os.name", "sys", "sys.platform", "sys.platform.startswith", "sys.version_info"),
+        *("typing", "typing.TYPE_CHECKING"),
+    )
+)
+"""Names of a test whose outcome is that of each start, if it has no others."""
 
 
 def places(kinds: Kinds) -> tuple[list[Place], bool]:
@@ -138,7 +142,7 @@ def _within(statement: ast.stmt, line: int, *, asks: bool, may_return: bool) -> 
         case ast.With(items, body) if _holds(body, line):
             is_suppressing = any("suppress" in ast.unparse(each) for each in items)
             return inside(body) and (not is_suppressing or _imports_until(body, line))
-        case ast.If(test, body, others) if ast.unparse(test).startswith(OF_THE_INTERPRETER):
+        case ast.If(test, body, others) if _is_of_the_interpreter(test):
             return inside(body) or inside(others)
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return True  # its decorators, defaults and bases: its body is a place of its own
@@ -146,6 +150,13 @@ def _within(statement: ast.stmt, line: int, *, asks: bool, may_return: bool) -> 
             return _is_plain(statement) and (not asks or _names_all(statement))
         case _:
             return False
+
+
+def _is_of_the_interpreter(test: ast.expr) -> bool:
+    import ast
+
+    names = {ast.unparse(each) for each in ast.walk(test) if isinstance(each, ast.Attribute | ast.Name)}
+    return bool(names) and names <= OF_THE_INTERPRETER
 
 
 def _imports_until(body: list[ast.stmt], line: int) -> bool:

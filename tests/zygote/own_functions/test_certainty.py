@@ -27,6 +27,7 @@ CERTAIN = (
     "with open('/dev/null') as file:\n    file.read()\n    import other\n",
     "import contextlib\nwith contextlib.suppress(ImportError):\n    import other\n",
     "import sys\nif sys.version_info >= (3, 8):\n    import other\nelse:\n    import base\n",
+    "import sys\nif sys.platform.startswith('linux') and sys.version_info >= (3, 8):\n    import other\n",
     "def create():\n    import other\n    return other\napp = create()\n",
     "class Settings:\n    import other\n",
     "import importlib\nother = importlib.import_module('other')\n",
@@ -35,6 +36,8 @@ CERTAIN = (
     "import calls\ndef made():\n    import other\ncalls.call(made)\n",
 )
 UNCERTAIN = (
+    "import os, sys\nif sys.version_info >= (3, 8) and os.urandom(1):\n    import other\n",
+    "import os, sys\nif sys.platform in os.environ.get('ONLY_ON', 'linux'):\n    import other\n",
     "import os\nif os.urandom(1) != b'':\n    import other\n",
     "import os\nif os.urandom(1) == b'':\n    import base\nelse:\n    import other\n",
     "for name in {'other'}:\n    __import__(name)\n",
