@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs import reference
+from sockd.linux.ways import OLDEST
 
 PAGES = reference.pages()
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,13 @@ def test_no_page_is_missing_and_none_is_left_over() -> None:
 def test_a_page_is_as_the_code_would_write_it(name: str) -> None:
     written = (reference.PAGES / name).read_text()
     assert written == PAGES[name], "run `make docs`"
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "SECURITY.md", "docs/tutorials/images.md", "docs/guide/worker.md"])
+def test_each_page_that_names_the_oldest_kernel_names_that_of_the_code(page: str) -> None:
+    major, minor = OLDEST
+    words = re.findall(r"Linux (\d+\.\d+)\s(?:and|or)\s+later", (ROOT / page).read_text())
+    assert words and set(words) == {f"{major}.{minor}"}
 
 
 def error_types(tree: ast.AST) -> Iterator[str]:
