@@ -9,10 +9,11 @@ import sys
 
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, main
-from benchmarks.image_parts import agent, dedup, first_answer, zygote_starts
+from benchmarks.image_parts import agent, dedup, first_answer, loop_devices, zygote_starts
 
 PARTS = {
     "first-answer": first_answer.measure,
+    "loop-devices": loop_devices.measure,
     "zygotes": zygote_starts.measure,
     "dedup": dedup.measure,
     "agent": agent.measure,

@@ -20,6 +20,7 @@ from typing import TypeVar
 from benchmarks.harness.plots import plot
 from benchmarks.harness.results import Result
 from benchmarks.harness.table import print_result
+from benchmarks.harness.worker import KERNEL
 
 T = TypeVar("T")
 
@@ -48,6 +49,8 @@ def main(name: str, measure: Callable[[Run], Result], description: str, argv: li
     started = time.monotonic()
     result = measure(Run(quick=arguments.quick))
     result.notes.append(f"took {time.monotonic() - started:.0f} s" + (", quick run" if arguments.quick else ""))
+    if kernel := os.environ.get(KERNEL):
+        result.notes.append(f"workers take the ways of Linux {kernel}")
     print_result(result)
     if arguments.json:
         arguments.json.write_text(result.to_json() + "\n")

@@ -23,6 +23,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 READY = re.compile(r"sockd is listening on http://([^:/\s]+):(\d+)")
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
+KERNEL = "SOCKD_KERNEL"
+"""The variable that has each worker take the ways of an older kernel, as in tests."""
 Config = Mapping[str, Mapping[str, Any]]
 """Sections of the worker's TOML, as in {"zygote": {"spares": 0}}."""
 
@@ -83,7 +85,7 @@ def worker(
     with tempfile.TemporaryDirectory(prefix="sockd-bench-") as scratch:
         directory = Path(scratch)
         config_file, log = directory / "sockd.toml", directory / "worker.log"
-        config_file.write_text(to_toml(config or {}))
+        config_file.write_text(to_toml(with_kernel(config or {})))
         state_dir = state_dir or directory / "state"
         command = [
             *sockd(),
@@ -117,6 +119,13 @@ def worker(
             raise
         finally:
             stop(process)
+
+
+def with_kernel(config: Config) -> Config:
+    """The configuration, with the ways of the kernel that `SOCKD_KERNEL` names if it names none itself."""
+    kernel = os.environ.get(KERNEL, "")
+    sandbox = config.get("sandbox", {})
+    return {**config, "sandbox": {"kernel": kernel, **sandbox}} if kernel else config
 
 
 def wait_ready(process: subprocess.Popen[str]) -> tuple[str, int]:

@@ -28,7 +28,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,7 +39,7 @@ from benchmarks.harness.client import Client
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run
 from benchmarks.harness.unix_connection import UnixConnection
-from benchmarks.harness.worker import Worker, WorkerFailed, worker
+from benchmarks.harness.worker import Config, Worker, WorkerFailed, worker
 from benchmarks.image_parts import full_pulls, nydus, python_image
 from benchmarks.image_parts.origin import REGISTRY, Origin, origin
 from benchmarks.image_parts.python_image import NoPackages
@@ -93,21 +93,38 @@ class Image:
 
 def measure(run: Run, result: Result) -> None:
     """Needs root, skopeo and docker-registry; other tools are measured if they are installed."""
+
+    def measure_one(image: Image, there: Origin, scratch: Path, case: str) -> None:
+        Measuring(image, there, scratch).measure(run, result, case)
+
+    note_missing_pulls(result)
+    if images := measure_each(run, result, measure_one):
+        judge(result, [image.name for image in images])
+        compare_with_nydus(result, [image.name for image in images if image.rafs])
+
+
+def measure_each(
+    run: Run,
+    result: Result,
+    measure_one: Callable[[Image, Origin, Path, str], None],
+    distances_ms: Sequence[float] = DISTANCES_MS,
+) -> list[Image]:
+    """Measure each image at each distance of the origin.
+
+    Args: measure_one: called with a directory for its files, and with the name of the case.
+    Returns: the images; none, and a note, if what makes or publishes them is not installed."""
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         result.notes.append(f"first answer: not measured: {', '.join(missing)} not installed")
-        return
-    note_missing_pulls(result)
+        return []
     with tempfile.TemporaryDirectory(prefix="sockd-first-", dir=DISK) as directory:
         scratch = Path(directory)
         images = make_images(run, scratch, result)
-        for distance_ms in DISTANCES_MS:
+        for distance_ms in distances_ms:
             with origin(distance_ms, secrets.token_bytes(32)) as there:
                 for image in images:
                     run.say(f"first answers of {image.name}, origin at {distance_ms:g} ms")
-                    Measuring(image, there, scratch).measure(run, result, f"{image.name}, {distance_ms:g} ms")
-    if images:
-        judge(result, [image.name for image in images])
-        compare_with_nydus(result, [image.name for image in images if image.rafs])
+                    measure_one(image, there, scratch, f"{image.name}, {distance_ms:g} ms")
+    return images
 
 
 def note_missing_pulls(result: Result) -> None:
@@ -140,41 +157,41 @@ def make_images(run: Run, scratch: Path, result: Result) -> list[Image]:
 class Measuring:
     """One image from one origin."""
 
-    def __init__(self, image: Image, there: Origin, scratch: Path) -> None:
+    def __init__(self, image: Image, there: Origin, scratch: Path, kernel: str = "") -> None:
+        """Args: kernel: the workers take the ways of this one; empty: the best."""
         self._image = image
         self._there = there
         self._scratch = scratch
+        self._kernel = kernel
         self._reference, self._next = (f"{there.registry}/{image.name}:{tag}" for tag in (1, 2))
         self._fresh = 0
 
     def measure(self, run: Run, result: Result, case: str) -> None:
+        size = self.publish()
+        kept = {name: self.kept_worker(name) for name in KEPT}
+        cases: dict[str, Callable[[], dict[str, float]]] = {
+            **{f"{PULL} {name}": partial(self._pull, name) for name in full_pulls.installed()},
+            PLAIN: lambda: self.from_nothing("plain", size),
+            PROFILED: lambda: self.from_nothing("profiled", size),
+            **{name: partial(self._changed, name, size) for name in CHANGES},
+            **{name: partial(self.restarted, name, path) for name, path in kept.items()},
+            **{name: partial(self._by_nydus, name, size) for name in self._image.rafs},
+        }
+        for rafs in self._image.rafs.values():
+            nydus.publish(rafs, self._there)
+        add_turns(result, case, cases, run.pick(7, 2))
+        for path in kept.values():
+            shutil.rmtree(path)
+
+    def publish(self) -> int:
+        """Have the registry and the store hold both builds, and the tenants their profiles; the size of one."""
         copy = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false"]
         for layout, reference in ((self._image.layout, self._reference), (self._image.next_layout, self._next)):
             subprocess.run([*copy, f"oci:{layout}", f"docker://{reference}"], check=True)
         size = self._publish("plain")
         self._publish("profiled", self._reference)
         self._publish("rebuilt", self._next)
-        kept = self._kept_workers()
-        cases: dict[str, Callable[[], dict[str, float]]] = {
-            **{f"{PULL} {name}": partial(self._pull, name) for name in full_pulls.installed()},
-            PLAIN: lambda: self._from_nothing("plain", size),
-            PROFILED: lambda: self._from_nothing("profiled", size),
-            **{name: partial(self._changed, name, size) for name in CHANGES},
-            **{name: partial(self._restarted, name, path) for name, path in kept.items()},
-            **{name: partial(self._by_nydus, name, size) for name in self._image.rafs},
-        }
-        for rafs in self._image.rafs.values():
-            nydus.publish(rafs, self._there)
-        found: dict[tuple[str, str], list[float]] = {}
-        order = random.Random(0)
-        for _ in range(run.pick(7, 2)):
-            for name in order.sample(list(cases), len(cases)):
-                for metric, value in cases[name]().items():
-                    found.setdefault((name, metric), []).append(value)
-        for (name, metric), samples in found.items():
-            result.add(f"{case}: {name}", metric, "%" if metric.endswith("moved") else "ms", samples, tail=False)
-        for path in kept.values():
-            shutil.rmtree(path)
+        return size
 
     def _publish(self, tenant: str, profiled: str = "") -> int:
         """Have a worker put both builds into the store; the size of one. Args: profiled: the one to start, until its profile is
@@ -187,29 +204,31 @@ class Measuring:
                     wait_until(house, lambda: bool(profiles(house)))
             return int(house.json("images", "ls")[0]["size_bytes"])
 
-    def _kept_workers(self) -> dict[str, Path]:
-        """State directories of workers that know the function."""
-        kept = {}
-        for name in KEPT:
-            kept[name] = path = Path(tempfile.mkdtemp(dir=self._scratch))
-            with self._kept_worker(name, path) as house:
-                deploy(house, self._image.name, self._reference)
-                invoke(house, self._image.name)
-            self._restarted(name, path)  # cache nodes are filled beside a start
-        return kept
+    def kept_worker(self, name: str) -> Path:
+        """The state directory of a worker that knows the function. Args: name: of a case of `KEPT`."""
+        path = Path(tempfile.mkdtemp(dir=self._scratch))
+        with self._restarted_worker(name, path) as house:
+            deploy(house, self._image.name, self._reference)
+            invoke(house, self._image.name)
+        self.restarted(name, path)  # cache nodes are filled beside a start
+        return path
 
-    def _kept_worker(self, name: str, path: Path) -> AbstractContextManager[Worker]:
+    def _restarted_worker(self, name: str, path: Path) -> AbstractContextManager[Worker]:
         tenant, settings = KEPT[name]
         return self._worker(name, tenant, path, **settings)
 
     @contextmanager
     def _worker(self, name: str, tenant: str, path: Path | None = None, **settings: Any) -> Iterator[Worker]:
-        named = name.replace(",", "").replace(" ", "-")
-        with worker({"images": self._there.settings(named, tenant=tenant, **settings)}, state_dir=path) as house:
+        named = f"{name} {self._kernel}".strip().replace(",", "").replace(" ", "-")
+        config: Config = {"images": self._there.settings(named, tenant=tenant, **settings)}
+        if self._kernel:
+            config = {**config, "sandbox": {"kernel": self._kernel}}
+        with worker(config, state_dir=path) as house:
             wait_until(house, lambda: READY in house.log.read_text())
             yield house
 
-    def _from_nothing(self, tenant: str, size: int) -> dict[str, float]:
+    def from_nothing(self, tenant: str, size: int) -> dict[str, float]:
+        """Metrics of a worker that has nothing. Args: size: of the image."""
         with self._fresh_worker(tenant) as house:
             return self._first_answer(house, self._reference, size)
 
@@ -240,11 +259,12 @@ class Measuring:
         times = {ANSWER: ended - begun, "deploy": deployed - begun, "request": ended - deployed}
         return {**{name: seconds * 1000 for name, seconds in times.items()}, "moved": 100 * moved / size}
 
-    def _restarted(self, name: str, path: Path) -> dict[str, float]:
+    def restarted(self, name: str, path: Path) -> dict[str, float]:
+        """Metrics of a worker that was started again. Args: name, path: of `kept_worker`."""
         if name in (L2, L2_PLAIN):
             shutil.rmtree(path / "images" / "cache", ignore_errors=True)
         forget_pages(path)
-        with self._kept_worker(name, path) as house:
+        with self._restarted_worker(name, path) as house:
             return {"request": invoke(house, self._image.name)}
 
     def _by_nydus(self, name: str, size: int) -> dict[str, float]:
@@ -265,6 +285,18 @@ class Measuring:
             ended = time.perf_counter()
         times = {ANSWER: ended - begun, **files.parts_s, "start": ended - unpacked}
         return {name: seconds * 1000 for name, seconds in times.items()}
+
+
+def add_turns(result: Result, case: str, cases: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -> None:
+    """Run every case once per round, in an order drawn anew each round, and add a row for each of its metrics."""
+    found: dict[tuple[str, str], list[float]] = {}
+    order = random.Random(0)
+    for _ in range(rounds):
+        for name in order.sample(list(cases), len(cases)):
+            for metric, value in cases[name]().items():
+                found.setdefault((name, metric), []).append(value)
+    for (name, metric), samples in found.items():
+        result.add(f"{case}: {name}", metric, "%" if metric.endswith("moved") else "ms", samples, tail=False)
 
 
 def deploy(house: Worker, name: str, reference: str) -> None:

@@ -12,7 +12,7 @@ from benchmarks.harness.cold import holds
 from benchmarks.harness.functions import IMPORTS
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
-from benchmarks.harness.worker import to_toml
+from benchmarks.harness.worker import to_toml, with_kernel
 
 TREE = {"packages": [], "children": [{"packages": ["numpy==2.4.0"], "children": [{"packages": ["pandas==3.0.0"]}]}]}
 
@@ -54,6 +54,15 @@ def test_a_configuration_becomes_toml() -> None:
         "packages": {"preload": ["numpy"]},
     }
     assert tomllib.loads(to_toml(config)) == config
+
+
+def test_workers_take_the_ways_of_the_kernel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: dict[str, dict[str, object]] = {"sandbox": {"idle_limit": 0}, "zygote": {"spares": 0}}
+    monkeypatch.delenv("SOCKD_KERNEL", raising=False)
+    assert with_kernel(config) == config
+    monkeypatch.setenv("SOCKD_KERNEL", "6.1")
+    assert with_kernel(config) == {"sandbox": {"idle_limit": 0, "kernel": "6.1"}, "zygote": {"spares": 0}}
+    assert with_kernel({"sandbox": {"kernel": "6.12"}}) == {"sandbox": {"kernel": "6.12"}}
 
 
 def test_a_function_becomes_a_directory(tmp_path: Path) -> None:
