@@ -78,6 +78,11 @@ def load64(dst: int, src: int, offset: int) -> Instruction:
     return Instruction(0x79, dst, src, offset)
 
 
+def store16(dst: int, offset: int, src: int) -> Instruction:
+    """*(u16 *)(dst + offset) = src."""
+    return Instruction(0x6B, dst, src, offset)
+
+
 def store32(dst: int, offset: int, src: int) -> Instruction:
     """*(u32 *)(dst + offset) = src."""
     return Instruction(0x63, dst, src, offset)
@@ -106,6 +111,11 @@ def mask(dst: int, immediate: int) -> Instruction:
 def shift_left(dst: int, bits: int) -> Instruction:
     """dst <<= bits."""
     return Instruction(0x67, dst, immediate=bits)
+
+
+def shift_right(dst: int, bits: int) -> Instruction:
+    """dst >>= bits, unsigned."""
+    return Instruction(0x77, dst, immediate=bits)
 
 
 def subtract32(dst: int, src: int) -> Instruction:

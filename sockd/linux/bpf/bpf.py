@@ -22,6 +22,8 @@ _syscall.restype = ctypes.c_long
 _MAP_CREATE, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _PROG_ATTACH, _BTF_LOAD = 0, 2, 3, 5, 8, 18
 _ALLOW_MULTI = 2
 """A cgroup may have several programs of one kind; all of them must agree."""
+_STRICT_ALIGNMENT = 1
+"""BPF_F_STRICT_ALIGNMENT: the verifier refuses everywhere what kernels without unaligned access refuse (user-mode-linux)."""
 _NO_PREALLOC, _CLONE, _MMAPABLE = 1, 1 << 9, 1 << 10
 _LOG_BYTES = 1 << 16
 _TRIES = 5
@@ -76,7 +78,8 @@ def load(kind: ProgramType, attach: Attach, code: Code) -> int:
     text, license_ = ctypes.create_string_buffer(program, len(program)), ctypes.create_string_buffer(b"GPL")
     log = ctypes.create_string_buffer(_LOG_BYTES)
     head = (kind, len(program) // 8, ctypes.addressof(text), ctypes.addressof(license_))
-    attributes = struct.pack("<IIQQIIQII16sII", *head, 1, _LOG_BYTES, ctypes.addressof(log), 0, 0, _NAME, 0, attach)
+    attributes = struct.pack("<IIQQIIQII", *head, 1, _LOG_BYTES, ctypes.addressof(log), 0, _STRICT_ALIGNMENT)
+    attributes += struct.pack("<16sII", _NAME, 0, attach)
     try:
         with signals.blocked():  # the verifier gives up at a signal, with EAGAIN
             return _load(attributes, f"load {attach.name}")

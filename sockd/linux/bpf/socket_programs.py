@@ -78,14 +78,17 @@ def note_unix(cgroups_fd: int, accounts_fd: int) -> Code:
 
 
 def tell_made(cgroups_fd: int, accounts_fd: int, level: int, option: int) -> Code:
-    """At getsockopt(2): the value of our own option is what the cgroup of the calling process has made, as 32 bits."""
+    """At getsockopt(2): the value of our own option is what the cgroup of the calling process has made, as 32 bits.
+
+    It is written in halves: to the verifier the option's buffer is a packet, which is aligned to 16 bits."""
     code: Code = [asm.copy(R6, R1), asm.load32(R1, R6, _LEVEL), asm.jump_if_equal(R1, level, "ours"), "others"]
     code += [asm.load32(R1, R6, _OPTLEN), asm.move(R2, _MOST_BYTES + 1), asm.jump_if_not_less(R1, R2, "long")]
     code += [asm.jump("allow"), "long", asm.move(R1, 0), asm.store32(R6, _OPTLEN, R1), asm.jump("allow")]
     code += ["ours", asm.load32(R1, R6, _OPTNAME), asm.jump_if_not_equal(R1, option, "others")]
     code += [*_account(cgroups_fd, accounts_fd), asm.load32(R7, R0, 4 * MADE)]
     code += [asm.load64(R2, R6, _OPTVAL), asm.load64(R3, R6, _OPTVAL_END), asm.copy(R1, R2), asm.add_constant(R1, 4)]
-    code += [asm.jump_if_greater(R1, R3, "allow"), asm.store32(R2, 0, R7), asm.move(R1, 4)]
+    code += [asm.jump_if_greater(R1, R3, "allow"), asm.store16(R2, 0, R7), asm.shift_right(R7, 16)]
+    code += [asm.store16(R2, 2, R7), asm.move(R1, 4)]
     code += [asm.store32(R6, _OPTLEN, R1), asm.move(R1, 0), asm.store32(R6, _RETVAL, R1)]
     return [*code, "allow", *asm.leave(1)]
 
