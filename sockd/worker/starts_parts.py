@@ -78,9 +78,7 @@ class StartsParts:
         await try_sandbox(tree)
         tools, max_package_mb = state.path / "build" / "tools", config.packages.max_package_mb
         packages.build_with(Builder(config.builds, tree, tools, max_package_mb=max_package_mb))
-        learner = ImportLearner(
-            config.zygote, tree, state.path, packages.provided, open_files=config.function.open_files
-        )
+        learner = ImportLearner(config.zygote, tree, state.path, packages.provided, defaults=config.function)
         stack.push_async_callback(learner.aclose)
         affordable = affordable_idle(config.sandbox.idle_limit)
         handlers = HandlerCache(msgspec.structs.replace(config.sandbox, idle_limit=affordable), budget)

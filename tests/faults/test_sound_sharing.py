@@ -179,6 +179,12 @@ DIFFERENCES = {
         "read the limit of open files",
         settings={"open_files": 77},
     ),
+    "the size of /tmp": Difference(
+        module("p-size", "import shutil\nSAW = shutil.disk_usage('/tmp').total >> 20\n"),
+        77,
+        "read the size of a file system",
+        settings={"tmp_mb": 77},
+    ),
     "the locale": Difference(
         module("p-locale", "import locale\nSAW = locale.setlocale(locale.LC_ALL, '')\n"),
         "C",

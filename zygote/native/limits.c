@@ -1,4 +1,4 @@
-/* The limit of open files as imports see it: each function has one of its own, which is set after the fork.
+/* The limits that functions set and imports can see: of open files, which is set after the fork, and the size of /tmp.
  *
  * The functions below are found before the C library's (observe.c says how). Each does what that does. While imports are
  * observed, it notes that the limit was read, and answers as in a sandbox, whose hard limit is the soft one.
@@ -50,3 +50,22 @@ int seen_getdtablesize(void)
 {
     return (int)seen_sysconf(_SC_OPEN_MAX);
 }
+
+/* Which file system is asked for is not looked at: hardly an import does, and few functions have another /tmp than the rest. */
+#define SEEN_SIZE(name, type)                                                                                                \
+    int seen_##name(type file, void *size) INSTEAD_OF(#name);                                                                \
+    int seen_##name##64(type file, void *size) ALSO(#name "64", #name);                                                      \
+    int seen_##name(type file, void *size)                                                                                   \
+    {                                                                                                                        \
+        static int (*library)(type file, void *size);                                                                        \
+                                                                                                                             \
+        saw_variable("TMP_SIZE");                                                                                            \
+        if (!library)                                                                                                        \
+            *(void **)&library = dlsym(RTLD_NEXT, #name);                                                                    \
+        return library(file, size);                                                                                          \
+    }
+
+SEEN_SIZE(statvfs, const char *)
+SEEN_SIZE(fstatvfs, int)
+SEEN_SIZE(statfs, const char *)
+SEEN_SIZE(fstatfs, int)

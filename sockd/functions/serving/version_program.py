@@ -28,7 +28,7 @@ from sockd.isolation.roots.program import OWN, ImageInUse, Limits, Program
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.starts.packages.provided_names import Provided, provided_by
-from sockd.starts.zygotes.soundness import OPEN_FILES, ImportView
+from sockd.starts.zygotes.soundness import ImportView, visible_limits
 from sockd_zygote import protocol
 from sockd_zygote.handlers import storage_finder
 
@@ -183,15 +183,19 @@ def program_digest(about: About, variables: dict[str, str], keys: frozenset[str]
     """A name for all that decides what a version's top level does. No value of a variable can be read from it."""
     record, config = about.record, about.config
     code = record.image or record.digest
-    settings = record.handler, config.storage, config.app, config.network, config.zygote, config.open_files
-    parts = code, settings, interpreter_id(config), sorted(variables.items()), sorted(keys)
+    settings = record.handler, config.storage, config.app, config.network, config.zygote
+    parts = code, settings, sorted(limits_in_sight(config).items()), interpreter_id(config), sorted(variables.items()), sorted(keys)
     return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def unnamed_variables(config: FunctionConfig) -> dict[str, str]:
     """What imports see besides variables, by the names that `soundness` compares it with."""
     path = ":".join(own_search_path(config))
-    return {OPEN_FILES: str(config.open_files), **({SEARCH_PATH: path} if path else {})}
+    return limits_in_sight(config) | ({SEARCH_PATH: path} if path else {})
+
+
+def limits_in_sight(config: FunctionConfig) -> dict[str, str]:
+    return visible_limits(open_files=config.open_files, tmp_mb=config.tmp_mb, tmp_inodes=config.tmp_inodes)
 
 
 def own_search_path(config: FunctionConfig) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sockd.base.config import ZygoteConfig
+from sockd.base.config import FunctionDefaults, ZygoteConfig
 from sockd.base.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.isolation.roots.program import Lineage
 from sockd.starts.packages.distribution import name_of
@@ -63,10 +63,10 @@ class ImportLearner:
         state: Path,
         provided: Callable[[str], Provided],
         *,
-        open_files: int,
+        defaults: FunctionDefaults,
     ) -> None:
         """Args: state: the directory that what is learned is kept in; provided: what an installed distribution offers, by key;
-        open_files: the limit of functions that set none, which imports find."""
+        defaults: the limits of functions that set none, which imports find."""
         self._config = config
         self._tree = tree
         self._learned = state / "learned.json"
@@ -81,7 +81,7 @@ class ImportLearner:
         """Called with each new node."""
         self._sharing = Sharing(provided, lambda: self.refused.keys)
         self._planner = ZygotePlanner(config, tree, self.recordings, self._sharing)
-        self._maker = ZygoteMaker(config, tree, provided, self._sharing.path_of, open_files=open_files)
+        self._maker = ZygoteMaker(config, tree, provided, self._sharing.path_of, defaults=defaults)
         self._culprits = CulpritSearch(tree, self._maker, self._planner, self.refused, self.recordings, self._make)
         self._waiting: dict[tuple[frozenset[str], Lineage], ImportView] = {}
         self._unmade = Reasons()

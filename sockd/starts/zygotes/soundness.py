@@ -1,8 +1,8 @@
 """POLICY: whether a Zygote's imports would have the same results in a function's own start. Pure; owns nothing.
 
 A Zygote records observations of its imports (`Observed`): names that were looked up, found or not, queries to
-`importlib.metadata`, listed directories, files looked for in the working directory, environment variables and the limit of open
-files. A function's own start shows its imports an `ImportView`: its code, packages and environment, and what its top level does
+`importlib.metadata`, listed directories, files looked for in the working directory, environment variables, and the limits of
+open files and of /tmp. A function's own start shows its imports an `ImportView`: its code, packages and environment, and what its top level does
 before each of them (`TopLevel`). The Zygote serves the function only if each observation would be the same in that view, and if
 it has loaded nothing that the function's top level does not load. Each clause below compares one kind and names the first
 difference; SOCK's rule is one of them.
@@ -26,10 +26,17 @@ from sockd_zygote.forks.variable_reads import UNOBSERVED, UNOBSERVED_PREFIX
 
 OPEN_FILES = "RLIMIT_NOFILE"
 """The limit of open files: compared as a variable of this name, which an import that asks for the limit has read."""
+TMP_SIZE = "TMP_SIZE"
+"""The size of /tmp, likewise: read by an import that asks a file system how much it holds."""
 UNOBSERVED_VARIABLES = UNOBSERVED | interpreter_settings.READ_BY_IMPORTS
 """Variables that the C library or the interpreter reads inside itself, unseen: taken to be read by every import."""
 LISTS_DISTRIBUTIONS = "pkg_resources"
 """A module that, when it is imported, notes every distribution that there is."""
+
+
+def visible_limits(*, open_files: int, tmp_mb: int, tmp_inodes: int) -> dict[str, str]:
+    """Return the limits of a function that imports can see, by the names that they are compared by."""
+    return {OPEN_FILES: str(open_files), TMP_SIZE: f"{tmp_mb} MB, {tmp_inodes} inodes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,8 @@ def _variables_read(shared: Preimported, view: ImportView) -> str:
     different = {name for name in names if shared.environment.get(name) != view.environment.get(name)}
     if OPEN_FILES in different:
         return "an import read the limit of open files, and the function sets open_files"
+    if TMP_SIZE in different:
+        return "an import read the size of a file system, and the function sets tmp_mb or tmp_inodes"
     return _first("an import read the variable {}, which the function has otherwise", different)
 
 

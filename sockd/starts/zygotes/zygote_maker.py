@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sockd.base.config import ZygoteConfig
+from sockd.base.config import FunctionDefaults, ZygoteConfig
 from sockd.base.errors import SandboxFailed
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.farm.imported import Imported, ImportRequest
@@ -23,7 +23,7 @@ from sockd.starts.packages.distribution import SANDBOX_STORE, in_order, name_of
 from sockd.starts.packages.provided_names import Provided
 from sockd.starts.zygotes import canary, selection
 from sockd.starts.zygotes.rate import RATE_TAU_S, DecayingRate
-from sockd.starts.zygotes.soundness import OPEN_FILES, Preimported
+from sockd.starts.zygotes.soundness import Preimported, visible_limits
 from sockd.starts.zygotes.top_level import TopLevel
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
@@ -81,15 +81,15 @@ class ZygoteMaker:
         provided: Callable[[str], Provided],
         path_of: Callable[[frozenset[str], TopLevel], frozenset[str]],
         *,
-        open_files: int,
+        defaults: FunctionDefaults,
     ) -> None:
         """Args: provided: what an installed distribution offers, by key; path_of: the distributions that a Zygote of these
-        imports has on sys.path; open_files: the limit that imports find."""
+        imports has on sys.path; defaults: the limits that imports find."""
         self._config = config
         self._tree = tree
         self._provided = provided
         self._path_of = path_of
-        self._open_files = open_files
+        self._defaults = defaults
 
     async def make(self, parent: ZygoteNode, plan: Plan) -> ZygoteNode:
         """Fork, import, try: a node that may serve. Raises: SandboxFailed, NoCapacity, OSError, TimeoutError."""
@@ -126,10 +126,13 @@ class ZygoteMaker:
         self, zygote: Zygote, parent: ZygoteNode, plan: Plan, request: ImportRequest, imported: Imported
     ) -> ZygoteNode:
         """The node of a Zygote that has imported all, after its canary. Raises: as `make`."""
-        above = parent.shared
+        above, defaults = parent.shared, self._defaults
+        limits = visible_limits(
+            open_files=request.open_files, tmp_mb=defaults.tmp_mb, tmp_inodes=defaults.tmp_inodes
+        )
         shared = Preimported(
             self._path_of(plan.imports, plan.top),
-            {**environments.BASE, **request.env, OPEN_FILES: str(request.open_files)},
+            environments.BASE | request.env | limits,
             above.seen.followed_by(imported.seen),
             "host" if parent.network == "host" else "none",
             above.loaded.union(*(modules for _, modules in imported.loaded)),
@@ -165,7 +168,7 @@ class ZygoteMaker:
             pth=[f"{SANDBOX_STORE}/{key}" for key in keys if self._provided(key).has_pth],
             env=environments.path_variable(bins),
             modules=modules,
-            open_files=self._open_files,
+            open_files=self._defaults.open_files,
         )
 
     async def _try_canary(self, node: ZygoteNode, request: ImportRequest) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from sockd.base.config import ZygoteConfig
+from sockd.base.config import FunctionDefaults, ZygoteConfig
 from sockd.isolation.farm.control import ZygoteLate
 from sockd.isolation.farm.imported import Imported, ImportRequest, Observed
 from sockd.isolation.roots import environment as environments
@@ -164,7 +164,7 @@ def offer_of(key: str) -> Provided:
 
 @asynccontextmanager
 async def learner_of(tree: Tree, path: Path, **config: Any) -> AsyncIterator[ImportLearner]:
-    learner: Any = ImportLearner(ZygoteConfig(**config), tree, path, offer_of, open_files=1024)  # type: ignore[arg-type]
+    learner: Any = ImportLearner(ZygoteConfig(**config), tree, path, offer_of, defaults=FunctionDefaults())  # type: ignore[arg-type]
     try:
         yield learner
     finally:
