@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LIBRARIES = "shared libraries"
 """The name of the setting with the paths of all that are mapped."""
 SIGNALS = range(1, 32)
+STANDARD_FDS = range(3)
 MOST_IN_TMP = 1000
 """Most files of /tmp that are named."""
 
@@ -66,6 +67,26 @@ def streams() -> list[list[object]]:
     ]
 
 
+def names_in_main() -> list[str]:
+    """Return the names of `__main__`, which is sockd's own, with the types of their values, and texts themselves."""
+    names = vars(sys.modules["__main__"]).items()
+    return sorted(f"{name}: {value if isinstance(value, str) else type(value).__qualname__}" for name, value in names)
+
+
+def asyncgen_hooks() -> list[str]:
+    hooks = sys.get_asyncgen_hooks()
+    return [name_of(hooks.firstiter), name_of(hooks.finalizer)]
+
+
+def wakeup_fd(signal: Any) -> int:
+    """Return the descriptor that signals are written to, which is told only by setting another. (Whether a warning is written
+    when it is full is not told: afterwards one is.)"""
+    fd: int = signal.set_wakeup_fd(-1)
+    if fd != -1:
+        signal.set_wakeup_fd(fd)
+    return fd
+
+
 def limits(resource: Any) -> list[object]:
     """Return the soft limits; hard ones are not changed without them."""
     names = sorted(name for name in vars(resource) if name.startswith("RLIMIT_"))
@@ -80,6 +101,14 @@ def files_in_tmp() -> list[str]:
         if len(paths) > MOST_IN_TMP:
             break
     return sorted(paths)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def umask() -> int:
@@ -142,6 +171,9 @@ OF_THE_PROCESS: dict[str, Callable[[], object]] = {
     "working directory": os.getcwd,
     "umask": umask,
     "threads": lambda: len(sys._current_frames()),
+    "__main__": names_in_main,
+    "niceness": lambda: os.getpriority(os.PRIO_PROCESS, 0),
+    "os.get_blocking()": lambda: [os.get_blocking(fd) for fd in STANDARD_FDS if is_open(fd)],
     "files in /tmp": files_in_tmp,
     "sys.path": lambda: [str(entry) for entry in sys.path],
     "sys.argv": lambda: [str(argument) for argument in sys.argv],
@@ -157,6 +189,8 @@ OF_THE_PROCESS: dict[str, Callable[[], object]] = {
     "sys.dont_write_bytecode": lambda: sys.dont_write_bytecode,
     "sys.getrecursionlimit()": sys.getrecursionlimit,
     "sys.getswitchinterval()": sys.getswitchinterval,
+    "sys.get_asyncgen_hooks()": asyncgen_hooks,
+    "sys.get_coroutine_origin_tracking_depth()": sys.get_coroutine_origin_tracking_depth,
     "sys.gettrace()": lambda: [name_of(sys.gettrace()), name_of(sys.getprofile())],
 }
 OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
@@ -179,6 +213,9 @@ OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "socket": ("_socket", lambda module: str(module.getdefaulttimeout())),
     "socket.socket": ("socket", lambda module: module.socket.__module__),
     "ssl": ("ssl", lambda module: module.SSLContext.__module__),
+    "signal.set_wakeup_fd()": ("_signal", wakeup_fd),
+    "the name of the main thread": ("threading", lambda module: module.main_thread().name),
+    "threading.stack_size()": ("_thread", lambda module: module.stack_size()),
     "threading.Thread": ("threading", lambda module: module.Thread.__module__),
     "tracemalloc": ("_tracemalloc", lambda module: module.is_tracing()),
     "warnings.filters": (

@@ -30,6 +30,11 @@ CACHES = frozenset(
         *("threading._main_thread", "ctypes._c_functype_cache", "logging._startTime"),
         *("inspect.modulesbyfile", "inspect._filesbymodname", "threading._counter"),
         *("contextvars.Context.decimal_context",),
+        # Tables and patterns that the standard library makes at first use, the same for everybody:
+        *("urllib.parse._hextobyte", "urllib.parse._typeprog", "urllib.parse._hostprog", "urllib.parse._portprog"),
+        *("base64._b32tab2", "base64._b32rev", "base64._a85chars", "base64._a85chars2", "base64._b85chars"),
+        *("base64._b85chars2", "base64._b85dec", "ftplib._150_re", "ftplib._227_re", "pkgutil._NAME_PATTERN"),
+        *("posixpath._varprog", "posixpath._varprogb", "zipfile._crctable"),
     }
 )
 """Names that change when code is used, and change no answer; or that `interpreter.settings` compares by value."""

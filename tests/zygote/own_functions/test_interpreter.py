@@ -18,19 +18,21 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from sockd_zygote.own_functions import interpreter
-loaded = set(sys.modules)
-for name in sys.argv[2].split():
-    __import__(name)
 def settings():  # without /tmp, where other tests write meanwhile
     return {name: value for name, value in interpreter.settings().items() if name != "files in /tmp"}
-before, again = settings(), settings()
-exec(sys.argv[3])
-after = settings()
-sys.stdout = sys.__stdout__
-imported = set(sys.modules) - loaded - set(sys.argv[2].split())
-import json
-changed = {name: [before[name], after[name]] for name in before if before[name] != after[name]}
-print(json.dumps({"stable": before == again, "changed": changed, "names": sorted(after), "imported": sorted(imported)}))
+def main(modules, change):
+    loaded = set(sys.modules)
+    for name in modules.split():
+        __import__(name)
+    before, again = settings(), settings()
+    exec(change, {"sys": sys})
+    after = settings()
+    sys.stdout = sys.__stdout__
+    imported = set(sys.modules) - loaded - set(modules.split())
+    changed = {name: [before[name], after[name]] for name in before if before[name] != after[name]}
+    import json
+    print(json.dumps({"stable": before == again, "changed": changed, "names": sorted(after), "imported": sorted(imported)}))
+main(*sys.argv[2:])
 """
 
 
@@ -54,6 +56,9 @@ CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
         ("threading",),
     ),
+    "__main__": ("import __main__; __main__.DEBUG = True", ()),
+    "niceness": ("import os; os.nice(1)", ()),
+    "os.get_blocking()": ("import os; os.set_blocking(1, not os.get_blocking(1))", ()),
     "sys.path": ("sys.path.append('/nowhere')", ()),
     "sys.argv": ("sys.argv = sys.argv + ['x']", ()),
     "sys.meta_path": ("class F: find_spec = None\nsys.meta_path.append(F())\nsys.meta_path = sys.meta_path[:]", ()),
@@ -63,6 +68,8 @@ CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sys.dont_write_bytecode": ("sys.dont_write_bytecode = not sys.dont_write_bytecode", ()),
     "sys.getrecursionlimit()": ("sys.setrecursionlimit(1234)", ()),
     "sys.getswitchinterval()": ("sys.setswitchinterval(0.5)", ()),
+    "sys.get_asyncgen_hooks()": ("sys.set_asyncgen_hooks(firstiter=len)", ()),
+    "sys.get_coroutine_origin_tracking_depth()": ("sys.set_coroutine_origin_tracking_depth(3)", ()),
     "sys.gettrace()": ("sys.setprofile(lambda *_: None)", ()),
     "atexit callbacks": ("atexit = sys.modules['atexit']; atexit.register(int)", ("atexit",)),
     "builtins": ("import builtins; builtins._ = len", ()),
@@ -76,9 +83,15 @@ CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "loggers": ("import logging; logging.getLogger('x').setLevel(10)", ("logging",)),
     "mimetypes": ("import mimetypes; mimetypes.add_type('x/y', '.xy')", ("mimetypes",)),
     "signal handlers": ("import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)", ("signal",)),
+    "signal.set_wakeup_fd()": (
+        "import os, signal; fd = os.pipe()[1]; os.set_blocking(fd, False); signal.set_wakeup_fd(fd)",
+        ("signal",),
+    ),
     "socket": ("import socket; socket.setdefaulttimeout(3)", ("socket",)),
     "socket.socket": ("import socket\nclass socket_(socket.socket): pass\nsocket.socket = socket_", ("socket",)),
     "ssl": ("import ssl\nclass Context(ssl.SSLContext): pass\nssl.SSLContext = Context", ("ssl",)),
+    "the name of the main thread": ("import threading; threading.main_thread().name = 'x'", ("threading",)),
+    "threading.stack_size()": ("import threading; threading.stack_size(1 << 20)", ("threading",)),
     "threading.Thread": (
         "import threading\nclass Thread(threading.Thread): pass\nthreading.Thread = Thread",
         ("threading",),

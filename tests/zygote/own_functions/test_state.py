@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import pkgutil
 import subprocess
 import sys
 import types
+import urllib.parse
 from abc import ABC
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
@@ -246,6 +249,25 @@ def test_an_array_of_numbers_is_compared(p: types.ModuleType) -> None:
     assert changes(lambda each: each.drawn.random(), arrays) == [f"{NAME}.arrays.drawn"]
 
 
+LAZY = ("urllib.parse._typeprog", "urllib.parse._hostprog", "urllib.parse._portprog", "base64._a85chars", "base64._b85chars")
+
+
+def test_what_the_standard_library_makes_at_first_use_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a function that has encoded something before an import would share none after it."""
+    for name in LAZY:
+        monkeypatch.setattr(name, None)
+
+    def look() -> State:
+        return State(lambda name, module: name in ("urllib.parse", "base64"))
+
+    before = look()
+    host, _ = urllib.parse._splithost(urllib.parse._splittype("http://a:1/b")[1])  # type: ignore[attr-defined]
+    urllib.parse._splitport(host)  # type: ignore[attr-defined]
+    base64.b85encode(base64.a85encode(b"a"))
+    assert all(pkgutil.resolve_name(name) is not None for name in LAZY)
+    assert before.changes(look()) == []
+
+
 def test_settings_of_the_process_are_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = state()
     monkeypatch.setenv("STATE_OF_P", "1")
@@ -358,11 +380,13 @@ def use():
     threading.Thread(target=int).start(); collections.namedtuple("T", "a"); logging.getLogger("root")
     try: 1 / 0
     except ZeroDivisionError: pass
-use()
-before = state()
-use(); re.compile("c+").match("c"); struct.pack("<QQ", 1, 2); linecache.getline(os.__file__, 1)
-for thread in threading.enumerate()[1:]: thread.join()
-print(before.changes(state()))
+def main():  # its names are no part of __main__, which is compared
+  use()
+  before = state()
+  use(); re.compile("c+").match("c"); struct.pack("<QQ", 1, 2); linecache.getline(os.__file__, 1)
+  for thread in threading.enumerate()[1:]: thread.join()
+  print(before.changes(state()))
+main()
 """
 
 
