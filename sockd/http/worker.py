@@ -240,8 +240,8 @@ class Packages(Protocol):
         """Delete one distribution. Raises: SockdError: 404 if there is none, 400 if it is in use."""
 
     def imports(self, name: str) -> Mapping[str, Any]:
-        """A function's packages, and what importing each costs: `packages`, of each `package`, `ms`, `in_zygote`, `refused`,
-        `modules`. Raises: NoSuchFunction."""
+        """A function's packages, and what importing each costs: `packages`, of each `package`, `ms`, `ahead_ms`, `in_zygote`,
+        `shareable`, `refused`, `modules`. Raises: NoSuchFunction."""
 
 
 class Logs(Protocol):

@@ -17,9 +17,32 @@ from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker
 
+MOST_PASSED_OVER = 5
+"""Zygotes that a report names as passed over."""
+PassedOver = list[dict[str, Any]]
 
-def why(worker: Worker, version: Version, node: ZygoteNode | None) -> str:
-    """In one line: why the starts of a version share imports with others, or do not."""
+
+def imports(worker: Worker, name: str) -> dict[str, Any]:
+    """As `Packages.imports` of the doors' worker."""
+    if (unready := worker.functions.live.restoring.unready.get(name)) is not None:
+        return _unready(name, unready)
+    version = worker.functions.live.current(name)
+    node = worker.tree.best_now(version.view)  # None: the Zygotes of an image start with its first request
+    passed_over = _passed_over(worker, version.view)
+    sharing = why(worker, version, node, passed_over)
+    return {
+        "function": name,
+        "version": version.number,
+        "seen": version.view.top is not None or version.id in worker.learner.seen,
+        "zygotes_allowed": version.view.zygote == "packages",
+        "sharing": sharing,
+        "passed_over": [each for each in passed_over if each["reason"] not in sharing][:MOST_PASSED_OVER],
+        "packages": _packages(worker, version, node),
+    }
+
+
+def why(worker: Worker, version: Version, node: ZygoteNode | None, passed_over: PassedOver) -> str:
+    """Say in one line why the starts of a version share imports with others, or do not."""
     view = version.view
     if version.config.zygote == "none":
         return 'nothing is imported ahead: zygote = "none"'
@@ -32,61 +55,63 @@ def why(worker: Worker, version: Version, node: ZygoteNode | None) -> str:
     if node is None:
         return "no Zygote serves it yet: those of its image start with its first request"
     if not node.imports:
-        return f"no Zygote serves it yet: {why_no_better(worker, view)}"
+        return f"no Zygote serves it yet: {_why_no_better(worker, view, passed_over)}"
     if view.top.loaded <= node.shared.loaded or (not view.top.change and view.top.wanted <= node.imports):
         return "a Zygote has imported ahead all that its top level imports"
-    return f"a Zygote has imported a part ahead: {view.top.change or f'no Zygote has the rest: {why_no_better(worker, view)}'}"
+    rest = view.top.change or f"no Zygote has the rest: {_why_no_better(worker, view, passed_over)}"
+    return f"a Zygote has imported a part ahead: {rest}"
 
 
-def why_no_better(worker: Worker, view: ImportView) -> str:
+def _why_no_better(worker: Worker, view: ImportView, passed_over: PassedOver) -> str:
     """Why no Zygote with more of its imports serves a version: one that there is must not, or there is none."""
-    for larger, reason in worker.tree.passed_over(view):
-        return f"that of {', '.join(requirements(worker, larger.packages))}: {reason}"
+    for larger in passed_over:
+        return f"that of {', '.join(larger['packages'])}: {larger['reason']}"
     return worker.learner.why_unmade(view)
 
 
-def imports(worker: Worker, name: str) -> dict[str, Any]:
-    """As `Packages.imports` of the doors' worker."""
-    if (unready := worker.functions.live.restoring.unready.get(name)) is not None:
-        return _unready(name, unready)
-    version, learner = worker.functions.live.current(name), worker.learner
-    top, seen = version.view.top, learner.seen.get(version.id)
-    modules = [module for step in top.steps for module in step.modules] if top is not None else []
-    recorded = {module.name for module in modules}
-    modules += [module for module in seen or () if module.name not in recorded]
-    refused = {entry.key: entry.reason for entry in learner.refused.list()}
-    node = worker.tree.best_now(version.view)  # None: the Zygotes of an image start with its first request
-    held = node.packages if node is not None else frozenset()
-    told: dict[str, list[dict[str, Any]]] = {}
-    for module in modules:
-        told.setdefault(module.key, []).append({"module": module.name, "ms": module.seconds * 1e3})
-    packages = [
-        {
-            "package": requirement(worker, key),
-            "ms": sum(module["ms"] for module in told.get(key, ())),
-            "in_zygote": key in held,
-            "refused": refused.get(key),
-            "modules": sorted(told.get(key, ()), key=lambda module: -module["ms"]),
-        }
-        for key in version.keys
+def _passed_over(worker: Worker, view: ImportView) -> PassedOver:
+    """Return the Zygotes with more of a version's imports that must not serve it, each with the reason; those that would all
+    be described alike once."""
+    rows = [
+        {"packages": requirements(worker, larger.packages), "reason": str(reason)}
+        for larger, reason in worker.tree.passed_over(view)
     ]
-    return {
-        "function": name,
-        "version": version.number,
-        "seen": top is not None or seen is not None,
-        "zygotes_allowed": version.view.zygote == "packages",
-        "sharing": why(worker, version, node),
-        "passed_over": [
-            {"packages": requirements(worker, larger.packages), "reason": str(reason)}
-            for larger, reason in worker.tree.passed_over(version.view)
-        ],
-        "packages": sorted(packages, key=lambda package: (-package["ms"], package["package"])),
-    }
+    return [row for number, row in enumerate(rows) if row not in rows[:number]]
+
+
+def _packages(worker: Worker, version: Version, node: ZygoteNode | None) -> list[dict[str, Any]]:
+    """Return a row per package of a version, the slowest first, and in it one per module that its top level or its last new
+    sandbox has loaded."""
+    top = version.view.top
+    loaded = {module.name: module for module in worker.learner.seen.get(version.id, ())}
+    loaded |= {module.name: module for step in (top.steps if top is not None else ()) for module in step.modules}
+    ahead = node.shared.loaded if node is not None else frozenset[str]()
+    shareable = top.shareable if top is not None else frozenset[str]()
+    refused = {entry.key: entry.reason for entry in worker.learner.refused.list()}
+    rows = []
+    for key in version.keys:
+        modules = [module for module in loaded.values() if module.key == key]
+        rows.append(
+            {
+                "package": requirement(worker, key),
+                "ms": sum(module.seconds for module in modules) * 1e3,
+                "ahead_ms": sum(module.seconds for module in modules if module.name in ahead) * 1e3,
+                "in_zygote": bool(modules) and all(module.name in ahead for module in modules),
+                "shareable": any(module.name in shareable - ahead for module in modules),
+                "refused": refused.get(key),
+                "modules": [
+                    {"module": module.name, "ms": module.seconds * 1e3, "in_zygote": module.name in ahead}
+                    for module in sorted(modules, key=lambda module: -module.seconds)
+                ],
+            }
+        )
+    return sorted(rows, key=lambda row: (-row["ms"], row["package"]))
 
 
 def _unready(name: str, unready: Unready) -> dict[str, Any]:
     """Return the report of a function that cannot run: its packages, of which nothing is known."""
     closure = Closure.from_json(unready.record.closure)
+    nothing = {"ms": 0.0, "ahead_ms": 0.0, "in_zygote": False, "shareable": False, "refused": None, "modules": []}
     return {
         "function": name,
         "version": LATEST,
@@ -95,7 +120,6 @@ def _unready(name: str, unready: Unready) -> dict[str, Any]:
         "sharing": f"it cannot run yet: {unready.state}",
         "passed_over": [],
         "packages": [
-            {"package": f"{each.name}=={each.version}", "ms": 0.0, "in_zygote": False, "refused": None, "modules": []}
-            for each in closure.distributions
+            {"package": f"{each.name}=={each.version}", **nothing} for each in closure.distributions
         ],
     }

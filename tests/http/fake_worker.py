@@ -182,12 +182,33 @@ IMPORTS: dict[str, Any] = {
         {
             "package": "pandas==3.0.0",
             "ms": 180.5,
+            "ahead_ms": 0.0,
             "in_zygote": False,
+            "shareable": True,
             "refused": None,
-            "modules": [{"module": "pandas", "ms": 100.5}, {"module": "pandas.core", "ms": 80.0}],
+            "modules": [
+                {"module": "pandas", "ms": 100.5, "in_zygote": False},
+                {"module": "pandas.core", "ms": 80.0, "in_zygote": False},
+            ],
         },
-        {"package": "numpy==2.3.0", "ms": 60.0, "in_zygote": True, "refused": None, "modules": []},
-        {"package": "odd==1.0", "ms": 1.0, "in_zygote": False, "refused": "it starts threads", "modules": []},
+        {
+            "package": "numpy==2.3.0",
+            "ms": 60.0,
+            "ahead_ms": 60.0,
+            "in_zygote": True,
+            "shareable": False,
+            "refused": None,
+            "modules": [],
+        },
+        {
+            "package": "odd==1.0",
+            "ms": 1.0,
+            "ahead_ms": 0.0,
+            "in_zygote": False,
+            "shareable": True,
+            "refused": "it starts threads",
+            "modules": [],
+        },
     ],
 }
 """What a function imports: see `sockd.worker.import_report`."""

@@ -135,7 +135,7 @@ def imports(worker: Worker, name: str) -> Values:
         "imports": [import_row(each) for each in packages[:MAX_PACKAGES]],
         "more_imports": max(len(packages) - MAX_PACKAGES, 0),
         "seen": found["seen"],
-        "zygotes_allowed": found["zygotes_allowed"],
+        "sharing": found["sharing"],
         "passed_over": [
             {"zygote": ", ".join(each["packages"]), "reason": each["reason"]} for each in found["passed_over"]
         ],
@@ -150,6 +150,7 @@ def import_row(package: Mapping[str, Any]) -> Values:
         "version": version,
         "ms": words.ms(package["ms"] * 1e6),
         "in_zygote": package["in_zygote"],
+        "ahead_ms": words.ms(package["ahead_ms"] * 1e6) if package["ahead_ms"] else "",
         "refused": package["refused"] or "",
     }
 

@@ -20,8 +20,7 @@ from sockd.client.console.tables import print_table
 def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
     """Show the packages that a function imports, and the cost of each at a cold start.
 
-    Sandboxes report the times of modules that no Zygote had imported. For modules that a Zygote always imported, the mean of
-    other functions is shown."""
+    The times are those of the recorded start of its own, and of the last new sandbox for what that had not imported."""
     shown = Management(state_dir).get("functions", name, "imports")
     if as_json:
         print_json(shown)
@@ -36,36 +35,41 @@ def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
         took = f"{package['ms']:.1f} ms" if package["ms"] else "-"
         rows.append((package["package"], took, str(len(package["modules"])), state(package)))
         if modules:
-            rows += [(f"  {module['module']}", f"{module['ms']:.1f} ms", "", "") for module in package["modules"]]
+            rows += [module_row(module) for module in package["modules"]]
     print_table(("package", "import", "modules", "Zygote"), rows)
     for line in words(shown):
         echo(line)
 
 
+def module_row(module: dict[str, Any]) -> tuple[str, str, str, str]:
+    place = "imported ahead" if module["in_zygote"] else "in each cold start"
+    return f"  {module['module']}", f"{module['ms']:.1f} ms", "", place
+
+
 def state(package: dict[str, Any]) -> str:
-    """Who imports it."""
+    """Say who imports it."""
     if package["refused"]:
         return f"refused: {package['refused']}"
     if package["in_zygote"]:
         return "imported ahead"
+    if package["ahead_ms"]:
+        return f"{package['ahead_ms']:.1f} ms of it ahead, the rest in each cold start"
     return "in each cold start" if package["ms"] else "-"
 
 
 def words(shown: dict[str, Any]) -> list[str]:
-    """The sums of the table."""
-    spared = sum(package["ms"] for package in shown["packages"] if package["in_zygote"])
-    paid = sum(package["ms"] for package in shown["packages"] if not package["in_zygote"])
-    was_measured = paid or spared  # not with zygote = "none", and not before the first cold start
-    lines = [f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote"] * bool(
-        was_measured
-    )
-    lines.append(shown["sharing"])
+    """Return the sums of the table, and why it is not less."""
+    spared = sum(package["ahead_ms"] for package in shown["packages"])
+    paid = sum(package["ms"] for package in shown["packages"]) - spared
+    lines = [shown["sharing"]]
+    if paid or spared:  # not with zygote = "none", and not before the first cold start
+        lines.insert(0, f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote")
     for larger in shown["passed_over"]:
         lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")
     if shown["sharing"].startswith("nothing is imported ahead"):
         return lines
     if not shown["zygotes_allowed"]:
         lines.append("its zygote setting allows no Zygote with packages, so it imports all packages itself")
-    elif movable := [p["package"] for p in shown["packages"] if p["ms"] and not p["in_zygote"] and not p["refused"]]:
-        lines.append(f"a Zygote would take: {', '.join(movable)}")
+    elif movable := [each["package"] for each in shown["packages"] if each["shareable"] and not each["refused"]]:
+        lines.append(f"a Zygote could take more of: {', '.join(movable)}")
     return lines
