@@ -59,8 +59,8 @@ NEEDED = {
     ],
     "messages": "log_layout rare_answers".split(),
     "own_functions": [
-        *("building", "certainty", "change_names", "checks", "fingerprint", "heap", "interpreter", "own_variables"),
-        *("registrations", "state", "top_level", "trial"),
+        *("building", "certainty", "change_names", "checks", "decisions", "fingerprint", "heap", "interpreter"),
+        *("own_calls", "own_variables", "registrations", "source_texts", "state", "top_level", "trial"),
     ],
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports", "sockd_zygote.template"} | {

@@ -111,7 +111,14 @@ def _packages(worker: Worker, version: Version, node: ZygoteNode | None) -> list
 def _unready(name: str, unready: Unready) -> dict[str, Any]:
     """Return the report of a function that cannot run: its packages, of which nothing is known."""
     closure = Closure.from_json(unready.record.closure)
-    nothing = {"ms": 0.0, "ahead_ms": 0.0, "in_zygote": False, "shareable": False, "refused": None, "modules": []}
+    nothing: dict[str, Any] = {
+        "ms": 0.0,
+        "ahead_ms": 0.0,
+        "in_zygote": False,
+        "shareable": False,
+        "refused": None,
+        "modules": [],
+    }
     return {
         "function": name,
         "version": LATEST,
@@ -119,7 +126,5 @@ def _unready(name: str, unready: Unready) -> dict[str, Any]:
         "zygotes_allowed": unready.record.readable.zygote == "packages",
         "sharing": f"it cannot run yet: {unready.state}",
         "passed_over": [],
-        "packages": [
-            {"package": f"{each.name}=={each.version}", **nothing} for each in closure.distributions
-        ],
+        "packages": [{"package": f"{each.name}=={each.version}", **nothing} for each in closure.distributions],
     }

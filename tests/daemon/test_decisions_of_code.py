@@ -24,6 +24,17 @@ def f(event): return [FLAG, registry.NAMES]
 """
 
 
+CHANGES = """
+import os, socket, sys
+with socket.create_connection(("127.0.0.1", {port})) as service:
+    FLAG = service.recv(1) == b"1"
+if not FLAG:
+    os.environ["MODE"] = "careful"
+import reader
+def f(event): return [FLAG, reader.MODE]
+"""
+
+
 class Service(socketserver.ThreadingTCPServer):
     """Says `flag` to each client."""
 
@@ -63,3 +74,16 @@ def test_an_import_that_a_service_decides_about_is_each_starts_own(
     assert "importing registry" not in daemon.log_of("decides", learned), "what comes before the decision is shared"
     service.flag = b"0"
     assert [daemon.call("decides") for _ in range(3)] == [[False, []]] * 3
+
+
+def test_what_another_start_may_do_before_an_import_ends_the_sharing(
+    daemon: RunningDaemon, index: PackageIndex, service: Service
+) -> None:
+    index.add(wheel("reader", "1.0", {"reader.py": f"{SLOW}{LOUD}import os\nMODE = os.environ.get('MODE', 'usual')\n"}))
+    files = {"f.py": CHANGES.format(port=service.server_address[1]), "requirements.txt": "reader\n"}
+    daemon.deploy("changes", files, reuse_sandbox=False)
+    assert daemon.call("changes") == [True, "usual"]
+    daemon.wait_verified()
+    assert "(line 6 of f.py)" in daemon.manage("GET", "/functions/changes/imports").json["sharing"]
+    service.flag = b"0"
+    assert [daemon.call("changes") for _ in range(3)] == [[False, "careful"]] * 3

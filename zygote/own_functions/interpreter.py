@@ -79,8 +79,8 @@ def asyncgen_hooks() -> list[str]:
 
 
 def wakeup_fd(signal: Any) -> int:
-    """Return the descriptor that signals are written to, which is told only by setting another. (Whether a warning is written
-    when it is full is not told: afterwards one is.)"""
+    """Return the descriptor that signals are written to, which set_wakeup_fd gives only for another one. Afterwards a warning is
+    written when it is full, which is the default."""
     fd: int = signal.set_wakeup_fd(-1)
     if fd != -1:
         signal.set_wakeup_fd(fd)

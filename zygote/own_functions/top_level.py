@@ -14,9 +14,9 @@ import sys
 import time
 
 from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
-from sockd_zygote.own_functions.certainty import places
 from sockd_zygote.own_functions.change_names import in_words
 from sockd_zygote.own_functions.interpreter import LIBRARIES
+from sockd_zygote.own_functions.own_calls import Code, OwnCalls, places
 from sockd_zygote.own_functions.own_variables import OwnVariables
 from sockd_zygote.own_functions.registrations import Registrations
 from sockd_zygote.own_functions.state import VARIABLES, State
@@ -101,6 +101,7 @@ class Recorder:
         """Whether own code has derived classes from those of packages."""
         self._registrations = Registrations()
         self._variables = OwnVariables()
+        self._calls = OwnCalls(kinds)
         self._pid = os.getpid()
 
     def __enter__(self) -> Recorder:
@@ -111,14 +112,21 @@ class Recorder:
         self._reference = self._state()
         _bootstrap._find_and_load_unlocked = self._timed  # type: ignore[attr-defined]
         _bootstrap._load_unlocked = self._noting_origin  # type: ignore[attr-defined]
+        self._calls.watch(True)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._calls.watch(False)
         _bootstrap._find_and_load_unlocked = self._load  # type: ignore[attr-defined]
         _bootstrap._load_unlocked = self._load_spec  # type: ignore[attr-defined]
         self._variables.watch(is_import=False)
         self._registrations.__exit__()
         self._reference = None
+
+    @property
+    def finished(self) -> list[Code]:
+        """The function's code that has returned, in order."""
+        return self._calls.finished
 
     def steps(self) -> list[dict[str, Any]]:
         """Return the imports into each distribution, in the order in which they began.
@@ -126,8 +134,8 @@ class Recorder:
         A step is what the function's code imports, or what a module of one distribution imports of another: `name`, `key`,
         `outer` (the number of the step that it is in, or -1), `before` (what own code had changed by then), `variables` (those
         that it had changed, too, and that no import has read), `writes` (what the import changed outside of the modules that it
-        loaded), `places` (where the function's code has asked for it, for `certainty.mark`) and `modules`, each with its own
-        seconds."""
+        loaded), `places` and `finished` (where the function's code has asked for it, and how much of it had run, for
+        `certainty.mark`) and `modules`, each with its own seconds."""
         steps: list[dict[str, Any]] = []
         for loading, asked_by in self._ordered():
             module = sys.modules.get(loading.name)
@@ -187,6 +195,7 @@ class Recorder:
             self._effect = self._effect or f"an import of {name} in another thread"
             return self._load(name, import_)
         loading = Loading(name, time.perf_counter(), self._stack[-1] if self._stack else None)
+        was_called = self._calls.watch(False)
         self._begin(loading)
         self._stack.append(loading)
         started = time.perf_counter()
@@ -207,16 +216,18 @@ class Recorder:
                 self._variables.watch(is_import=loading.was_watched)
             if self._stack:
                 self._stack[-1].inner_s += time.perf_counter() - loading.began
+            self._calls.watch(was_called)
 
     def _noting_origin(self, spec: Any) -> object:
         if isinstance(spec.origin, str):
             self._kinds.origins[spec.name] = spec.origin
         if self._get_ident() != self._thread or self._kinds.key_of(spec.name, None) != OWN:
             return self._load_spec(spec)
-        was_watched = self._variables.watch(is_import=False)
+        was_watched, was_called = self._variables.watch(is_import=False), self._calls.watch(not self._effect)
         try:
             return self._load_spec(spec)
         finally:
+            self._calls.watch(was_called)
             self._variables.watch(is_import=was_watched)
 
     def _begin(self, loading: Loading) -> None:
@@ -238,7 +249,7 @@ class Recorder:
         if loading.by_code:
             loading.step = {"before": self._effect, "variables": sorted(self._variables.changed)}
             if not self._effect:
-                loading.step["places"] = places(self._kinds)
+                loading.step |= {"places": places(self._kinds), "finished": len(self._calls.finished)}
             self._variables.watch(is_import=not self._effect)
 
     def _end(self, loading: Loading) -> None:

@@ -18,7 +18,6 @@ from sockd_zygote.forks import hygiene
 from sockd_zygote.forks.module_kinds import OWN, Kinds
 from sockd_zygote.handlers import entry, import_hooks
 from sockd_zygote.handlers.handler import signature
-from sockd_zygote.own_functions.certainty import mark
 from sockd_zygote.own_functions.checks import CHECKED, begin, try_out
 from sockd_zygote.own_functions.interpreter import settings
 from sockd_zygote.own_functions.top_level import Recorder
@@ -57,17 +56,26 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
     ballast = shift_memory(event["moved"])
     kinds = Kinds([(root, key) for root, key in event["roots"]])
     begin("the function's top level")
-    steps, failure = run_top_level(event["function"], kinds, is_recorded=event["record"])
+    recorder = Recorder(kinds, event["function"]["handler"].partition(":")[0]) if event["record"] else None
+    failure = run_top_level(event["function"], recorder)
     import_hooks.lay_out_logs()
     told = look_at_process(event, kinds, failure)
     del ballast
-    mark(steps)  # after the fingerprint, which would show what it imports
+    steps = judged_steps(recorder, kinds) if recorder is not None else []
     return {**told, "steps": steps, "failure": failure, "cpu_s": time.process_time() - began}
 
 
-def run_top_level(function: dict[str, Any], kinds: Kinds, *, is_recorded: bool) -> tuple[list[dict[str, Any]], str]:
-    """Load the entry point as a start does. Returns: the steps of its imports; the type of the error that it has raised."""
-    recorder = Recorder(kinds, function["handler"].partition(":")[0]) if is_recorded else None
+def judged_steps(recorder: Recorder, kinds: Kinds) -> list[dict[str, Any]]:
+    """Return the steps of a recording. After the fingerprint, which would show what this imports."""
+    from sockd_zygote.own_functions.certainty import mark
+
+    steps = recorder.steps()
+    mark(steps, recorder.finished, kinds)
+    return steps
+
+
+def run_top_level(function: dict[str, Any], recorder: Recorder | None) -> str:
+    """Load the entry point as a start does. Returns: the type of the error that it has raised."""
     failure = ""
     if recorder is not None:
         recorder.__enter__()
@@ -78,7 +86,7 @@ def run_top_level(function: dict[str, Any], kinds: Kinds, *, is_recorded: bool) 
     finally:
         if recorder is not None:
             recorder.__exit__()
-    return recorder.steps() if recorder is not None else [], failure
+    return failure
 
 
 def load_what_serves(handler: str, target: Any, app: str) -> None:

@@ -184,7 +184,8 @@ def program_digest(about: About, variables: dict[str, str], keys: frozenset[str]
     record, config = about.record, about.config
     code = record.image or record.digest
     settings = record.handler, config.storage, config.app, config.network, config.zygote
-    parts = code, settings, sorted(limits_in_sight(config).items()), interpreter_id(config), sorted(variables.items()), sorted(keys)
+    limits, variable_list = sorted(limits_in_sight(config).items()), sorted(variables.items())
+    parts = code, settings, limits, interpreter_id(config), variable_list, sorted(keys)
     return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 

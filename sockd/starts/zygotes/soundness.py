@@ -2,10 +2,10 @@
 
 A Zygote records observations of its imports (`Observed`): names that were looked up, found or not, queries to
 `importlib.metadata`, listed directories, files looked for in the working directory, environment variables, and the limits of
-open files and of /tmp. A function's own start shows its imports an `ImportView`: its code, packages and environment, and what its top level does
-before each of them (`TopLevel`). The Zygote serves the function only if each observation would be the same in that view, and if
-it has loaded nothing that the function's top level does not load. Each clause below compares one kind and names the first
-difference; SOCK's rule is one of them.
+open files and of /tmp. A function's own start shows its imports an `ImportView`: its code, packages and environment, and what
+its top level does before each of them (`TopLevel`). The Zygote serves the function only if each observation would be the same in
+that view, and if it has loaded nothing that the function's top level does not load. Each clause below compares one kind and
+names the first difference; SOCK's rule is one of them.
 
 Not observed: reads of `sys.modules` without an import, C code that walks `environ`.
 """

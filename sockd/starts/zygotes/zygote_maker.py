@@ -127,12 +127,10 @@ class ZygoteMaker:
     ) -> ZygoteNode:
         """The node of a Zygote that has imported all, after its canary. Raises: as `make`."""
         above, defaults = parent.shared, self._defaults
-        limits = visible_limits(
-            open_files=request.open_files, tmp_mb=defaults.tmp_mb, tmp_inodes=defaults.tmp_inodes
-        )
+        limits = visible_limits(open_files=request.open_files, tmp_mb=defaults.tmp_mb, tmp_inodes=defaults.tmp_inodes)
         shared = Preimported(
             self._path_of(plan.imports, plan.top),
-            environments.BASE | request.env | limits,
+            {**environments.BASE, **request.env, **limits},
             above.seen.followed_by(imported.seen),
             "host" if parent.network == "host" else "none",
             above.loaded.union(*(modules for _, modules in imported.loaded)),

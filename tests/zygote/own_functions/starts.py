@@ -30,18 +30,19 @@ RECORD = (
 from sockd_zygote.handlers.entry_module import load_file
 from sockd_zygote.forks.module_kinds import Kinds
 from sockd_zygote.own_functions import interpreter
-from sockd_zygote.own_functions.certainty import mark
 from sockd_zygote.own_functions.top_level import Recorder
 del interpreter.OF_THE_PROCESS["files in /tmp"]  # where other tests write meanwhile
 failure = ""
-recorder = Recorder(Kinds(roots), entry)
+kinds = Kinds(roots)
+recorder = Recorder(kinds, entry)
 with recorder:
     try:
         load_file(entry, code, f"{entry}.py")
     except BaseException as error:
         failure = repr(error)
 steps = recorder.steps()
-mark(steps)
+from sockd_zygote.own_functions.certainty import mark
+mark(steps, recorder.finished, kinds)
 sys.stdout = sys.__stdout__
 print({"steps": steps, "failure": failure})
 """

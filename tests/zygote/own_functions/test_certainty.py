@@ -34,10 +34,19 @@ CERTAIN = (
     "other = __import__('other')\n",
     "def decorated(function):\n    import other\n    return function\n@decorated\ndef handler(event): pass\n",
     "import calls\ndef made():\n    import other\ncalls.call(made)\n",
+    "import calls\ndef made():\n    import other\nif calls.call(made):\n    pass\n",
+    "import calls\ndef made():\n    import other\n    return []\nfor each in calls.call(made):\n    pass\n",
+    "import calls\ndef made():\n    import other\n    return open('/dev/null')\nwith calls.call(made) as file:\n    pass\n",
+    "import os\nif os.environ.get('STAGE', 'dev') == 'dev':\n    import other\n",
+    "import os, sys\nif sys.platform in os.environ.get('ONLY_ON', 'linux'):\n    import other\n",
+    "import os\nSTAGE = os.getenv('STAGE', 'dev').lower()\nif STAGE in ('dev', 'test'):\n    import other\n",
+    "if __name__ == '__main__':\n    import base\nelse:\n    import other\n",
+    "import contextlib\nwith contextlib.suppress(OSError):\n    import other\n",
+    "class App:\n    def __init__(self):\n        import other\napp = App()\n",
+    "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('default')\nimport other\n",
 )
 UNCERTAIN = (
     "import os, sys\nif sys.version_info >= (3, 8) and os.urandom(1):\n    import other\n",
-    "import os, sys\nif sys.platform in os.environ.get('ONLY_ON', 'linux'):\n    import other\n",
     "import os\nif os.urandom(1) != b'':\n    import other\n",
     "import os\nif os.urandom(1) == b'':\n    import base\nelse:\n    import other\n",
     "for name in {'other'}:\n    __import__(name)\n",
@@ -52,7 +61,12 @@ UNCERTAIN = (
     "while True:\n    import other\n    break\n",
     "match 1:\n    case 1:\n        import other\n",
     "(lambda: __import__('other'))()\n",
-    "def load():\n    import other\nif True:\n    load()\n",
+    "import os\ndef load():\n    import other\nif os.urandom(1):\n    load()\n",
+    "import os\ndef one(): import other\ndef two(): pass\nload = two if os.urandom(1) == b'' else one\nload()\n",
+    "def one(): import other\nload = {'a': one}\nload['a']()\n",
+    "try:\n    with open('/dev/null') as file:\n        file.read()\n        import other\nexcept OSError:\n    pass\n",
+    "import os\nif os.environ.get('AWS_LAMBDA_LOG_STREAM_NAME', '1') == '1':\n    import other\n",
+    "class One:\n    def load(self): import other\nmade = One()\nmade.load()\n",
 )
 
 
@@ -77,6 +91,82 @@ def test_a_decision_in_a_module_of_the_code_counts(starts: Starts) -> None:
     assert "(line 3 of f.py)" in recording.step("base").before
 
 
+def test_what_fails_in_a_module_of_the_code_is_caught_outside(starts: Starts) -> None:
+    files = {"own.py": "import os\nos.stat('/')\nimport other\n", "plain.py": "X = 1\nimport other\n"}
+    caught = "try:\n    import {}\nexcept {}:\n    pass\n"
+    assert starts.record(caught.format("plain", "Exception"), files).step("other").before == ""
+    assert starts.record(caught.format("own", "ImportError"), files).step("other").before == ""
+    assert "(line 3 of own.py)" in starts.record(caught.format("own", "Exception"), files).step("other").before
+
+
+def test_a_module_of_the_code_with_a_computed_name_is_not_certain(starts: Starts) -> None:
+    files = {"plugin.py": "import other\n"}
+    recording = starts.record("import importlib, os\nimportlib.import_module('plug' + 'in')\n", files)
+    assert "(line 2 of f.py)" in recording.step("other").before
+    assert starts.record("import importlib\nimportlib.import_module('plugin')\n", files).step("other").before == ""
+
+
+DECISIONS = (
+    "if os.urandom(1) == b'':\n    os.environ['A'] = '1'\n",
+    "if os.urandom(1) == b'':\n    sys.path.append('/x')\n",
+    "if os.urandom(1) == b'':\n    base.LEVEL = 1\n",
+    "if os.urandom(1) == b'':\n    import absent_one\n",
+    "if os.urandom(1) == b'':\n    base.call(len)\n",
+    "os.urandom(1) == b'' and os.putenv('A', '1')\n",
+    "found = base.call(dict) if os.urandom(1) == b'' else None\n",
+    "for name in os.listdir('/dev/shm'):\n    base.call(str)\n",
+    "[base.call(str) for name in os.listdir('/dev/shm')]\n",
+    "for name in ('a', 'b'):\n    base.call(str)\n    if os.urandom(1) == b'':\n        break\n",
+    "while os.urandom(1) == b'':\n    base.call(str)\n",
+    "try:\n    os.stat('/')\nexcept OSError:\n    base.call(str)\n",
+    "try:\n    os.stat('/')\n    base.call(str)\nexcept OSError:\n    pass\n",
+    "with contextlib.suppress(OSError):\n    os.stat('/')\n    base.call(str)\n",
+    "def choose():\n    if os.urandom(1) == b'':\n        os.environ['A'] = '1'\nchoose()\n",
+    "def choose():\n    if os.urandom(1):\n        return\n    os.environ['A'] = '1'\nchoose()\n",
+    "def change():\n    os.stat('/')\n    base.call(str)\ntry:\n    change()\nexcept OSError:\n    pass\n",
+    "match os.urandom(1):\n    case b'':\n        base.call(str)\n",
+    "class Own:\n    if os.urandom(1) == b'':\n        base.LEVEL = 1\n",
+    "def choose(function):\n    if os.urandom(1) == b'':\n        base.LEVEL = 1\n    return function\n@choose\ndef f(): pass\n",
+)
+NO_DECISIONS = (
+    "if os.urandom(1):\n    LEVEL = 1\nelse:\n    LEVEL = 2\n",
+    "names = []\nfor name in os.listdir('/'):\n    names.append(name.strip())\n",
+    "def unused():\n    if os.urandom(1) == b'':\n        os.environ['A'] = '1'\n",
+    "if os.environ.get('STAGE') == 'prod':\n    sys.path.append('/x')\n",
+    "try:\n    import absent_one\nexcept ImportError:\n    absent_one = None\n",
+    "def level():\n    if os.urandom(1):\n        return 1\n    return 2\nLEVEL = level()\n",
+    "class Own:\n    def __init__(self):\n        if os.urandom(1):\n            self.level = 1\nown = Own()\n",
+    "for name in ('a', 'b'):\n    os.getenv(name)\n",
+    "root = os.path.join('/a', 'b') if os.urandom(1) else None\n",
+    "try:\n    size = os.stat('/').st_size\nexcept OSError:\n    size = 0\n",
+)
+
+
+@pytest.mark.parametrize("code", DECISIONS)
+def test_what_own_code_may_do_in_another_start_ends_the_sharing(starts: Starts, code: str) -> None:
+    recording = starts.record(f"import contextlib, os, sys, base\n{code}import other\n")
+    assert recording.failure == "" and recording.step("base").before == ""
+    assert recording.step("other").before.startswith("what it does from one start to another (line ")
+
+
+@pytest.mark.parametrize("code", NO_DECISIONS)
+def test_decisions_about_own_names_alone_change_nothing(starts: Starts, code: str) -> None:
+    recording = starts.record(f"import contextlib, os, sys, base\n{code}import other\n")
+    assert recording.failure == "" and recording.step("other").before == ""
+
+
+def test_the_profile_function_of_own_code_stays(starts: Starts) -> None:
+    code = "import sys\ndef look(*_): pass\nsys.setprofile(look)\nimport other\nassert sys.getprofile() is look\n"
+    recording = starts.record(code)
+    assert recording.failure == "" and recording.step("other").before == "sys.gettrace()"
+
+
+def test_own_code_has_no_profile_function_in_imports(starts: Starts) -> None:
+    starts.install("looks", {"looks.py": "import sys\nFOUND = sys.getprofile()\n"})
+    recording = starts.record("import looks\nassert looks.FOUND is None\n")
+    assert recording.failure == ""
+
+
 def test_code_without_its_text_is_not_certain(starts: Starts) -> None:
     recording = starts.record("exec(compile('import other', '/nowhere.py', 'exec'))\n")
-    assert "(line 1 of nowhere.py)" in recording.step("other").before
+    assert "(line 1 of f.py)" in recording.step("other").before

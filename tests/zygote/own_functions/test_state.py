@@ -249,7 +249,13 @@ def test_an_array_of_numbers_is_compared(p: types.ModuleType) -> None:
     assert changes(lambda each: each.drawn.random(), arrays) == [f"{NAME}.arrays.drawn"]
 
 
-LAZY = ("urllib.parse._typeprog", "urllib.parse._hostprog", "urllib.parse._portprog", "base64._a85chars", "base64._b85chars")
+LAZY = (
+    "urllib.parse._typeprog",
+    "urllib.parse._hostprog",
+    "urllib.parse._portprog",
+    "base64._a85chars",
+    "base64._b85chars",
+)
 
 
 def test_what_the_standard_library_makes_at_first_use_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:

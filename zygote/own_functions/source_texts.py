@@ -1,0 +1,191 @@
+"""The text of the function's files: the statements of a code object, and the expressions whose value is that of each start.
+
+A value is determined if it is made of constants, of what the interpreter tells of itself, and of the version's environment
+variables, which each of its starts has.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+OF_THE_INTERPRETER = frozenset(
+    (
+        *("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__", "__file__", "__debug__", "os.name", "os.sep"),
+        *("sys.platform", "sys.version_info", "sys.implementation.name", "sys.maxsize", "sys.byteorder"),
+    )
+)
+"""Names whose value is that of each start."""
+OF_ONE_START = frozenset(
+    (
+        *("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        *("AWS_SESSION_TOKEN", "_X_AMZN_TRACE_ID"),
+    )
+)
+"""Environment variables that may differ from start to start."""
+READS_VARIABLE = frozenset(("os.environ.get", "os.getenv", "environ.get", "getenv"))
+PURE = frozenset(
+    (
+        *(
+            "abs",
+            "bool",
+            "bytes",
+            "dict",
+            "enumerate",
+            "float",
+            "format",
+            "frozenset",
+            "int",
+            "isinstance",
+            "issubclass",
+        ),
+        *(
+            "len",
+            "list",
+            "max",
+            "min",
+            "range",
+            "repr",
+            "reversed",
+            "round",
+            "set",
+            "sorted",
+            "str",
+            "sum",
+            "tuple",
+            "zip",
+        ),
+    )
+)
+"""Functions of `builtins` that change nothing and whose result is made of their arguments."""
+PURE_METHODS = frozenset(
+    (
+        *(
+            "capitalize",
+            "casefold",
+            "count",
+            "decode",
+            "encode",
+            "endswith",
+            "find",
+            "format",
+            "get",
+            "index",
+            "isdigit",
+        ),
+        *("items", "join", "keys", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind"),
+        *("rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "title", "upper", "values"),
+    )
+)
+"""Methods of texts and containers, likewise."""
+TRANSPARENT = (
+    *(ast.BinOp, ast.BoolOp, ast.Compare, ast.Dict, ast.FormattedValue, ast.IfExp, ast.JoinedStr, ast.List, ast.Set),
+    *(ast.Slice, ast.Starred, ast.Subscript, ast.Tuple, ast.UnaryOp),
+)
+"""Expressions that are determined if all of their parts are."""
+
+
+Definition = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Text:
+    """One file. Attributes: imported: names that its imports bind anywhere; of_packages: those of them that are no modules of
+    the function's."""
+
+    def __init__(self, module: ast.Module, is_own: Callable[[str], bool]) -> None:
+        """Args: is_own: whether a module, by its name, is the function's."""
+        self._is_own = is_own
+        self._codes: dict[tuple[str, int], Definition] = {("<module>", 0): module}
+        self._stored = stored = Counter[str]()
+        self.imported: set[str] = set()
+        self.of_packages: set[str] = set()
+        for node in ast.walk(module):
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                    self._codes[node.name, first_line(node)] = node
+                    stored[node.name] += 1
+                case ast.Import(names) | ast.ImportFrom(names=names):
+                    bound = {each.asname or each.name.partition(".")[0] for each in names}
+                    self.imported |= bound
+                    self.of_packages |= bound if not self.imports_own(node) else set()
+                case ast.Name(name, ast.Store() | ast.Del()):
+                    stored[name] += 1
+        self._constants: set[str] = set()
+        for statement in module.body:
+            match statement:
+                case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), value=ast.expr() as value):
+                    if stored[name] == 1 and self.is_determined(value):
+                        self._constants.add(name)
+
+    def find(self, name: str, first: int) -> Definition | None:
+        """Return what a code object is made of; None: it is no module, function or class of this file."""
+        return self._codes.get((name, 0 if name == "<module>" else first))
+
+    def names_one(self, name: str) -> bool:
+        """Return whether a name stands for the same function, class or module in each start: nothing else is bound to it."""
+        is_imported = name in self.imported
+        return self._stored[name] + is_imported == 1 and (is_imported or any(name == each for each, _ in self._codes))
+
+    def imports_own(self, statement: ast.stmt) -> bool:
+        """Return whether a statement imports a module of the function's, which may fail in one start alone."""
+        match statement:
+            case ast.Import(names):
+                return any(self._is_own(each.name) for each in names)
+            case ast.ImportFrom(module, _, level):
+                return level > 0 or self._is_own(module or "")
+        return False
+
+    def is_determined(self, value: ast.expr) -> bool:
+        """Return whether each start of the version gets this value."""
+        match value:
+            case ast.Constant():
+                return True
+            case ast.Name(name):
+                return name in OF_THE_INTERPRETER or name in self._constants
+            case ast.Attribute():
+                return ast.unparse(value) in OF_THE_INTERPRETER
+            case ast.Call(function, arguments, []) if ast.unparse(function) in READS_VARIABLE:
+                return _is_variable(arguments[0]) and all(map(self.is_determined, arguments[1:]))
+            case ast.Call(ast.Name(name), arguments, []) if name in PURE:
+                return all(map(self.is_determined, arguments))
+            case ast.Call(ast.Attribute(receiver, name), arguments, []) if name in PURE_METHODS:
+                return all(map(self.is_determined, (receiver, *arguments)))
+            case ast.Subscript(ast.Attribute() | ast.Name() as variables, name) if _is_environ(variables):
+                return _is_variable(name)
+            case ast.Compare(name, [ast.In() | ast.NotIn()], [variables]) if _is_environ(variables):
+                return _is_variable(name)
+        parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
+        return isinstance(value, TRANSPARENT) and all(map(self.is_determined, parts))
+
+
+def read_text(file: str, is_own: Callable[[str], bool]) -> Text | None:
+    """Parse a file; None: it cannot be. Args: as `Text`'s."""
+    try:
+        with open(file, "rb") as source:
+            return Text(ast.parse(source.read()), is_own)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def first_line(statement: ast.stmt) -> int:
+    """Return the line that a statement begins at, with its decorators, as `co_firstlineno` is."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(each.lineno for each in decorators)])
+
+
+def holds(body: Sequence[ast.stmt | ast.ExceptHandler], line: int) -> bool:
+    """Return whether a line is in one of these statements."""
+    first = [first_line(each) if isinstance(each, ast.stmt) else each.lineno for each in body]
+    return any(begin <= line <= (each.end_lineno or 0) for begin, each in zip(first, body, strict=True))
+
+
+def _is_environ(value: ast.expr) -> bool:
+    return ast.unparse(value) in ("os.environ", "environ")
+
+
+def _is_variable(name: ast.expr) -> bool:
+    return isinstance(name, ast.Constant) and name.value not in OF_ONE_START
