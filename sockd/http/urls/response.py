@@ -60,7 +60,7 @@ class _Returned(msgspec.Struct, rename={"status_code": "statusCode", "is_base64"
 
 _returned = msgspec.json.Decoder(_Returned)
 _Value = str | int | float | bool
-_small = {
+_small: dict[str, msgspec.json.Decoder[Any]] = {
     "statusCode": msgspec.json.Decoder(int | str),
     "headers": msgspec.json.Decoder(dict[str, _Value | list[_Value] | None] | None),
     "cookies": msgspec.json.Decoder(list[str] | None),
