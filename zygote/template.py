@@ -114,7 +114,6 @@ def load(function: dict, reads: InitReads) -> Handler:
     if function.get("storage") == "sockd":
         storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
     reads.begin()
-    snapshot_hooks.offer()
     if b"AWS_LAMBDA_LOG_FORMAT" in function["env"]:
         from sockd_zygote.messages import log_layout
 

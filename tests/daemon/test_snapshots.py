@@ -79,6 +79,19 @@ def test_hooks_are_importable_without_a_snapshot_and_do_not_run(daemon: RunningD
     )
     assert state(daemon, "hooksless")[0] == "refused"
     assert daemon.call("hooksless") == [[], 2, 3]
+    daemon.deploy("no-snapshot", {"handler.py": HOOKS})
+    assert daemon.call("no-snapshot") == [[], 2, 3]
+
+
+def test_a_functions_own_module_of_hooks_is_found_first(daemon: RunningDaemon) -> None:
+    own = "MINE = True\n"
+    source = (
+        "import sys\nfrom snapshot_restore_py import MINE\ndef handler(event): return MINE, str(sys.meta_path[-1])\n"
+    )
+    for name in ("own-hooks-template", "own-hooks"):
+        deploy(daemon, name, {"handler.py": source, "snapshot_restore_py.py": own}, snapshot=name.endswith("template"))
+        mine, last = daemon.call(name)
+        assert mine and "PathFinder" in last
 
 
 def test_an_init_without_network_has_none(daemon: RunningDaemon) -> None:

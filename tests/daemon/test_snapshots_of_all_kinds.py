@@ -40,7 +40,7 @@ def config() -> str:
 
 def test_a_handler_in_an_image_has_one(daemon: RunningDaemon, tmp_path: Path) -> None:
     app = (
-        "import os, sys\nfrom pathlib import Path\n"
+        "import os, sys, snapshot_restore_py\nfrom pathlib import Path\n"
         + TOKEN.replace("handler(event, context)", "answer()")
         + (
             "def handler(event, context):\n"
@@ -68,7 +68,9 @@ def test_a_handler_in_an_image_has_one(daemon: RunningDaemon, tmp_path: Path) ->
 
 @pytest.mark.parametrize("python", OTHERS)
 def test_a_function_of_another_python_has_one(daemon: RunningDaemon, python: str) -> None:
-    source = "import sys\n" + TOKEN.replace('"count"', '"python": list(sys.version_info[:2]), "count"')
+    source = "import sys, snapshot_restore_py\n" + TOKEN.replace(
+        '"count"', '"python": list(sys.version_info[:2]), "count"'
+    )
     name = f"python-{python[2:]}"
     function, said = deploy(daemon, name, source, python=python)
     assert function["snapshot"] == "serving", said

@@ -133,10 +133,6 @@ def initialize(channel: int, number: int, function: dict, link: int | None, is_s
             storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
         if link is not None and "debug" not in function:
             storage_finder.serve_clients(function["env"])
-        if "snapshot" in function:
-            from sockd_zygote.handlers import snapshot_hooks
-
-            snapshot_hooks.offer()
         if "debug" in function:
             from sockd_zygote.handlers import debugging
 

@@ -1,37 +1,19 @@
-"""Hooks around a snapshot: the module in which a function registers them, found last, and how they are run.
+"""Runs the hooks around a snapshot that a function has registered.
 
-A requirement or an image may bring AWS's `snapshot_restore_py` itself. What is in `sys.modules` counts.
+A requirement or an image may bring AWS's `snapshot_restore_py` itself: the module in `sys.modules` counts.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 
+from sockd_zygote.handlers.import_hooks import SNAPSHOT_HOOKS
 from sockd_zygote.messages.errors import ReportedError, describe
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from importlib.machinery import ModuleSpec
     from typing import Any
-
-NAME = "snapshot_restore_py"
-FILE = os.path.join(os.path.dirname(__file__), f"{NAME}.py")
-_external = sys.modules["_frozen_importlib_external"]
-
-
-class HooksFinder:
-    """Finds the module of hooks where nothing else provides it."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return the module's spec for its name alone."""
-        return _external.spec_from_file_location(NAME, FILE) if name == NAME else None
-
-
-def offer() -> None:
-    """Let the function import the module without a requirement."""
-    sys.meta_path.append(HooksFinder())
 
 
 def run_before_snapshot() -> None:
@@ -48,7 +30,7 @@ def run_after_restore() -> None:
 
 
 def _registered(getter: str) -> list[Any]:
-    get: Callable[[], list[Any]] | None = getattr(sys.modules.get(NAME), getter, None)
+    get: Callable[[], list[Any]] | None = getattr(sys.modules.get(SNAPSHOT_HOOKS), getter, None)
     return get() if get is not None else []
 
 

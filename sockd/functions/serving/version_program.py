@@ -141,7 +141,6 @@ def _program(
         "memory_mb": config.memory_mb,
         "open_files": config.open_files,
         "max_answer_bytes": about.max_answer_bytes,
-        **({"snapshot": True} if config.snapshot else {}),
     }
     return Program(
         code,
