@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sockd.base.errors import BadFunctionConfig, NoSuchVariable, SecretsLocked
+from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.deploys.changes import Changes
 from sockd.functions.serving.live_functions import LiveFunctions
 
@@ -35,24 +36,30 @@ class Environments:
                 found[name] = sorted(self._live.settings(name).secrets)
         return {name: names for name, names in found.items() if names}
 
-    async def change(self, name: str, given: Mapping[str, str], unset: Iterable[str]) -> None:
-        """Set and remove variables. Raises: NoSuchFunction, NoSuchVariable, BadFunctionConfig, SecretsLocked."""
-        config = self._live.settings(name)
-        for key in given:
-            if key in config.secrets:
-                raise BadFunctionConfig(f"{key!r} is a secret of this function: `sockd secret set {name} {key}`")
-        env = _without(name, config.env, unset, "variable") | dict(given)
-        await self._changes.configure(name, {"env": env})
+    async def change(
+        self, name: str, given: Mapping[str, str], unset: Iterable[str], *, is_checked: bool = False
+    ) -> None:
+        """Set and remove variables. Raises: NoSuchVariable; as `Changes.configure`, which is given `is_checked`."""
 
-    async def set_secret(self, name: str, key: str, value: str) -> None:
-        """Raises: NoSuchFunction, BadFunctionConfig, SecretsLocked."""
-        config = self._live.settings(name)
-        await self._changes.configure(name, {"secrets": config.secrets | {key: value}})
+        def changes(config: FunctionConfig) -> dict[str, Any]:
+            for key in given:
+                if key in config.secrets:
+                    raise BadFunctionConfig(f"{key!r} is a secret of this function: `sockd secret set {name} {key}`")
+            return {"env": _without(name, config.env, unset, "variable") | dict(given)}
 
-    async def remove_secret(self, name: str, key: str) -> None:
-        """Raises: NoSuchFunction, NoSuchVariable, SecretsLocked."""
-        config = self._live.settings(name)
-        await self._changes.configure(name, {"secrets": _without(name, config.secrets, [key], "secret")})
+        await self._changes.reconfigure(name, changes, is_checked=is_checked)
+
+    async def set_secret(self, name: str, key: str, value: str, *, is_checked: bool = False) -> None:
+        """Set one secret. Raises: as `Changes.configure`, which is given `is_checked`."""
+        await self._changes.reconfigure(
+            name, lambda config: {"secrets": config.secrets | {key: value}}, is_checked=is_checked
+        )
+
+    async def remove_secret(self, name: str, key: str, *, is_checked: bool = False) -> None:
+        """Remove one secret. Raises: NoSuchVariable; as `Changes.configure`, which is given `is_checked`."""
+        await self._changes.reconfigure(
+            name, lambda config: {"secrets": _without(name, config.secrets, [key], "secret")}, is_checked=is_checked
+        )
 
 
 def _without(function: str, known: dict[str, str], names: Iterable[str], kind: str) -> dict[str, str]:

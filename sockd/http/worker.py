@@ -119,10 +119,11 @@ class Functions(Protocol):
     async def check_archive(self, zip_path: Path) -> None:
         """Check whether a zip could be deployed, as far as the archive itself says. Raises: BadArchive, StorageFull."""
 
-    async def configure(self, name: str, changes: dict[str, Any]) -> None:
+    async def configure(self, name: str, changes: dict[str, Any], *, is_checked: bool = False) -> None:
         """Change settings, keys of `sockd.toml`, and leave the code as it is.
 
-        Raises: NoSuchFunction, BadFunctionConfig, NoCapacity."""
+        Args: is_checked: whether a version whose starts differ is started once before it serves, as a deploy's is.
+        Raises: NoSuchFunction, BadFunctionConfig, NoCapacity, VersionFailed."""
 
     async def disable(self, name: str) -> None:
         """Refuse all requests of a function until it is enabled. Raises: NoSuchFunction, NoCapacity, StorageFull."""

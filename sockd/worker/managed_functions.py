@@ -6,6 +6,7 @@ Owns nothing. How a deploy went stays in the worker's own log.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,11 @@ class ManagedFunctions:
         version = await self._functions.changes.deploy_initscript(name, initscript, progress)
         return self._functions.views.described(version)
 
-    async def configure(self, name: str, changes: dict[str, Any]) -> None:
-        """Change settings of a function, not its code."""
-        await self._functions.changes.configure(name, changes)
+    async def configure(self, name: str, changes: dict[str, Any], *, is_checked: bool = False) -> None:
+        """Change settings of a function, not its code. A checked change waits for the snapshot that it asks for."""
+        version = await self._functions.changes.configure(name, changes, is_checked=is_checked)
+        if is_checked and changes.get("snapshot"):
+            await self._functions.snapshots.settled(version, partial(_log.info, "%s: %s", name))
 
     async def disable(self, name: str) -> None:
         """Refuse all requests of a function until it is enabled. Raises: as `configure`."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.daemon.aws_client import KEYS
 from tests.daemon.running import REPO, DeployFailed, RunningDaemon, zipped
+from tests.support.threads import at_once
 
 WORKS = "def f(event): return 1\n"
 BROKEN = "import os\nprint('printed by the import')\nimport no_such_module\ndef f(event): return 2\n"
@@ -132,6 +134,56 @@ def test_the_command_line_shows_the_traceback_and_can_do_without_the_check(
     as_json = json.loads(sockd(daemon, "deploy", str(tmp_path), "--name", name, "--json").stderr.splitlines()[-1])
     assert "no_such_module" in as_json["error"] and "f.py" in as_json["why"]
     assert sockd(daemon, "deploy", str(tmp_path), "--name", name, "--no-check").returncode == 0
+
+
+NEEDS_A = "import os\nMODE = os.environ['A']\ndef f(event): return MODE\n"
+
+
+def test_a_change_of_settings_after_which_the_function_does_not_start_is_refused(
+    daemon: RunningDaemon, name: str
+) -> None:
+    deploy(daemon, name, f"BALLAST = bytearray(60 << 20)\n{NEEDS_A}", memory_mb=128, env={"A": "1"})
+    before = daemon.manage("GET", f"/functions/{name}").json["version"]
+    for words, arguments in (
+        ("OutOfMemory", ("config", name, "--memory", "32")),
+        ("KeyError", ("env", name, "--unset", "A")),
+    ):
+        refused = sockd(daemon, *arguments)
+        assert refused.returncode == 1 and words in refused.stderr and "does not start" in refused.stderr, refused
+    answer = daemon.manage("PATCH", f"/functions/{name}/settings", b'{"memory_mb": 32}')
+    assert (answer.status, answer.json["errorType"]) == (422, "Deploy.VersionFailed")
+    assert daemon.manage("GET", f"/functions/{name}").json["version"] == before
+    assert daemon.call(name) == "1"
+    assert sockd(daemon, "env", name, "--unset", "A", "--no-check").returncode == 0
+    assert daemon.run(name).status == 500
+
+
+def test_a_function_that_does_not_start_can_be_changed_step_by_step(daemon: RunningDaemon, name: str) -> None:
+    daemon.deploy(name, f"import os\nB = os.environ['B']\n{NEEDS_A}", check=False)
+    assert sockd(daemon, "env", name, "A=1").returncode == 0
+    assert daemon.run(name).status == 500
+    assert sockd(daemon, "env", name, "B=1").returncode == 0
+    assert daemon.call(name) == "1"
+
+
+def test_a_change_that_no_start_sees_starts_nothing(daemon: RunningDaemon, name: str) -> None:
+    daemon.deploy(name, BROKEN, check=False)
+    for change in ({"concurrency": 3}, {"timeout_s": 5}, {"run": "open"}, {"snapshot": False}):
+        assert daemon.manage("PATCH", f"/functions/{name}/settings", json.dumps(change)).status == 200
+    assert not daemon.logs(name), "a start that fails is in the log"
+    assert daemon.manage("PATCH", f"/functions/{name}/settings", b'{"memory_mb": 99}').status == 200
+    assert daemon.logs(name)
+
+
+def test_two_changes_at_once_both_hold(daemon: RunningDaemon, name: str) -> None:
+    deploy(daemon, name, "import os\ndef f(event): return [os.environ.get(key) for key in 'ABCD']\n")
+    assert set(at_once(4, partial(set_variable, daemon, name))) == {200}
+    assert daemon.call(name) == ["0", "1", "2", "3"]
+
+
+def set_variable(daemon: RunningDaemon, name: str, number: int) -> int:
+    body = json.dumps({"set": {"ABCD"[number]: str(number)}})
+    return daemon.manage("PATCH", f"/functions/{name}/env", body).status
 
 
 def sockd(daemon: RunningDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import subprocess
 import sys
 
 import pytest
@@ -17,6 +18,12 @@ from tests.support.cases import case
 from tests.support.threads import at_once, in_background
 
 pytestmark = pytest.mark.root
+
+
+def sockd(daemon: RunningDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of sockd against the daemon."""
+    env = {**os.environ, "SOCKD_STATE_DIR": str(daemon.state), "NO_COLOR": "1"}
+    return sockd_template.run([sys.executable, "-m", "sockd", *arguments], env=env, cwd=REPO)
 
 
 @case("T7", "start a function again and again from its template", expect="one init; random numbers of each start's own")
@@ -81,6 +88,17 @@ def test_hooks_are_importable_without_a_snapshot_and_do_not_run(daemon: RunningD
     assert daemon.call("hooksless") == [[], 2, 3]
     daemon.deploy("no-snapshot", {"handler.py": HOOKS})
     assert daemon.call("no-snapshot") == [[], 2, 3]
+
+
+def test_a_function_with_hooks_works_after_its_snapshot_is_switched_off_and_on(daemon: RunningDaemon) -> None:
+    deploy(daemon, "switched", HOOKS)
+    assert daemon.call("switched") == [["b2", "b1", "a1", "a2", "a1"], 0, 3]
+    assert sockd(daemon, "config", "switched", "--no-snapshot").returncode == 0
+    assert daemon.call("switched") == [[], 2, 3]
+    said = sockd(daemon, "config", "switched", "--snapshot")
+    assert said.returncode == 0 and "its starts come from a snapshot" in said.stderr, said
+    answer = daemon.run("switched")
+    assert origin(answer) == "template" and answer.json[1:] == [0, 3]
 
 
 def test_a_functions_own_module_of_hooks_is_found_first(daemon: RunningDaemon) -> None:
@@ -275,8 +293,7 @@ def test_no_two_starts_draw_the_same_numbers(daemon: RunningDaemon) -> None:
 def test_the_tree_the_page_and_the_metrics_show_templates(daemon: RunningDaemon) -> None:
     deploy(daemon, "shown", TOKEN)
     daemon.call("shown")
-    env = {**os.environ, "SOCKD_STATE_DIR": str(daemon.state), "NO_COLOR": "1"}
-    tree = sockd_template.run([sys.executable, "-m", "sockd", "tree"], env=env, cwd=REPO).stdout
+    tree = sockd(daemon, "tree").stdout
     assert re.search(r"snapshot: shown \$LATEST: serving  \(\d+(\.\d)? MB; saves \d+\.\d\d s each; 1 starts", tree), (
         tree
     )

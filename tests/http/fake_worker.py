@@ -432,7 +432,7 @@ class FakeFunctions:
     def all_details(self) -> list[Details]:
         return [self.details(name) for name in sorted(self._worker.names)]
 
-    async def configure(self, name: str, changes: dict[str, Any]) -> None:
+    async def configure(self, name: str, changes: dict[str, Any], *, is_checked: bool = False) -> None:
         self.put(name, self.details(name).config.changed(changes))
 
     async def disable(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The check of a deploy: its new version is started once, without a request, before requests go to it.
+"""The check of a deploy or a change: the new version is started once, without a request, before requests go to it.
 
     start (memory, Zygote, sandbox) ── import of the handler ──► READY: the deploy goes on, the sandbox ends
                                                              └─► VersionFailed: the version before serves on
@@ -104,7 +104,7 @@ async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_k
         started = await caches.starts.new(Wanted(version.view, program, conditions))
     except NoCapacity as error:
         words = "the new version could not be started once to check it, and nothing was changed"
-        raise NoCapacity(f"{words}: {error.message}; deploy again later, or with --no-check") from None
+        raise NoCapacity(f"{words}: {error.message}; try again later, or with --no-check") from None
     reply, printed = await _initialized(started, version)
     if started.node is not None:
         caches.tree.spares.refill(started.node)

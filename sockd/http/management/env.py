@@ -1,12 +1,13 @@
 """Routes of the management API for environments.
 
-    GET    /functions/{name}/env?values=1       {"env": {"KEY": "value" or null}, "secrets": ["KEY"]}
-    PATCH  /functions/{name}/env                {"set": {"KEY": "value"}, "unset": ["KEY"]}
-    PUT    /functions/{name}/secrets/{key}      the value
-    DELETE /functions/{name}/secrets/{key}
-    GET    /secrets                             {"function": ["KEY"]}
+    GET    /functions/{name}/env?values=1               {"env": {"KEY": "value" or null}, "secrets": ["KEY"]}
+    PATCH  /functions/{name}/env?check=1                {"set": {"KEY": "value"}, "unset": ["KEY"]}
+    PUT    /functions/{name}/secrets/{key}?check=1      the value
+    DELETE /functions/{name}/secrets/{key}?check=1
+    GET    /secrets                                     {"function": ["KEY"]}
 
-Values of secrets are accepted and never returned. Owns nothing.
+Values of secrets are accepted and never returned. A changed version is started once before it serves, as a deploy's is; `check=0`
+leaves this out. Owns nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.base.errors import BadRequest
-from sockd.http.management.typed_routes import function_name, respond, typed_routes
+from sockd.http.management.typed_routes import function_name, is_checked, respond, typed_routes
 from sockd.http.server.answers import json_answer
 from sockd.http.uploads import read_body, read_json
 
@@ -31,9 +32,9 @@ class EnvironmentsApi(Protocol):
 
     def show(self, name: str, *, values: bool) -> dict[str, Any]: ...
     def secrets(self) -> dict[str, list[str]]: ...
-    async def change(self, name: str, given: dict[str, str], unset: list[str]) -> None: ...
-    async def set_secret(self, name: str, key: str, value: str) -> None: ...
-    async def remove_secret(self, name: str, key: str) -> None: ...
+    async def change(self, name: str, given: dict[str, str], unset: list[str], *, is_checked: bool) -> None: ...
+    async def set_secret(self, name: str, key: str, value: str, *, is_checked: bool) -> None: ...
+    async def remove_secret(self, name: str, key: str, *, is_checked: bool) -> None: ...
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,7 +56,8 @@ def routes(environments: EnvironmentsApi) -> list[Route]:
         refused = 'send {{"set": {{"KEY": "value"}}, "unset": ["KEY"]}}, all of them text'
         wanted = await read_json(request, Change, MAX_BODY_BYTES, refused)
         name = function_name(request)
-        await environments.change(name, {key: _text(key, value) for key, value in wanted.set.items()}, wanted.unset)
+        given = {key: _text(key, value) for key, value in wanted.set.items()}
+        await environments.change(name, given, wanted.unset, is_checked=is_checked(request))
         return respond(json_answer(environments.show(name, values=False)))
 
     async def set_secret(request: Request) -> Response:
@@ -64,12 +66,12 @@ def routes(environments: EnvironmentsApi) -> list[Route]:
             value = (await read_body(request, MAX_BODY_BYTES)).decode()
         except UnicodeDecodeError:
             raise BadRequest("the value of a secret must be UTF-8") from None
-        await environments.set_secret(name, key, value)
+        await environments.set_secret(name, key, value, is_checked=is_checked(request))
         return respond(json_answer(environments.show(name, values=False)))
 
     async def remove_secret(request: Request) -> Response:
         name = function_name(request)
-        await environments.remove_secret(name, request.path_params["key"])
+        await environments.remove_secret(name, request.path_params["key"], is_checked=is_checked(request))
         return respond(json_answer(environments.show(name, values=False)))
 
     async def list_secrets(request: Request) -> Response:

@@ -1,9 +1,10 @@
 """The route of the management API for settings of a function without its code.
 
-    PATCH /functions/{name}/settings    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?, "run"?,
-                                         "network"?, "egress"?, "writable_root"?, "snapshot"?}
+    PATCH /functions/{name}/settings?check=1    {"timeout_s"?, "init_timeout_s"?, "memory_mb"?, "concurrency"?, "run"?,
+                                                 "network"?, "egress"?, "writable_root"?, "snapshot"?}
 
-A change is a new version, except of `egress` alone: that holds at once for all sandboxes. Owns nothing.
+A change is a new version, except of `egress` alone: that holds at once for all sandboxes. A version whose starts differ is
+started once before it serves, as a deploy's is; `check=0` leaves this out. Owns nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.base.config import RunRule
-from sockd.http.management.typed_routes import function_name, respond, typed_routes
+from sockd.http.management.typed_routes import function_name, is_checked, respond, typed_routes
 from sockd.http.server.answers import json_answer
 from sockd.http.uploads import read_json
 from sockd.http.worker import Functions
@@ -49,7 +50,7 @@ def routes(functions: Functions) -> list[Route]:
         name, wanted = function_name(request), await read_json(request, Settings, _MAX_BODY_BYTES, _REFUSED)
         changes: dict[str, Any] = msgspec.to_builtins(wanted)
         if changes:
-            await functions.configure(name, changes)
+            await functions.configure(name, changes, is_checked=is_checked(request))
         return respond(json_answer(functions.info(name)))
 
     return typed_routes([("PATCH", "/functions/{name}/settings", change)])

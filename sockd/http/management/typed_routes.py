@@ -47,6 +47,14 @@ def called(request: Request) -> tuple[str, str]:
     return name, qualifier
 
 
+def is_checked(request: Request) -> bool:
+    """Return whether a change is started once before it holds: `?check=0` says no. Raises: BadRequest."""
+    text = request.query_params.get("check", "1")
+    if text not in ("0", "1"):
+        raise BadRequest("check must be 0 or 1")
+    return text == "1"
+
+
 def limit(text: str) -> int:
     """A number of entries, as a query says it. Raises: BadRequest."""
     if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) > MAX_LIMIT:

@@ -31,6 +31,8 @@ class Lineage(NamedTuple):
 
 
 HOST_LINEAGE = Lineage()
+DECIDE_STARTS = ("init", "limits", "init_timeout_s", "lineage", "writable_root")
+"""What of a program, besides its code, packages and image, decides whether a start of it succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,10 @@ class Program:
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
         self.tasks: TaskShare | None = None
         """The processes and threads of all sandboxes of its function; its function sets it. None: it has no function."""
+
+    def starts_as(self, other: Program) -> bool:
+        """Whether starts of this program and of another one with the same code, packages and image have the same outcome."""
+        return all(getattr(self, name) == getattr(other, name) for name in DECIDE_STARTS)
 
     async def mount_image(self) -> None:
         """Have the image mounted, if it has one. Raises: ImageNotReady; SockdError, OSError."""

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from sockd.base.spelling import network
+from sockd.client.cli.functions.check import check_query, no_check_option
 from sockd.client.cli.functions.egress import egress_option, egress_setting
 from sockd.client.console.client import Management, state_dir_option
-from sockd.client.console.output import json_option, print_json
+from sockd.client.console.output import json_option, print_json, say
 from sockd.client.console.tables import print_table
 
 
@@ -40,15 +41,22 @@ from sockd.client.console.tables import print_table
     default=None,
     help="Whether starts are forked from a process that has run the function's init once.",
 )
+@no_check_option
 @state_dir_option
 @json_option
-def config(name: str, egress: tuple[str, ...], state_dir: Path, as_json: bool, **options: Any) -> None:
+def config(name: str, egress: tuple[str, ...], no_check: bool, state_dir: Path, as_json: bool, **options: Any) -> None:
     """Show or change settings of a function.
 
     A change creates a version with the same code. Deploys keep it until their sockd.toml, or an option, names the setting.
-    --egress alone creates none: the rules hold at once, for running sandboxes and all versions."""
+    --egress alone creates none: the rules hold at once, for running sandboxes and all versions.
+    A version whose starts differ is started once first, as by a deploy, and refused if it does not start where the one before
+    does."""
     changes = {key: value for key, value in options.items() if value is not None} | egress_setting(egress)
-    function = Management(state_dir).call("PATCH", "functions", name, "settings", body=json.dumps(changes).encode())
+    function = Management(state_dir).call(
+        "PATCH", "functions", name, "settings", body=json.dumps(changes).encode(), query=check_query(no_check)
+    )
+    if changes.get("snapshot"):
+        say_snapshot(function)
     if as_json:
         print_json(function)
         return
@@ -66,3 +74,12 @@ def config(name: str, egress: tuple[str, ...], state_dir: Path, as_json: bool, *
             )
         ],
     )
+
+
+def say_snapshot(function: dict[str, Any]) -> None:
+    """Say whether a function that is to have a snapshot has one."""
+    name, reason = function["name"], function.get("snapshot_reason")
+    if function.get("snapshot") == "serving":
+        say(f"{name}: its starts come from a snapshot")
+    else:
+        say(f"{name} has no snapshot{f': {reason}' if reason else ' yet'}")

@@ -14,6 +14,7 @@ import click
 
 from sockd.base.errors import BuildNeeded
 from sockd.base.own_command import runnable
+from sockd.client.cli.functions.check import no_check_option
 from sockd.client.cli.functions.code_directory import CodeDirectory, left_out_json, show_left_out, show_plan
 from sockd.client.cli.functions.egress import egress_option, egress_setting
 from sockd.client.cli.functions.release import Release, guard_options
@@ -67,7 +68,7 @@ def _words(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 )
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable; may be repeated.")
 @click.option("--build", is_flag=True, help="Build packages that have no wheel from source, in a sandbox.")
-@click.option("--no-check", is_flag=True, help="Do not start the new version once before requests go to it.")
+@no_check_option
 @click.option("--alias", metavar="ALIAS", help="Publish the deploy, and point this alias to it.")
 @click.option(
     "--canary", metavar="10%", help="Give it this share of the alias's requests, and the version before the rest."

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from sockd.client.cli.functions.check import check_query, no_check_option
 from sockd.client.console.client import Management, state_dir_option
 from sockd.client.console.inputs import TEXT_BYTES, read_stdin
 from sockd.client.console.output import USAGE, Failure, json_option, print_json, say, suggest
@@ -21,20 +22,28 @@ MASK = "********"
 @click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--unset", multiple=True, metavar="KEY", help="Remove a variable; may be repeated.")
 @click.option("--show", is_flag=True, help="Also show values, except those of secrets.")
+@no_check_option
 @state_dir_option
 @json_option
 def env(
-    name: str, assignments: tuple[str, ...], unset: tuple[str, ...], show: bool, state_dir: Path, as_json: bool
+    name: str,
+    assignments: tuple[str, ...],
+    unset: tuple[str, ...],
+    show: bool,
+    no_check: bool,
+    state_dir: Path,
+    as_json: bool,
 ) -> None:
     """Show or change the environment of a function.
 
-    A change creates a version. Deploys keep it until the [env] of their sockd.toml names the variable; secrets remain anyway."""
+    A change creates a version. Deploys keep it until the [env] of their sockd.toml names the variable; secrets remain anyway.
+    The version is started once first, as by a deploy, and refused if it does not start where the one before does."""
     management = Management(state_dir)
     if assignments or unset:
         import json
 
         body = json.dumps({"set": _pairs(assignments), "unset": list(unset)}).encode()
-        management.call("PATCH", "functions", name, "env", body=body)
+        management.call("PATCH", "functions", name, "env", body=body, query=check_query(no_check))
     found = management.call("GET", "functions", name, "env", query={"values": "1"} if show else {})
     if as_json:
         print_json(found)
@@ -55,9 +64,10 @@ def secret() -> None:
 @secret.command("set")
 @click.argument("name")
 @click.argument("key")
+@no_check_option
 @state_dir_option
 @json_option
-def set_(name: str, key: str, state_dir: Path, as_json: bool) -> None:
+def set_(name: str, key: str, no_check: bool, state_dir: Path, as_json: bool) -> None:
     """Set a secret of a function. Reads the value from stdin, or prompts for it."""
     if sys.stdin.isatty():
         value = click.prompt(f"{key}", hide_input=True, err=True)
@@ -66,7 +76,8 @@ def set_(name: str, key: str, state_dir: Path, as_json: bool) -> None:
     if not value:
         raise Failure("no value was given", fix=f"sockd secret set {name} {key} < FILE", exit_code=USAGE)
     body = value.encode(errors="surrogateescape")
-    done = Management(state_dir).call("PUT", "functions", name, "secrets", key, body=body)
+    query = check_query(no_check)
+    done = Management(state_dir).call("PUT", "functions", name, "secrets", key, body=body, query=query)
     if as_json:
         print_json(done)
     else:
@@ -76,11 +87,13 @@ def set_(name: str, key: str, state_dir: Path, as_json: bool) -> None:
 @secret.command("rm")
 @click.argument("name")
 @click.argument("key")
+@no_check_option
 @state_dir_option
 @json_option
-def rm(name: str, key: str, state_dir: Path, as_json: bool) -> None:
+def rm(name: str, key: str, no_check: bool, state_dir: Path, as_json: bool) -> None:
     """Remove a secret of a function."""
-    done = Management(state_dir).call("DELETE", "functions", name, "secrets", key)
+    query = check_query(no_check)
+    done = Management(state_dir).call("DELETE", "functions", name, "secrets", key, query=query)
     if as_json:
         print_json(done)
     else:
