@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,14 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.(\w+)
 _RELEASE = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
 """A version of Linux."""
 _log = logging.getLogger(__name__)
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "state_dir": ("state_dir",),
+    "listen": ("http", "listen"),
+    "join": ("postgres", "dsn"),
+    "name": ("postgres", "worker"),
+    "group": ("group", "name"),
+}
+"""The settings that options of `sockd up` replace, by the options' names."""
 BUILD_BOUNDS: dict[str, tuple[float, float]] = {
     "parallel": (1, 64),
     "deadline_s": (1, 86_400),
@@ -629,12 +638,49 @@ class PostgresConfig(Slice, frozen=True):
 
     dsn: str = ""
     """postgresql://USER@HOST:PORT/DATABASE, a database of sockd's own; empty: none. A password is read from ?passfile=FILE."""
-    worker: str = "main"
-    """The name that this worker's events have; each worker on the database needs one of its own, and keeps it over restarts."""
+    worker: str = ""
+    """The name that this worker's events have; each worker on the database needs one of its own, and keeps it over restarts.
+    Empty: main, in a group the host's name."""
     connections: int = 8
     """The most connections."""
     timeout_s: float = 5.0
     """How long a statement waits for an answer; after that, callers get 503."""
+
+
+GROUP_BOUNDS: dict[str, tuple[float, float]] = {
+    "heartbeat_s": (0.1, 60),
+    "silent_s": (0.5, 600),
+    "drain_notice_s": (0, 60),
+}
+"""Minimum and maximum of each number in [group]."""
+BEATS_OF_SILENCE = 3
+"""The least number of heartbeats in `group.silent_s`: one that is late is no death."""
+_WORKER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class GroupConfig(Slice, frozen=True):
+    """Several workers on one PostgreSQL database (docs/guide/group.md); needs `postgres.dsn`."""
+
+    name: str = ""
+    """The group that this worker joins; empty: none. All workers on one database are of one group."""
+    address: str = ""
+    """Address and port at which a proxy in front reaches this worker; empty: where the public port listens."""
+    heartbeat_s: float = 3.0
+    """How often the worker reports to its group, and reads what the others have changed."""
+    silent_s: float = 15.0
+    """How long a worker may report nothing until the others take over its events; three heartbeats at least."""
+    drain_notice_s: float = 2.0
+    """How long a worker that is stopped still serves, while /healthz answers 503 to have a proxy send its requests elsewhere."""
+
+    def __post_init__(self) -> None:
+        for key, (least, most) in GROUP_BOUNDS.items():
+            if not least <= getattr(self, key) <= most:
+                raise ValueError(f"group.{key} = {getattr(self, key)}: must be between {least:g} and {most:g}")
+        if self.silent_s < BEATS_OF_SILENCE * self.heartbeat_s:
+            raise ValueError(
+                f"group.silent_s = {self.silent_s}: must be {BEATS_OF_SILENCE} times group.heartbeat_s at least, "
+                f"{BEATS_OF_SILENCE * self.heartbeat_s:g}"
+            )
 
 
 class DebugConfig(Slice, frozen=True):
@@ -725,6 +771,23 @@ class Config(Slice, frozen=True):
 
     events: EventsConfig = EventsConfig()
     postgres: PostgresConfig = PostgresConfig()
+    group: GroupConfig = GroupConfig()
+
+    def __post_init__(self) -> None:
+        if not self.group.name:
+            return
+        if not self.postgres.dsn:
+            raise ValueError(
+                "group.name needs a database that the group shares: set postgres.dsn, or use sockd up --join DSN"
+            )
+        for key, value in (("group.name", self.group.name), ("postgres.worker", self.worker_name)):
+            if not _WORKER_NAME.fullmatch(value):
+                raise ValueError(f"{key} = {value!r:.100}: in a group it is 1 to 64 of A-Z a-z 0-9 _ . -")
+
+    @property
+    def worker_name(self) -> str:
+        """The name of this worker on its database."""
+        return self.postgres.worker or (socket.gethostname() if self.group.name else "main")
 
     @classmethod
     def load(cls, path: Path | None, **overrides: str) -> Config:
@@ -732,16 +795,14 @@ class Config(Slice, frozen=True):
 
         Args:
             path: the file, or None.
-            overrides: `state_dir` and `listen`, as given to `sockd up`.
+            overrides: as given to `sockd up`, see `OPTIONS`.
         Raises: BadConfig, naming the key and what it should be."""
         try:
             table = toml.loads(path.read_text()) if path else {}
             _check_texts(table)
             _move_settings(table)
-            if "state_dir" in overrides:
-                table["state_dir"] = overrides["state_dir"]
-            if "listen" in overrides:
-                table.setdefault("http", {})["listen"] = overrides["listen"]
+            for option, value in overrides.items():
+                _set(table, OPTIONS[option], value)
             return msgspec.convert(table, cls)
         except (OSError, UnicodeDecodeError, toml.BadToml, OverflowError, msgspec.ValidationError) as error:
             raise BadConfig(f"{path or 'configuration'}: {_with_hint(str(error))}") from None
@@ -755,6 +816,14 @@ def _with_hint(words: str) -> str:
     key, section = found.groups()
     known = (getattr(Config(), section) if section else Config).__struct_fields__
     return f"{f'[{section}] ' if section else ''}{unknown_key(key, known)}"
+
+
+def _set(table: dict[str, Any], path: tuple[str, ...], value: str) -> None:
+    """Replace one setting of a parsed file."""
+    *sections, key = path
+    for section in sections:
+        table = table.setdefault(section, {})
+    table[key] = value
 
 
 def _move_settings(table: dict[str, Any]) -> None:

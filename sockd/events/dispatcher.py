@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import NamedTuple
 
 from sockd.base.config import EventsConfig
@@ -20,6 +20,7 @@ from sockd.base.errors import SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import Invocation
 from sockd.base.trace_context import of_kept
+from sockd.events.attempt_table import Suspect
 from sockd.events.clock import Clock, Timer
 from sockd.events.event import SCHEDULE, Event
 from sockd.events.event_configs import EventInvokeConfig
@@ -77,9 +78,12 @@ class Dispatcher:
     def start(self) -> None:
         """From now on, run what is due."""
         self._going = True
+        self._bury_convicts()
+        self._dispatch()
+
+    def _bury_convicts(self) -> None:
         while self._convicts:
             self._begin(self._bury(self._convicts.pop()))
-        self._dispatch()
 
     def stop(self) -> None:
         """Begin nothing any more; what runs goes on."""
@@ -102,22 +106,36 @@ class Dispatcher:
         self._warnings.close()
 
     def add(self, event: Event) -> None:
-        """Have an event that is in the store run when it is due, by the wall clock's word of it, within bounds: whatever
-        that clock has done meanwhile, nothing waits longer than it ever had to."""
+        """Have an event that is in the store run when it is due."""
+        self._push(event)
+        self._dispatch()
+
+    def add_all(self, events: Iterable[Event], suspects: Iterable[Suspect]) -> None:
+        """As `add`, for the events of a daemon that has died: the suspects, during which daemons have died, are run late and
+        alone, and in the end no more."""
+        suspected = {each.seq: each for each in suspects}
+        for event in events:
+            if event in self.queue:  # it was taken over by another worker, which has died since
+                continue
+            suspect = suspected.get(event.seq)
+            if suspect is not None and suspect.deaths >= self._config.max_deaths:
+                self._convicts.append(event)
+                continue
+            if suspect is not None:
+                wait_s = min(max(suspect.due_at - self._clock.now(), 0.0), self._config.max_death_delay_s)
+                self.probation.add(event.function, event.seq, self._clock.monotonic() + wait_s)
+            self._push(event)
+        if self._going:
+            self._bury_convicts()
+        self._dispatch()
+
+    def _push(self, event: Event) -> None:
+        """Queue an event until it is due, by the wall clock's word of it, within bounds: whatever that clock has done meanwhile,
+        nothing waits longer than it ever had to."""
         now, monotonic = self._clock.now(), self._clock.monotonic()
         longest = max(*self._config.retry_delays_s, self._config.max_throttle_delay_s, 0.0)
         wait_s = min(max(event.due_at - now, 0.0), longest)
         self.queue.push(event, due=monotonic + wait_s, born=monotonic - max(now - event.accepted_at, 0.0))
-        self._dispatch()
-
-    def add_suspect(self, event: Event, deaths: int, due_at: float) -> None:
-        """As `add`, for an event during which daemons have died: it is run late and alone, and in the end no more."""
-        if deaths >= self._config.max_deaths:
-            self._convicts.append(event)
-            return
-        wait_s = min(max(due_at - self._clock.now(), 0.0), self._config.max_death_delay_s)
-        self.probation.add(event.function, event.seq, self._clock.monotonic() + wait_s)
-        self.add(event)
 
     def rules(self, event: Event) -> Rules:
         """What holds for an event."""
@@ -174,6 +192,7 @@ class Dispatcher:
         """Returns: in how many seconds there is to be another one."""
         payload = await self._endings.begin(event)
         if payload is None:
+            self.probation.over(event.function, event.seq)
             self.queue.drop(event)
             return None
         holds = self.rules(event)

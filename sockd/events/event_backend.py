@@ -82,13 +82,14 @@ class EventBackend(Protocol):
         """Delete an event that is over."""
 
     async def forward(self, event: Event, follower: Event, payload: bytes) -> None:
-        """Replace an event that is over by another one, whose `seq` is set."""
+        """Replace an event that is over by another one, whose `seq` is set; 0: another worker has the event, which stays."""
 
     async def bury(self, event: Event, death: Death) -> Burial:
         """Make a dead letter of an event, with what has changed of it; one that is gone stays gone."""
 
     async def interrupt(self) -> None:
-        """Note that no attempt is under way: the daemon ends in order, and what it cuts off is no suspect."""
+        """Note that no attempt is under way: the daemon ends in order, and what it cuts off is no suspect. Others of its group
+        may have its events."""
 
     async def dead_letters(self, function: str | None, limit: int) -> list[DeadLetter]:
         """Return the newest dead letters, of one function or of all, newest first."""

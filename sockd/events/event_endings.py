@@ -117,7 +117,7 @@ class Endings:
             await self._bury(event, f"DeliveryFailed: {destination}: {words}", None)
             return None
         self._count("delivered")
-        return follower
+        return follower if follower is not None and follower.seq else None  # 0: another worker has the event
 
     async def _forward(self, event: Event, target: FunctionDestination, content: bytes) -> Event:
         """Make a record the event of another function. Raises: SockdError."""

@@ -47,6 +47,10 @@ class EventQueue:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, event: Event) -> bool:
+        """Whether an event is here and not over."""
+        return event.seq in self._entries
+
     def of(self, function: str) -> tuple[int, int]:
         """How many events of a function are not over, and the bytes of their payloads."""
         return self._sums.get(function, (0, 0))

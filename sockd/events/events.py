@@ -67,26 +67,22 @@ class Events:
             dead_total=recovered.dead,
         )
         self._dispatcher = Dispatcher(functions, self._endings, config, self.clock)
-        self._dispatcher.configs = {(each.function, each.qualifier): each for each in recovered.configs}
         self.dead_letters = DeadLetters(backend, self._endings, self.clock, self._dispatcher.add)
-        self._add_recovered(recovered)
+        self.take_up(recovered)
         self._room = EventRoom(self._dispatcher.queue, config)
         self._closing = False
         self.accepted = 0
         """Since the daemon started."""
 
-    def _add_recovered(self, recovered: Recovered) -> None:
+    def take_up(self, recovered: Recovered) -> None:
+        """Run events that a daemon has left, and follow the settings that are stored now."""
         for function, count in Counter(each.function for each in recovered.suspects).items():
             _log.warning(
-                "a daemon died while %d of the events of %s ran: it runs them late and one at a time", count, function
+                "a daemon died while %d of the events of %s ran: they run late and one at a time", count, function
             )
-        suspects = {each.seq: each for each in recovered.suspects}
-        for event in recovered.waiting:
-            suspect = suspects.get(event.seq)
-            if suspect is None:
-                self._dispatcher.add(event)
-            else:
-                self._dispatcher.add_suspect(event, suspect.deaths, suspect.due_at)
+        self._endings.dead_total = recovered.dead
+        self._dispatcher.configs = {(each.function, each.qualifier): each for each in recovered.configs}
+        self._dispatcher.add_all(recovered.waiting, recovered.suspects)
 
     def start(self) -> None:
         """Run what is due, from now on."""

@@ -42,7 +42,7 @@ DELETE FROM accepted USING gone WHERE accepted.key = ANY($2::bytea[]) AND accept
 
 
 class NameTaken(DatabaseUnavailable):
-    """Another worker has started with this one's name, on the same database."""
+    """This worker's epoch is over: another one has started with its name, or its group has declared it dead."""
 
 
 class _Failed(NamedTuple):
@@ -112,6 +112,6 @@ async def add(connection: Connection, owner: Owner, event: Event, payload: bytes
     if seq is None:
         raise NameTaken(
             f"another worker has started as {owner.worker!r} on the same database: stop one of them, or give it another "
-            "postgres.worker"
+            "postgres.worker; or this worker was silent for too long, and joins its group again in a moment"
         )
     return int(seq)

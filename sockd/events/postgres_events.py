@@ -18,6 +18,7 @@ from sockd.events.event import Event
 from sockd.events.event_backend import MOST_AT_ONCE, Burial, DeadTotal, Death, Recovered
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.postgres_accepts import SEQ, PostgresAccepts, add
+from sockd.events.postgres_group import LEAVE, PostgresGroup
 from sockd.events.postgres_recovery import CONFIG_NAMES, SCHEDULE_NAMES, Owner, dead_total, recover
 from sockd.events.postgres_schema import MIGRATIONS
 from sockd.events.schedule_table import Schedule
@@ -29,7 +30,10 @@ MINE = "seq = $1 AND worker = $2 AND epoch = $3"
 PAYLOAD = f"SELECT body FROM bodies JOIN events USING (id) WHERE {MINE}"
 BEGIN = f"UPDATE events SET running = true WHERE {MINE} RETURNING (SELECT body FROM bodies WHERE bodies.id = events.id)"
 NOTE = f"UPDATE events SET running = false, due_at = $4, attempts = $5, failures = $6, throttles = $7 WHERE {MINE}"
-END = f"WITH gone AS (DELETE FROM events WHERE {MINE} RETURNING id) DELETE FROM bodies USING gone WHERE bodies.id = gone.id"
+END = f"""
+WITH gone AS (DELETE FROM events WHERE {MINE} RETURNING id)
+DELETE FROM bodies USING gone WHERE bodies.id = gone.id RETURNING true
+"""
 BURY = f"""
 WITH gone AS (DELETE FROM events WHERE {{}} RETURNING {NAMES})
 INSERT INTO dead ({MOVED}, died_at, reason, error_type, error)
@@ -70,23 +74,28 @@ TICKED = "SELECT 0 FROM schedules WHERE name = $1 AND created_at = $2 AND next_a
 class PostgresEvents:
     """An `EventBackend`."""
 
-    def __init__(self, database: Database, worker: str, config: EventsConfig) -> None:
-        """Args: database: owned from now on; worker: the name that this worker's events have."""
+    def __init__(self, database: Database, owner: Owner, config: EventsConfig) -> None:
+        """Args: database: owned from now on; owner: the worker that has the events."""
         self._database = database
-        self._owner = Owner(worker)
+        self._owner = owner
         self._config = config
         self._accepts = PostgresAccepts(database, config)
+        self.group = PostgresGroup(database, self._owner, config)
 
     @classmethod
-    async def open(cls, postgres: PostgresConfig, config: EventsConfig) -> PostgresEvents:
-        """Raises: BadDatabase, DatabaseUnavailable."""
+    async def open(cls, postgres: PostgresConfig, config: EventsConfig, *, silent_s: float = 0.0) -> PostgresEvents:
+        """Open the events of the worker that `postgres` names.
+
+        Args: silent_s: after how many seconds of silence others of its group may have them; 0: it is in none.
+        Raises: BadDatabase, DatabaseUnavailable."""
         database = await Database.open(postgres, part="events", migrations=MIGRATIONS)
-        return cls(database, postgres.worker, config)
+        return cls(database, Owner(postgres.worker, silent_s), config)
 
     async def recover(self, now: float) -> Recovered:
-        self._owner, recovered = await self._database.run(
-            lambda connection: recover(connection, self._owner.worker, now, self._config)
+        self._owner.epoch, recovered = await self._database.run(
+            lambda connection: recover(connection, self._owner, now, self._config)
         )
+        self._owner.started_at = now
         return recovered
 
     # -- events
@@ -110,30 +119,27 @@ class PostgresEvents:
 
     async def forward(self, event: Event, follower: Event, payload: bytes) -> None:
         async def forward(connection: Connection) -> int:
-            await connection.execute(END, *self._mine(event))
-            return await add(connection, self._owner, follower, payload)
+            if await connection.fetchval(END, *self._mine(event)) is not None:
+                return await add(connection, self._owner, follower, payload)
+            # The answer of this very verb was lost, or another worker has the event.
+            seq: int | None = await connection.fetchval(SEQ, follower.id, *self._owner)
+            return seq or 0
 
         follower.seq = await self._database.run(forward)
 
     async def bury(self, event: Event, death: Death) -> Burial:
         async def bury(connection: Connection) -> Burial:
             await connection.execute(NOTE, *self._mine(event), *_changed(event))
-            return await self._bury(connection, BURY_ONE, self._mine(event), death)
+            return await _bury(connection, BURY_ONE, self._mine(event), death, self._config)
 
         return await self._database.run(bury)
 
-    async def _bury(self, connection: Connection, query: str, which: tuple[object, ...], death: Death) -> Burial:
-        texts = storable(death.error_type), storable(death.error)
-        buried = len(await connection.fetch(query, *which, death.at, death.reason, *texts))
-        dropped, total = 0, await dead_total(connection)
-        while total.number > self._config.max_dead or total.size_bytes > self._config.max_dead_bytes:
-            over = max(total.number - self._config.max_dead, 1)
-            await connection.execute(TRIM, over)
-            dropped, total = dropped + over, await dead_total(connection)
-        return Burial(buried, dropped, total)
-
     async def interrupt(self) -> None:
-        await self._database.value(INTERRUPT, *self._owner)
+        async def interrupt(connection: Connection) -> None:
+            await connection.execute(INTERRUPT, *self._owner)
+            await connection.execute(LEAVE, *self._owner)
+
+        await self._database.run(interrupt)
 
     def _mine(self, event: Event) -> tuple[int, str, int]:
         """Return the parameters of `MINE`."""
@@ -171,7 +177,7 @@ class PostgresEvents:
             await connection.execute("DELETE FROM configs WHERE function = $1", function)
             await connection.execute("DELETE FROM schedules WHERE function = $1", function)
             which = (function, running, self._owner.worker)
-            return await self._bury(connection, BURY_FUNCTION, which, Death(now, "FunctionRemoved"))
+            return await _bury(connection, BURY_FUNCTION, which, Death(now, "FunctionRemoved"), self._config)
 
         return await self._database.run(forget)
 
@@ -215,6 +221,19 @@ class PostgresEvents:
 
     async def aclose(self) -> None:
         await self._database.aclose()
+
+
+async def _bury(
+    connection: Connection, query: str, which: tuple[object, ...], death: Death, config: EventsConfig
+) -> Burial:
+    texts = storable(death.error_type), storable(death.error)
+    buried = len(await connection.fetch(query, *which, death.at, death.reason, *texts))
+    dropped, total = 0, await dead_total(connection)
+    while total.number > config.max_dead or total.size_bytes > config.max_dead_bytes:
+        over = max(total.number - config.max_dead, 1)
+        await connection.execute(TRIM, over)
+        dropped, total = dropped + over, await dead_total(connection)
+    return Burial(buried, dropped, total)
 
 
 def _changed(event: Event) -> tuple[float, int, int, int]:

@@ -1,11 +1,12 @@
-"""How a worker takes up its events in PostgreSQL when it starts: a new epoch, the death of the last one, what is there.
+"""How a worker takes up events in PostgreSQL: its own when it starts, with a new epoch, and those of a worker that has died.
 
 Owns nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from sockd.base.config import EventsConfig
 from sockd.events.attempt_table import Suspect
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
 
 CONFIG_NAMES = ", ".join(EventInvokeConfig.__struct_fields__)
 SCHEDULE_NAMES = ", ".join(Schedule.__struct_fields__)
-EPOCH = """
-INSERT INTO workers VALUES ($1, 1, $2)
-ON CONFLICT (id) DO UPDATE SET epoch = workers.epoch + 1, started_at = excluded.started_at RETURNING epoch
+CLOCK = "extract(epoch FROM clock_timestamp())::double precision"
+"""The database's clock, which all workers share, as Unix time."""
+EPOCH = f"""
+INSERT INTO workers (id, epoch, started_at, seen_at, silent_s) VALUES ($1, ({CLOCK} * 1e6)::bigint, $2, {CLOCK}, $3)
+ON CONFLICT (id) DO UPDATE SET epoch = workers.epoch + 1, started_at = excluded.started_at, seen_at = excluded.seen_at,
+    silent_s = excluded.silent_s, taken_by = '' RETURNING epoch
 """
+"""A new worker begins with the time: a row that was deleted had a smaller epoch."""
 DEATHS = """
 SELECT DISTINCT function, coalesce(s.deaths, 0) FROM events LEFT JOIN suspicions s USING (function)
 WHERE worker = $1 AND running
@@ -42,28 +47,52 @@ WHERE worker = $1 AND e.deaths > 0 ORDER BY seq
 """
 
 
-class Owner(NamedTuple):
-    """The worker that has an event, and the worker's epoch."""
+class Owner:
+    """The worker that has an event, and the worker's epoch; iterable, as parameters of statements.
 
-    worker: str
-    epoch: int = 0
+    One object for all that write in the name of a worker, which gets another epoch when the worker joins its group again."""
+
+    __slots__ = ("epoch", "silent_s", "started_at", "worker")
+
+    def __init__(self, worker: str, silent_s: float) -> None:
+        """Args: silent_s: after how many seconds of silence others may have its events; 0: never."""
+        self.worker = worker
+        self.silent_s = silent_s
+        self.epoch = 0
+        self.started_at = 0.0
+        """Unix time, which tells this worker from another one of its name."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.worker, self.epoch))
 
 
-async def recover(connection: Connection, worker: str, now: float, config: EventsConfig) -> tuple[Owner, Recovered]:
+async def recover(connection: Connection, owner: Owner, now: float, config: EventsConfig) -> tuple[int, Recovered]:
     """Begin a worker's next epoch, in a transaction; return it and what is stored."""
-    owner = Owner(worker, await connection.fetchval(EPOCH, worker, now))
-    await _note_death(connection, worker, now, config)
-    await connection.execute("UPDATE events SET epoch = $2 WHERE worker = $1", *owner)
-    waiting = await connection.fetch(f"SELECT {NAMES} FROM events WHERE worker = $1 ORDER BY seq", worker)
-    suspects = await connection.fetch(SUSPECTS, worker)
+    epoch = await connection.fetchval(EPOCH, owner.worker, now, owner.silent_s)
+    return epoch, await take(connection, owner.worker, (owner.worker, epoch), now, config)
+
+
+async def take(connection: Connection, dead: str, owner: Iterable[Any], now: float, config: EventsConfig) -> Recovered:
+    """Count the death of a worker against the events that it was running, give all of its events to another one or to its
+    next life, and return them with all that workers share."""
+    await _note_death(connection, dead, now, config)
+    waiting = await connection.fetch(f"SELECT {NAMES} FROM events WHERE worker = $1 ORDER BY seq", dead)
+    suspects = await connection.fetch(SUSPECTS, dead)
+    await connection.execute("UPDATE events SET worker = $2, epoch = $3 WHERE worker = $1", dead, *owner)
+    shared = await read_shared(connection)
+    return shared._replace(waiting=[Event(*row) for row in waiting], suspects=[Suspect(*row) for row in suspects])
+
+
+async def read_shared(connection: Connection) -> Recovered:
+    """Return what all workers share: configs, schedules, the total of the dead letters."""
     configs = await connection.fetch(f"SELECT {CONFIG_NAMES} FROM configs")
     schedules = await connection.fetch(f"SELECT {SCHEDULE_NAMES} FROM schedules ORDER BY name")
-    return owner, Recovered(
-        [Event(*row) for row in waiting],
-        [Suspect(*row) for row in suspects],
-        [EventInvokeConfig(**dict(row)) for row in configs],
-        [Schedule(**dict(row)) for row in schedules],
-        await dead_total(connection),
+    return Recovered(
+        waiting=[],
+        suspects=[],
+        configs=[EventInvokeConfig(**dict(row)) for row in configs],
+        schedules=[Schedule(**dict(row)) for row in schedules],
+        dead=await dead_total(connection),
     )
 
 

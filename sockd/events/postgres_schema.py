@@ -5,7 +5,10 @@
     accepted    ids that SDKs keep over their retries, for a few minutes
     dead        dead letters; dead_total is their sum, which a trigger keeps
     suspicions  function → how many daemons have died while its events ran, and when its next one is due
-    workers     each worker's epoch, which grows at each of its starts
+    workers     each worker's epoch, which grows at each of its starts and when it is declared dead; in a group, when it reported
+                last by the database's clock, after which silence it is dead (0: never), and which worker has its events then
+    group_name  the one group whose workers use this database
+    shared      one row: a number that grows with each change of configs and schedules but the ticks
 
 Owns nothing.
 """
@@ -98,5 +101,22 @@ CREATE TABLE schedules (
     next_at DOUBLE PRECISION NOT NULL,
     last_at DOUBLE PRECISION NOT NULL
 );
+""",
+    """
+ALTER TABLE workers ADD COLUMN seen_at DOUBLE PRECISION NOT NULL DEFAULT 0;
+ALTER TABLE workers ADD COLUMN silent_s DOUBLE PRECISION NOT NULL DEFAULT 0;
+ALTER TABLE workers ADD COLUMN taken_by TEXT NOT NULL DEFAULT '';
+ALTER TABLE workers ADD COLUMN about TEXT NOT NULL DEFAULT '{}';
+CREATE TABLE group_name (name TEXT NOT NULL, is_only BOOLEAN PRIMARY KEY DEFAULT true CHECK (is_only));
+CREATE TABLE shared (revision BIGINT NOT NULL);
+INSERT INTO shared VALUES (1);
+CREATE FUNCTION shared_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    UPDATE shared SET revision = revision + 1;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER config_changed AFTER INSERT OR UPDATE OR DELETE ON configs
+    FOR EACH STATEMENT EXECUTE FUNCTION shared_changed();
+CREATE TRIGGER schedule_changed AFTER INSERT OR UPDATE OF expression OR DELETE ON schedules
+    FOR EACH STATEMENT EXECUTE FUNCTION shared_changed();
 """,
 )

@@ -1,7 +1,7 @@
 """Schedules: functions that run by the clock. Each tick puts an event into the store, which is run like any other.
 
-Owns the timer. A tick's event and the moment of the next tick are written in one transaction: a daemon that is killed
-has done both or neither, so no tick is lost and none comes twice.
+Owns the timer. A tick's event and the moment of the next tick are written in one transaction, if no other worker has ticked: a
+daemon that is killed has done both or neither, so no tick is lost and none comes twice.
 
     POLICY: of the ticks that were missed (the daemon was down, the clock was set forward, the queue was full) one is
     made up for, or none (`events.missed`). A clock that is set back brings fixed times again only if it was set back by
@@ -14,7 +14,7 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -84,10 +84,20 @@ class _Tick(NamedTuple):
 class Schedules:
     """`start` when events run; `aclose` before they are closed."""
 
-    def __init__(self, events: Events, rows: Sequence[Schedule], check: Callable[[str, str], object]) -> None:
-        """Args: rows: those in the store; check: whether there is a function. Raises: NoSuchFunction."""
+    def __init__(
+        self,
+        events: Events,
+        rows: Sequence[Schedule],
+        check: Callable[[str, str], object],
+        stored: Callable[[str], Awaitable[Schedule | None]] | None = None,
+    ) -> None:
+        """Args:
+        rows: those in the store;
+        check: whether there is a function, raises NoSuchFunction;
+        stored: reads one of the store, where other workers tick and change it, too; None: no other does."""
         self._events = events
         self._check = check
+        self._stored = stored
         self._schedules = {row.name: row for row in rows}
         self._alarm: Alarm | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -211,6 +221,11 @@ class Schedules:
         }
         self._woken()
 
+    def follow(self, rows: Sequence[Schedule]) -> None:
+        """Take the schedules that are in the store now: another worker has changed some."""
+        self._schedules = {row.name: row for row in rows}
+        self._woken()
+
     async def _keep(self, schedule: Schedule) -> None:
         await self._events.backend.put_schedule(schedule)
         self._schedules[schedule.name] = schedule
@@ -251,9 +266,8 @@ class Schedules:
         """One tick: the event, and the next moment."""
         try:
             self._check(schedule.function, schedule.qualifier)
-        except NoSuchFunction:  # the daemon was killed between removing it and this
-            _log.warning("schedule %s is removed: there is no function %s", schedule.name, schedule.function)
-            await self.remove(schedule.name)
+        except NoSuchFunction:
+            await self._without_function(schedule, now)
             return
         unsure = tick = self._unsure.pop(schedule.name, None)
         try:
@@ -268,15 +282,39 @@ class Schedules:
                 self._unsure[schedule.name] = tick
             return
         is_current = self._schedules.get(schedule.name) is schedule
-        if not has_ticked:  # it is being changed
+        if not has_ticked:  # it is being changed, or another worker has ticked
             if is_current:
-                self._held_until = now + AGAIN_S
+                await self._read_again(schedule, now)
             return
         if is_current:
             self._schedules[schedule.name] = tick.ticked
         if tick.event is not None:
             self.ticks += 1
             self._events.added(tick.event)
+
+    async def _without_function(self, schedule: Schedule, now: float) -> None:
+        """Remove a schedule, as the daemon was killed between removing its function and this. Another worker may have the
+        function, and tick: then it is only looked at later, and by its moment in the store."""
+        if self._stored is not None:
+            self._schedules[schedule.name] = msgspec.structs.replace(schedule, next_at=now + AGAIN_S)
+            return
+        _log.warning("schedule %s is removed: there is no function %s", schedule.name, schedule.function)
+        await self.remove(schedule.name)
+
+    async def _read_again(self, schedule: Schedule, now: float) -> None:
+        try:
+            stored = await self._stored(schedule.name) if self._stored is not None else schedule
+        except DatabaseUnavailable as error:
+            _log.warning("schedule %s waits: %s", schedule.name, error)
+            stored = schedule
+        if stored is schedule:
+            self._held_until = now + AGAIN_S
+        if self._schedules.get(schedule.name) is not schedule:
+            return
+        if stored is None:
+            del self._schedules[schedule.name]
+        else:
+            self._schedules[schedule.name] = stored
 
     async def _made(self, schedule: Schedule, now: float) -> _Tick:
         payload = event_of(schedule)
@@ -296,7 +334,10 @@ class Schedules:
         start = schedule.last_at if is_done else now
         next_at = await in_thread(when.after, start, since=schedule.created_at)
         if next_at and next_at < schedule.next_at and self._schedules.get(schedule.name) is schedule:
-            await self._keep(msgspec.structs.replace(schedule, next_at=next_at))
+            sooner = msgspec.structs.replace(schedule, next_at=next_at)
+            has_changed = await self._events.backend.tick(schedule, sooner, None, b"")
+            if has_changed and self._schedules.get(schedule.name) is schedule:
+                self._schedules[schedule.name] = sooner
 
 
 def _same(old: Schedule, **wanted: object) -> Schedule:

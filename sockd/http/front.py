@@ -220,7 +220,7 @@ class Front:
         return isinstance(target, Called) and callers.hides_errors(target.name, connection, head)
 
     def _healthz(self) -> Answer:
-        if self.calls.draining:
+        if self.calls.draining or self.calls.leaving:
             return json_answer({"status": "draining"}, 503)
         return json_answer({"status": "ok"})
 

@@ -37,6 +37,10 @@ class Calls(Protocol):
     def draining(self) -> bool:
         """True when new requests are refused."""
 
+    @property
+    def leaving(self) -> bool:
+        """True when a proxy in front is to send no more requests; those that come are served all the same."""
+
     async def invoke(self, request: InvokeRequest) -> Invocation:
         """Run a function once. Raises: SockdError."""
 
@@ -224,6 +228,17 @@ class Events(Protocol):
     async def remove_event_config(self, name: str, qualifier: str) -> bool: ...
 
 
+class Group(Protocol):
+    """The workers that share a database with this one, and its own place among them."""
+
+    async def workers(self) -> Sequence[Mapping[str, Any]]:
+        """The workers of the group: `name`, `state` (serving, draining or gone), what each reports of itself, `seen_s` since its
+        last report, `events` that it has, and who took them over. Raises: BadRequest: there is no group; DatabaseUnavailable."""
+
+    async def drain(self, *, draining: bool) -> None:
+        """Have a proxy in front send this worker no requests, or send them again. Raises: DatabaseUnavailable."""
+
+
 class Packages(Protocol):
     """The packages of the install cache."""
 
@@ -318,6 +333,8 @@ class Worker(Protocol):
     def urls(self) -> Urls: ...
     @property
     def events(self) -> Events: ...
+    @property
+    def group(self) -> Group: ...
     @property
     def packages(self) -> Packages: ...
     @property

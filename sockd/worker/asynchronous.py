@@ -1,6 +1,6 @@
 """The asynchronous side of the daemon: events that run later and schedules that make them, over the worker's functions.
 
-Owns both. Built before the doors open; what waits from an earlier life begins to run after that.
+Owns both, and the membership of a group. Built before the doors open; what waits from an earlier life begins to run after that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from sockd.base.config import Config
 from sockd.base.errors import NoSuchFunction
@@ -19,12 +21,16 @@ from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
 from sockd.events.event_backend import EventBackend, Recovered
 from sockd.events.events import Events
+from sockd.events.membership import Membership
 from sockd.events.schedules import Schedules
 from sockd.events.sqlite_events import SqliteEvents
 from sockd.http.server.answers import error_body
 from sockd.linux.wall_clock import WallTimer
 from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from sockd.events.postgres_group import PostgresGroup
 
 EVENTS = "events.sqlite"
 _log = logging.getLogger(__name__)
@@ -35,6 +41,8 @@ class StoredEvents(NamedTuple):
 
     backend: EventBackend
     recovered: Recovered
+    group: PostgresGroup | None
+    """The workers that share the database, if this one is in a group."""
 
     @classmethod
     async def open(cls, config: Config, state_path: Path, *, is_first: bool) -> StoredEvents:
@@ -42,23 +50,28 @@ class StoredEvents(NamedTuple):
         the database in its place.
 
         Args: is_first: no function is recorded, so that there need be no file yet.
-        Raises: BadEventStore, BadDatabase, DatabaseUnavailable; OSError."""
-        backend = await _backend(config, state_path / EVENTS, is_first=is_first)
+        Raises: BadEventStore, BadDatabase, DatabaseUnavailable, OtherGroup; OSError."""
+        backend, group = await _backend(config, state_path / EVENTS, is_first=is_first)
         try:
-            return cls(backend, await backend.recover(time.time()))
+            if group is not None:
+                await group.join(config.group.name)
+            return cls(backend, await backend.recover(time.time()), group)
         except BaseException:
             await backend.aclose()
             raise
 
 
-async def _backend(config: Config, path: Path, *, is_first: bool) -> EventBackend:
+async def _backend(config: Config, path: Path, *, is_first: bool) -> tuple[EventBackend, PostgresGroup | None]:
     if config.postgres.dsn:
         from sockd.events.postgres_events import PostgresEvents  # 4 MB that a worker without PostgreSQL does not need
 
-        return await PostgresEvents.open(config.postgres, config.events)
+        postgres = msgspec.structs.replace(config.postgres, worker=config.worker_name)
+        silent_s = config.group.silent_s if config.group.name else 0.0
+        backend = await PostgresEvents.open(postgres, config.events, silent_s=silent_s)
+        return backend, backend.group if config.group.name else None
     if not is_first:
         _warn_of_loss(path)
-    return SqliteEvents.open(path, config.events)
+    return SqliteEvents.open(path, config.events), None
 
 
 def _warn_of_loss(path: Path) -> None:
@@ -79,28 +92,40 @@ class Asynchronous:
         stored: StoredEvents,
         invoke: Callable[[InvokeRequest], Awaitable[Invocation]],
         metrics: Metrics,
+        about: Callable[[], dict[str, Any]],
     ) -> None:
-        """Args: stored: closed by `aclose`. Raises: BadConfig."""
+        """Args: stored: closed by `aclose`; about: what the worker reports to its group. Raises: BadConfig."""
         config, path = worker.config.events, worker.state.path
         self._worker = worker
         directories = Directories(path / "destinations", config.directories)
         functions = Functions(invoke, self._check, self._places, error_body, worker.functions.live.incarnation)
-        self.events = Events(*stored, functions, directories, config)
-        self.schedules = Schedules(self.events, stored.recovered.schedules, self._check)
+        backend, recovered, group = stored
+        self.events = Events(backend, recovered, functions, directories, config)
+        read_schedule = group.schedule if group is not None else None
+        self.schedules = Schedules(self.events, recovered.schedules, self._check, read_schedule)
+        self.membership: Membership | None = None
+        if group is not None:
+            self.membership = Membership(group, self.events, self.schedules, worker.config.group, about)
         watch(metrics, self.events, self.schedules)
 
     def start(self) -> None:
         """Run what is due, from now on."""
         self.events.start()
         self.schedules.start(WallTimer)
+        if self.membership is not None:
+            self.membership.start()
 
     def stop(self) -> None:
         """Begin nothing any more."""
+        if self.membership is not None:
+            self.membership.stop()
         self.schedules.stop()
         self.events.stop()
 
     async def aclose(self) -> None:
         """End, when what runs has ended."""
+        if self.membership is not None:
+            await self.membership.aclose()
         await self.schedules.aclose()
         await self.events.aclose()
 

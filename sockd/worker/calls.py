@@ -41,6 +41,7 @@ class Calls:
         self._initscripts = initscripts
         self._observations = observations
         self.draining = False
+        self.leaving = False
         self.is_app = functions.live.is_app
         self.call_key = functions.live.call_key
         self.incarnation = functions.live.incarnation

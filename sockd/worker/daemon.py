@@ -11,6 +11,7 @@ from sockd.functions.environments import Environments
 from sockd.observe.observations import Observations
 from sockd.worker.asynchronous import Asynchronous, StoredEvents
 from sockd.worker.calls import Calls
+from sockd.worker.group import About, Group
 from sockd.worker.managed_functions import ManagedFunctions
 from sockd.worker.managed_packages import ManagedPackages
 from sockd.worker.observed import Logs, Numbers, Traces
@@ -26,11 +27,14 @@ class Daemon:
         functions = worker.functions
         self._functions = functions
         self._observations = observations
+        self._notice_s = worker.config.group.drain_notice_s
         self.url = ""
         """The address of the public port, when it is open."""
         watch(observations.metrics, worker)
         self.calls = Calls(functions, worker.versions.canaries, worker.initscripts, observations)
-        self.later = Asynchronous(worker, stored_events, self.calls.invoke, observations.metrics)
+        about = About(worker, self.calls, lambda: self.url)
+        self.later = Asynchronous(worker, stored_events, self.calls.invoke, observations.metrics, about)
+        self.group = Group(self.later.membership, self.calls)
         self.events = self.later.events
         self.functions = ManagedFunctions(worker, self.later, observations)
         self.versions = worker.versions
@@ -48,6 +52,13 @@ class Daemon:
         self.later.stop()
         self._functions.debugging.close()
         self._observations.logs.end_followers()
+
+    async def leave_group(self) -> None:
+        """Leave what comes to the others of the group, if there is one: begin no event, and have a proxy send them requests."""
+        if self.later.membership is None:
+            return
+        await self.events.pause(0.0)
+        await self.group.give_notice(self._notice_s)
 
     async def pause_events(self, deadline_s: float) -> None:
         """As `Draining.pause_events`."""

@@ -114,6 +114,7 @@ class Doors:
         self._stack = stack
         self._limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
         self._buffers = BufferBudget(buffer_bytes(config.http))
+        self._fields = f"x-sockd-worker: {config.worker_name}\r\n" if config.group.name else ""
         self._keys = Keys.open(state.path / "keys.json")
         self._callers = Callers(
             config.http, self._keys, daemon.functions.run_rules, error_details=daemon.functions.error_details
@@ -182,6 +183,7 @@ class Doors:
             limits=self._limits,
             keep_alive_s=self._config.http.keep_alive_s,
             buffers=self._buffers,
+            fields=self._fields,
         )
         self._stack.push_async_callback(server.aclose, 0.0)
         return server
@@ -205,7 +207,7 @@ class Doors:
 
     def _for_management(self, app: Application, sockets: Sequence[socket.socket]) -> HttpServer:
         """A server whose requests manage the worker."""
-        server = HttpServer(app, sockets, limits=LIMITS, buffers=self._buffers)
+        server = HttpServer(app, sockets, limits=LIMITS, buffers=self._buffers, fields=self._fields)
         self._stack.push_async_callback(server.aclose, 0.0)
         return server
 

@@ -89,6 +89,8 @@ async def serve(
         if kept or inherited.are_kept:
             await drain.leave()
         else:
+            if not ending.status:
+                await daemon.leave_group()
             await drain.finish()
     return await followed(ending, kept, endings)
 

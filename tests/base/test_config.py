@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,32 @@ def test_an_unknown_setting_is_told_with_the_one_that_is_meant(tmp_path: Path, t
     with pytest.raises(BadConfig) as caught:
         loaded(tmp_path / "sockd.toml", text)
     assert f"sockd.toml: {words}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ('[group]\nname = "g"\n', "group.name needs a database .*postgres.dsn"),
+        ('[group]\nname = "a b"\n[postgres]\ndsn = "postgresql://x"\n', "group.name = 'a b': .*1 to 64 of"),
+        (
+            '[group]\nname = "g"\n[postgres]\ndsn = "postgresql://x"\nworker = "a:b"\n',
+            "postgres.worker = 'a:b': .*1 to 64",
+        ),
+        ("[group]\nheartbeat_s = 0\n", "group.heartbeat_s = 0.0: must be between 0.1 and 60"),
+        ("[group]\nheartbeat_s = nan\n", "group.heartbeat_s = nan: must be between"),
+        ("[group]\nsilent_s = 8\n", "group.silent_s = 8.0: must be 3 times group.heartbeat_s at least, 9"),
+        ("[group]\ndrain_notice_s = -1\n", "group.drain_notice_s = -1.0: must be between 0 and 60"),
+    ],
+)
+def test_settings_of_a_group_that_mean_nothing_are_refused(tmp_path: Path, settings: str, words: str) -> None:
+    with pytest.raises(BadConfig, match=words):
+        loaded(tmp_path / "sockd.toml", settings)
+
+
+def test_a_worker_has_its_hosts_name_in_a_group_and_is_main_alone(tmp_path: Path) -> None:
+    file = tmp_path / "sockd.toml"
+    file.write_text('[postgres]\ndsn = "postgresql://file"\n')
+    alone, joined = Config.load(file), Config.load(file, join="postgresql://option", group="g")
+    assert (alone.worker_name, joined.worker_name) == ("main", socket.gethostname())
+    assert (joined.postgres.dsn, joined.group.name) == ("postgresql://option", "g")
+    assert Config.load(file, group="g", name="w1").worker_name == "w1"

@@ -249,6 +249,7 @@ class FakeWorker:
         self.versions: Any = FakeVersions()
         self.urls = FunctionUrls(self.registry)
         self.events: Any = FakeEvents(lambda name: self.functions.info(name))
+        self.group = FakeGroup(self)
         self.packages = FakePackages(self)
         self.logs = FakeLogs(self)
         self.traces = FakeTraces(self)
@@ -260,7 +261,7 @@ class FakeCalls:
 
     def __init__(self, worker: FakeWorker) -> None:
         self._worker = worker
-        self.draining = False
+        self.draining = self.leaving = False
 
     def begin(self, request: InvokeRequest, done: Callable[[Ending], None]) -> Callable[[], object] | None:
         """As the daemon's, but in a task of its own; half of the functions are not ready."""
@@ -349,6 +350,24 @@ class FakeCalls:
 
     async def debug(self, request: InvokeRequest, port: int, tell: ReportProgress) -> Invocation:
         raise NotImplementedError("debuggers are tested on a daemon")
+
+
+class FakeGroup:
+    """One worker that is a group of two, of which the other one is gone."""
+
+    def __init__(self, worker: FakeWorker) -> None:
+        self._worker = worker
+
+    async def workers(self) -> list[dict[str, Any]]:
+        about = {"address": "127.0.0.1:5000", "version": "0.1.0", "configuration": "0123456789ab", "draining": False}
+        load = {"running": 2, "queued": 1, "memory": 0.25, "functions": 12}
+        return [
+            {"name": name, "state": state, **about, **load, "events": 3, "seen_s": seen_s, "taken_by": taken_by}
+            for name, state, seen_s, taken_by in (("w1", "serving", 0.5, ""), ("w2", "gone", 60.0, "w1"))
+        ]
+
+    async def drain(self, *, draining: bool) -> None:
+        self._worker.calls.leaving = draining
 
 
 class FakeFunctions:

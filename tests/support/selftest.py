@@ -37,6 +37,7 @@ GROUPS = {
     "P": "sharing between functions",
     "S": "promises of SPECIFICATION.md",
     "T": "snapshots",
+    "W": "workers of a group",
 }
 WIDTH = 118
 NO_SUCH_CASE = 3

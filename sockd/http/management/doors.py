@@ -38,6 +38,7 @@ from sockd.base.errors import BadInitscript, BadRequest
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.notes import Progress
 from sockd.base.request_ids import new_request_id, request_id_text
+from sockd.http.management import group
 from sockd.http.management import live as management_live
 from sockd.http.management import logs as management_logs
 from sockd.http.management.keyed import key_of
@@ -87,7 +88,12 @@ class Management:
             ("DELETE", "/packages/{key}", self._remove_package),
         ]
         self.routes = [
-            *(*typed_routes(handlers), *management_logs.routes(worker), *management_live.routes(worker)),
+            *(
+                *typed_routes(handlers),
+                *management_logs.routes(worker),
+                *management_live.routes(worker),
+                *group.routes(worker.group),
+            ),
             *routes,
         ]
         """All of them; what each requires of a key is in `permissions`."""

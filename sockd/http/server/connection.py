@@ -72,7 +72,8 @@ class Server(Allowing, Protocol):
     """What the connections of one server share."""
 
     app: Application
-    date_line: str
+    fields: str
+    """Header lines of each answer, its date among them."""
     retiring: bool
     """Each answer closes its connection from now on."""
     running: set[Exchange]

@@ -26,12 +26,12 @@ _LOST = Stage.LOST
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 
-class Clock(Protocol):
+class Server(Protocol):
     """The server, as an answer's head needs it."""
 
     @property
-    def date_line(self) -> str:
-        """The Date header with its end."""
+    def fields(self) -> str:
+        """Header lines of each answer, its date among them."""
 
 
 class Client(Protocol):
@@ -42,7 +42,7 @@ class Client(Protocol):
     """Knows both addresses."""
 
     @property
-    def server(self) -> Clock: ...
+    def server(self) -> Server: ...
 
     def write(self, head: bytes, body: bytes) -> None:
         """Send both at once."""
@@ -188,7 +188,7 @@ class Exchange:
         line = (
             _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
         )  # RFC 9112, 4: the phrase may be missing, its space not
-        return f"{line}{self.connection.server.date_line}{fields}{end}"
+        return f"{line}{self.connection.server.fields}{fields}{end}"
 
     def answer(self, answer: Answer) -> None:
         """Give a whole answer."""

@@ -53,8 +53,10 @@ class HttpServer:
         limits: ConnectionLimits | None = None,
         keep_alive_s: int = 75,
         buffers: BufferBudget | None = None,
+        fields: str = "",
     ) -> None:
-        """Args: sockets: bound, not listening (`sockd.http.server.sockets`); buffers: of all servers of the worker."""
+        """Args: sockets: bound, not listening (`sockd.http.server.sockets`); buffers: of all servers of the worker; fields: lines
+        in the head of each answer."""
         self._sockets = list(sockets)
         self.addresses = [sock.getsockname() for sock in sockets]
         self.app = app
@@ -63,7 +65,8 @@ class HttpServer:
         self.allowed_s = allowed_s(self.limits, keep_alive_s)
         self.buffers = buffers or BufferBudget(BUFFER_BYTES)
         self.waits: PeerWaits[Connection] = PeerWaits()
-        self.date_line = ""
+        self.fields = ""
+        self._own_fields = fields
         self.retiring = False
         """Each answer closes its connection: its client comes to the next worker."""
         self.running: set[Exchange] = set()
@@ -118,7 +121,7 @@ class HttpServer:
         """An origin server with a clock must send Date (RFC 9110, 6.6.1); once a second is its resolution."""
         loop = asyncio.get_running_loop()
         now = time.time()
-        self.date_line = f"date: {formatdate(now, usegmt=True)}\r\n"
+        self.fields = f"date: {formatdate(now, usegmt=True)}\r\n{self._own_fields}"
         self._ticking = loop.call_later(1.0 - now % 1.0, self._tick)
         self._flooded = False
         now_s = loop.time()

@@ -33,6 +33,7 @@ LIBRARIES = (
 FOLDERS = (
     *("tests/abuse", "tests/images/agent_keeper", "tests/faults", "tests/isolation/networks", "tests/spec"),
     "tests/starts/packages/test_built_names.py",
+    "tests/daemon/groups",
     "tests/daemon/test_image_failures.py",
     "tests/daemon/test_lost_images.py",
     "tests/daemon/test_failing_snapshots.py",

@@ -11,6 +11,7 @@ import select
 import socket
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from sockd.client.cli.worker.again import OWN_PROGRAM, environment
@@ -24,8 +25,24 @@ _ERROR = re.compile(r"^error: (.*(?:\n    .*)*)(?:\n  why: (.*(?:\n    .*)*))?(?
 """As `Failure.show` prints it."""
 
 
-def detached(state_dir: str, listen: str | None, config: Path | None, *, take_over: bool = False) -> None:
-    """Start a worker and print its address. Raises: Failure with the worker's own error, or the last lines of its log."""
+def detached(
+    state_dir: str, options: Mapping[str, str | None], config: Path | None, *, take_over: bool = False
+) -> None:
+    """Start a worker and print its address. Args and Raises: as of `started`."""
+    worker = started(state_dir, options, config, take_over=take_over)
+    directory = Path(state_dir).absolute()
+    url = Management(directory).get("status")["url"]
+    echo(f"sockd is listening on {url} with pid {worker.pid} and logs to {directory / LOG}")
+    say(f"stop it with: kill {worker.pid}")
+
+
+def started(
+    state_dir: str, options: Mapping[str, str | None], config: Path | None, *, take_over: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a worker in a session of its own; return when it serves.
+
+    Args: options: of `sockd up`, by name, with their values; None: not given.
+    Raises: Failure with the worker's own error, or the last lines of its log."""
     directory = Path(state_dir).absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o711)
     log = directory / LOG
@@ -36,19 +53,24 @@ def detached(state_dir: str, listen: str | None, config: Path | None, *, take_ov
     ):
         ready.bind(f"{private}/ready")
         said_before = output.tell()
-        worker = _start(directory, listen, config, log, f"{private}/ready", output.fileno(), take_over)
+        worker = _start(directory, options, config, log, f"{private}/ready", output.fileno(), take_over)
         if not _serves(worker, ready):
             raise _failure(log, said_before)
-    url = Management(directory).get("status")["url"]
-    echo(f"sockd is listening on {url} with pid {worker.pid} and logs to {log}")
-    say(f"stop it with: kill {worker.pid}")
+    return worker
 
 
 def _start(
-    directory: Path, listen: str | None, config: Path | None, log: Path, notify: str, output: int, take_over: bool
+    directory: Path,
+    options: Mapping[str, str | None],
+    config: Path | None,
+    log: Path,
+    notify: str,
+    output: int,
+    take_over: bool,
 ) -> subprocess.Popen[bytes]:
     arguments = ["--state-dir", str(directory), "--log-file", str(log)]
-    arguments += ["--listen", listen] if listen else []
+    for name, value in options.items():
+        arguments += [f"--{name}", value] if value else []
     arguments += ["--config", str(config.absolute())] if config else []
     arguments += ["--take-over"] if take_over else []
     return subprocess.Popen(

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 )
 @config_option
 @click.option(
+    "--join", metavar="DSN", help="PostgreSQL of a group: postgresql://USER@HOST:PORT/DATABASE?passfile=FILE."
+)
+@click.option("--group", metavar="NAME", help="The group of workers to join.")
+@click.option("--name", metavar="NAME", help="The worker's name in its group. [default: the host's name]")
+@click.option(
     "--detach",
     is_flag=True,
     help="Run in the background; return when it serves. Logs to worker.log in the state directory.",
@@ -55,6 +60,9 @@ def up(
     listen: str | None,
     state_dir: Path | None,
     config: Path | None,
+    join: str | None,
+    group: str | None,
+    name: str | None,
     detach: bool,
     take_over: bool,
     check: bool,
@@ -67,7 +75,8 @@ def up(
     from sockd.base.errors import SockdError
     from sockd.base.log_format import log_to_file, log_to_stderr
 
-    settings = configured(config, listen=listen, state_dir=str(state_dir) if state_dir else None)
+    given = {"listen": listen, "join": join, "group": group, "name": name}
+    settings = configured(config, state_dir=str(state_dir) if state_dir else None, **given)
     configuration = config.read_bytes() if config is not None else None
     doctor = _doctor(config, state_dir)
     if platform.machine() not in ARCHITECTURES:
@@ -80,7 +89,7 @@ def up(
 
         return
     if detach:
-        detached(settings.state_dir, listen, config, take_over=take_over)
+        detached(settings.state_dir, given, config, take_over=take_over)
         return
     if log_file is None:
         log_to_stderr()

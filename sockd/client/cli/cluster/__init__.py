@@ -1,0 +1,1 @@
+"""Commands for groups of workers and the proxy in front of them."""

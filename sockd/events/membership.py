@@ -1,0 +1,118 @@
+"""A worker's membership of its group: it reports that it is alive, takes over the events of workers that are silent, and follows
+what others have changed.
+
+Owns the task that does so. What it does is done again with the next heartbeat, whatever has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sockd.base.config import GroupConfig
+from sockd.base.errors import DatabaseUnavailable, StorageFull
+from sockd.events.clock import pause
+from sockd.events.events import Events
+from sockd.events.repeated_warnings import RepeatedWarnings
+from sockd.events.schedules import Schedules
+
+if TYPE_CHECKING:
+    from sockd.events.postgres_group import Member, PostgresGroup
+
+_log = logging.getLogger(__name__)
+
+
+class Membership:
+    """`start` when events run; `stop` with them; `aclose` before they are closed."""
+
+    def __init__(
+        self,
+        group: PostgresGroup,
+        events: Events,
+        schedules: Schedules,
+        config: GroupConfig,
+        about: Callable[[], dict[str, Any]],
+    ) -> None:
+        """Args: about: what this worker reports of itself."""
+        self._group = group
+        self._events = events
+        self._schedules = schedules
+        self._config = config
+        self._about = about
+        self._warnings = RepeatedWarnings(_log)
+        self._revision = 0
+        """The revision of what all workers share, as it was read last."""
+        self._beating: asyncio.Task[None] | None = None
+        self._reporting = asyncio.Lock()
+        self._stopped = False
+
+    def start(self) -> None:
+        """Report, now and from now on."""
+        self._beating = asyncio.ensure_future(self._beat_on())
+
+    def stop(self) -> None:
+        """Take over nothing any more; go on reporting."""
+        self._stopped = True
+
+    async def aclose(self) -> None:
+        """Report no more. Safe to call twice."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        self._warnings.close()
+
+    async def members(self) -> list[Member]:
+        """Return the workers of the group, by name. Raises: DatabaseUnavailable."""
+        return await self._group.members()
+
+    async def beat(self) -> None:
+        """Report, and do what there is to do. Raises: DatabaseUnavailable, StorageFull."""
+        async with self._reporting:
+            revision = await self._report()
+        if self._stopped:
+            return
+        for dead in await self._group.silent():
+            await self._take_over(dead)
+        if revision != self._revision:
+            shared = await self._group.shared()
+            self._events.take_up(shared)
+            self._schedules.follow(shared.schedules)
+            self._revision = revision
+
+    async def report(self) -> None:
+        """Report at once what has changed of this worker. Raises: DatabaseUnavailable, StorageFull."""
+        async with self._reporting:
+            await self._report()
+
+    async def _beat_on(self) -> None:
+        while True:
+            try:
+                await self.beat()
+            except (DatabaseUnavailable, StorageFull) as error:
+                self._warnings.warn("the group cannot be reached", f"the group cannot be reached: {error}")
+            except Exception:
+                _log.exception("the worker's membership of its group")
+            await pause(self._events.clock, self._config.heartbeat_s)
+
+    async def _report(self) -> int:
+        about = msgspec.json.encode(self._about())
+        revision = await self._group.report(about)
+        while revision is None:
+            if not await self._group.join_again():
+                raise DatabaseUnavailable(
+                    "another worker has this one's name: stop one of them, or give it another postgres.worker"
+                )
+            _log.warning("this worker was silent for too long, and others have its events: it joins its group again")
+            revision = await self._group.report(about)
+        return revision
+
+    async def _take_over(self, dead: str) -> None:
+        taken = await self._group.take_over(dead, self._events.clock.now())
+        if taken is None:
+            return
+        _log.warning("worker %s of the group is gone: its %d events run here", dead, len(taken.waiting))
+        self._events.take_up(taken)

@@ -1,0 +1,26 @@
+"""A PostgreSQL server and a group of workers for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.groups.workers import Workers
+from tests.support.ledger import Ledger
+from tests.support.postgres_server import PostgresServer, postgres_server, programs
+
+
+@pytest.fixture
+def server(ledger: Ledger) -> Iterator[PostgresServer]:
+    with postgres_server(programs()) as server:
+        yield server
+
+
+@pytest.fixture
+def workers(server: PostgresServer, tmp_path: Path) -> Iterator[Workers]:
+    """The group; a test starts its workers."""
+    workers = Workers(tmp_path, server.dsn("public"))
+    yield workers
+    workers.close()

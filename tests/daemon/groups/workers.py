@@ -1,0 +1,106 @@
+"""Workers of one group on this machine, as tests start, freeze, kill and replace them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.daemon.gate import Gate
+from tests.daemon.kernel_view import cgroup_directories, mounts_under
+from tests.daemon.running import COMMAND, RunningDaemon
+from tests.daemon.test_events import settled, soon
+from tests.support.emulated import SLOWER
+
+GROUP = "g"
+SILENT_S = 3.0 * SLOWER
+SETTINGS = f"[group]\nheartbeat_s = 0.2\nsilent_s = {SILENT_S}\n"
+CONCURRENCY = 16
+EVENTS = f"[events]\ndeath_delay_s = 0.1\nconcurrency = {CONCURRENCY}\n"
+WAITS = {"f.py": "from gate import wait\ndef f(event): return wait(event['gate'], event['id'])", "gate.py": Gate.CODE}
+"""A function that waits at a gate, where it says the `id` of its event."""
+
+
+class Workers:
+    """The workers, by name; each keeps its port and its state over its lives."""
+
+    def __init__(self, directory: Path, dsn: str, settings: str = "") -> None:
+        """Args: settings: TOML of all of them."""
+        self._directory = directory
+        self._dsn = dsn
+        self.done = directory / "done"
+        self.done.mkdir()
+        self._config = f"{SETTINGS}{settings}{EVENTS}{self._shared()}"
+        self._ports: dict[str, int] = {}
+        self._lives: list[RunningDaemon] = []
+        self.by_name: dict[str, RunningDaemon] = {}
+
+    def _shared(self) -> str:
+        """Make what the workers share beside the database; return its settings."""
+        chunks, *keys = (self._directory / name for name in ("chunks", "images.key", "secret.key"))
+        chunks.mkdir(mode=0o700)
+        for key in keys:
+            key.touch(mode=0o600)
+            key.write_bytes(os.urandom(32))
+        return (
+            f'[events.directories]\ndone = "{self.done}"\n[secrets]\nkey_file = "{keys[1]}"\n'
+            f'[images]\nstore = "{chunks}"\nkey_file = "{keys[0]}"\n'
+        )
+
+    def start(self, name: str) -> RunningDaemon:
+        """Start a worker, or start it again at its port."""
+        listen = f"127.0.0.1:{self._ports.get(name, 0)}"
+        options = ("--listen", listen, "--join", self._dsn, "--group", GROUP, "--name", name)
+        daemon = RunningDaemon.start(self._directory / name, self._config, command=(*COMMAND[:-2], *options))
+        self._ports[name] = daemon.port
+        self._lives.append(daemon)
+        self.by_name[name] = daemon
+        return daemon
+
+    def deploy(self, name: str, files: Mapping[str, str | bytes] | str, **settings: Any) -> None:
+        """Deploy a function to each worker that runs."""
+        for daemon in self.by_name.values():
+            daemon.deploy(name, files, **settings)
+
+    def members(self, of: str) -> dict[str, dict[str, Any]]:
+        """Return the group as one worker shows it, by name."""
+        rows = self.by_name[of].manage("GET", "/workers").json
+        return {row["name"]: row for row in rows}
+
+    def wait_until(self, of: str, **states: str) -> None:
+        """Wait until one worker shows others in these states."""
+        soon(lambda: all(self.members(of).get(name, {}).get("state") == state for name, state in states.items()))
+
+    def settled(self) -> None:
+        """Wait until no worker that runs has an event."""
+        for daemon in self.by_name.values():
+            settled(daemon)
+
+    def ended(self) -> set[str]:
+        """Return the ids of the events whose records are among the destinations."""
+        return {file.stem for file in self.done.glob("*.json")}
+
+    def kill(self, name: str) -> None:
+        """End a worker by SIGKILL."""
+        self.by_name.pop(name).kill()
+
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Stop a worker's process for the length of a block."""
+        daemon = self.by_name[name]
+        daemon.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            daemon.signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End them all, and check that they leave nothing."""
+        for daemon in reversed(self._lives):
+            daemon.close()
+        for daemon in self._lives:
+            assert cgroup_directories(daemon.cgroup) == []
+        assert mounts_under(self._directory) == []

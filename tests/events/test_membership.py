@@ -1,0 +1,240 @@
+"""Workers of one group, each with its events and schedules: what becomes of those of a worker that is gone, and who ticks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sockd.base.config import EventsConfig, GroupConfig, PostgresConfig
+from sockd.events.destinations import Directories
+from sockd.events.dispatcher import Functions
+from sockd.events.event_configs import EventInvokeConfig
+from sockd.events.events import Events
+from sockd.events.membership import Membership
+from sockd.events.postgres_events import PostgresEvents
+from sockd.events.schedules import Schedules
+from sockd.http.server.answers import error_body
+from tests.events.house import FakeFunctions
+from tests.support.fake_clock import FakeClock, until
+
+GROUP = GroupConfig(name="g")
+MINUTE_S = 60.0
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Member:
+    """A worker of the group, whose clock stands still unless a test lets time pass."""
+
+    backend: PostgresEvents
+    events: Events
+    schedules: Schedules
+    membership: Membership
+    functions: FakeFunctions
+    clock: FakeClock
+
+    @property
+    def ran(self) -> list[bytes]:
+        """The payloads of what has run."""
+        return [payload for _, payload, _ in self.functions.ran]
+
+    async def settled(self) -> None:
+        await until(lambda: self.schedules.idle and not self.events.depth()["running"])
+
+
+Start = Callable[..., Awaitable[Member]]
+
+
+@pytest.fixture
+async def start(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts a worker of the group; all end with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(name: str, **settings: Any) -> Member:
+            clock = FakeClock()
+            config, functions = EventsConfig(**settings), FakeFunctions(clock)
+            functions.do["f"] = lambda payload: b'"ok"'
+            postgres = PostgresConfig(dsn=postgres_dsn, worker=name, timeout_s=60.0)
+            backend = await PostgresEvents.open(postgres, config, silent_s=GROUP.silent_s)
+            recovered = await backend.recover(clock.now())
+            calls = Functions(
+                functions.invoke, functions.check, lambda name: functions.places, error_body, functions.incarnation
+            )
+            events = Events(backend, recovered, calls, Directories(tmp_path / name, {}), config, clock)
+            stack.push_async_callback(events.aclose)
+            schedules = Schedules(events, recovered.schedules, functions.check, backend.group.schedule)
+            stack.push_async_callback(schedules.aclose)
+            membership = Membership(backend.group, events, schedules, GROUP, lambda: {"name": name})
+            stack.push_async_callback(membership.aclose)
+            events.start()
+            schedules.start(clock.alarm)
+            await membership.beat()
+            return Member(backend, events, schedules, membership, functions, clock)
+
+        yield start
+
+
+async def silence(member: Member, name: str) -> None:
+    """Have a worker have reported nothing for long."""
+    await member.backend._database.value("UPDATE workers SET seen_at = seen_at - 2 * silent_s WHERE id = $1", name)
+
+
+async def accept(member: Member, payload: bytes = b"1") -> None:
+    await member.events.accept("f", "", payload, source="run")
+
+
+async def test_a_silent_workers_events_run_on_another_and_the_suspects_later(start: Start) -> None:
+    dying, living = await start("w1"), await start("w2", death_delay_s=10.0)
+    dying.functions.holding, dying.functions.places = asyncio.Event(), 1
+    for payload in (b"1", b"2"):
+        await accept(dying, payload)
+    await until(lambda: dying.functions.at_once)
+    await accept(living, b"3")
+    await living.settled()
+    await silence(living, "w1")
+    await living.membership.beat()
+    assert (living.ran, living.events.status()["suspects"]) == ([b"3"], 1)
+    living.clock.pass_by(10.0)
+    await until(lambda: len(living.ran) == 3 and not sum(living.events.depth().values()))
+    assert (living.ran, living.functions.most_at_once) == ([b"3", b"1", b"2"], 1)
+
+
+async def test_an_event_during_which_too_many_workers_died_is_a_dead_letter(start: Start) -> None:
+    dying, living = await start("w1"), await start("w2", max_deaths=1)
+    dying.functions.holding = asyncio.Event()
+    await accept(dying)
+    await until(lambda: dying.functions.at_once)
+    await silence(living, "w1")
+    await living.membership.beat()
+    await until(lambda: living.events.dead())
+    assert (living.ran, living.events.endings()) == ([], {"dead": 1})
+
+
+async def test_a_worker_that_was_frozen_ends_nothing_of_what_it_ran_and_accepts_again(start: Start) -> None:
+    frozen, living = await start("w1"), await start("w2", death_delay_s=0.0)
+    frozen.functions.holding = living.functions.holding = asyncio.Event()
+    await accept(frozen)
+    await until(lambda: frozen.functions.at_once)
+    await silence(living, "w1")
+    await living.membership.beat()
+    await until(lambda: living.functions.at_once)
+    await frozen.membership.beat()
+    frozen.functions.holding.set()
+    await frozen.settled()
+    await living.settled()
+    assert (frozen.ran, living.ran) == ([b"1"], [b"1"])
+    await accept(frozen, b"2")
+    await frozen.settled()
+    assert (frozen.ran, frozen.events.depth()) == ([b"1", b"2"], {"waiting": 0, "running": 0})
+    assert await living.backend._database.value("SELECT count(*) FROM events") == 0
+
+
+async def test_events_that_another_worker_has_taken_over_are_forgotten_when_due(start: Start) -> None:
+    frozen, living = await start("w1"), await start("w2")
+    frozen.functions.holding, frozen.functions.places = asyncio.Event(), 1
+    for payload in (b"1", b"2"):
+        await accept(frozen, payload)
+    await silence(living, "w1")
+    await living.membership.beat()
+    await frozen.membership.beat()
+    frozen.functions.holding.set()
+    await frozen.settled()
+    await until(lambda: not sum(frozen.events.depth().values()))
+    assert frozen.ran == [b"1"]
+
+
+async def test_an_event_that_comes_back_to_a_worker_that_still_runs_it_is_run_once_there(start: Start) -> None:
+    frozen, second = await start("w1"), await start("w2", death_delay_s=0.0)
+    frozen.functions.holding = asyncio.Event()
+    second.functions.places = 0
+    await accept(frozen)
+    await until(lambda: frozen.functions.at_once)
+    await silence(second, "w1")
+    await second.membership.beat()
+    await frozen.membership.beat()
+    await silence(second, "w2")
+    await frozen.membership.beat()
+    frozen.functions.holding.set()
+    await frozen.settled()
+    assert (frozen.ran, frozen.events.depth()) == ([b"1"], {"waiting": 0, "running": 0})
+    assert await frozen.backend._database.value("SELECT count(*) FROM events") == 0
+
+
+async def test_a_schedule_of_one_worker_is_ticked_once_by_all(start: Start) -> None:
+    members = [await start(f"w{number}") for number in range(3)]
+    await members[0].schedules.put("s", "f", "rate(1 minute)", timezone="UTC", event=b"")
+    for member in members:
+        await member.membership.beat()
+    for _ in range(5):
+        for member in members:
+            member.clock.pass_by(MINUTE_S)
+        for member in members:
+            await member.settled()
+    ticks = Counter(number for number, member in enumerate(members) for _ in member.ran)
+    assert sum(ticks.values()) == 5, ticks
+    assert len({member.schedules.get("s").next_at for member in members}) == 1
+
+
+async def test_a_schedule_goes_on_when_the_worker_that_made_it_is_gone(start: Start) -> None:
+    gone, living = await start("w1"), await start("w2")
+    await gone.schedules.put("s", "f", "rate(1 minute)", timezone="UTC", event=b"")
+    await gone.schedules.aclose()
+    await living.membership.beat()
+    living.clock.pass_by(MINUTE_S)
+    await living.settled()
+    assert len(living.ran) == 1
+
+
+async def test_a_schedule_whose_function_a_worker_does_not_know_yet_stays(start: Start) -> None:
+    first, second = await start("w1"), await start("w2")
+    del second.functions.do["f"]
+    await first.schedules.put("s", "f", "rate(1 minute)", timezone="UTC", event=b"")
+    await second.membership.beat()
+    second.clock.pass_by(MINUTE_S)
+    await second.settled()
+    first.clock.pass_by(MINUTE_S)
+    await first.settled()
+    assert (len(first.ran), second.ran) == (1, [])
+    second.functions.do["f"] = first.functions.do["f"]
+    for _ in range(2):  # it reads the schedule again, and ticks
+        second.clock.pass_by(MINUTE_S)
+        await second.settled()
+    assert (len(second.ran), len(first.schedules.all())) == (1, 1)
+
+
+async def test_a_schedule_that_was_removed_elsewhere_is_gone_at_its_tick(start: Start) -> None:
+    first, second = await start("w1"), await start("w2")
+    await first.schedules.put("s", "f", "rate(1 minute)", timezone="UTC", event=b"")
+    await second.membership.beat()
+    await first.schedules.remove("s")
+    second.clock.pass_by(MINUTE_S)
+    await second.settled()
+    assert (second.ran, second.schedules.all()) == ([], [])
+
+
+async def test_how_events_end_is_followed(start: Start) -> None:
+    first, second = await start("w1"), await start("w2")
+    await first.events.put_event_config(EventInvokeConfig(function="f", max_retries=7))
+    await second.membership.beat()
+    found = second.events.event_config("f", "")
+    assert found is not None and found.max_retries == 7
+    await second.events.remove_event_config("f", "")
+    await first.membership.beat()
+    assert first.events.event_config("f", "") is None
+
+
+async def test_a_worker_that_ends_takes_nothing_over(start: Start) -> None:
+    ending, dying, living = await start("w1"), await start("w2"), await start("w3")
+    dying.events.stop()
+    await dying.backend._database.value("SELECT 1")
+    ending.membership.stop()
+    await silence(living, "w2")
+    await ending.membership.beat()
+    assert await living.backend.group.silent() == ["w2"]
