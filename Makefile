@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page doors isolation network startup_breakdown restart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-kernels faults docs owners site images dist lint format bench clean
+.PHONY: help setup demo demo-cluster check test test-kernels faults docs owners site images dist lint format bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/'
@@ -29,6 +29,11 @@ $(STAMP): pyproject.toml setup.cfg scripts/setup $(wildcard zygote/native/*)
 
 demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it cost (root)
 	$(BIN)/python -m demo.run
+
+demo-cluster: $(STAMP) ## three workers, PostgreSQL and HAProxy on this machine, and the death of a worker (root)
+	scripts/install-postgresql
+	scripts/install-haproxy
+	$(BIN)/python -m demo.cluster
 
 check: $(STAMP) ## linters, types, layers and the quick tests that need no root, in a minute
 	scripts/check $(BIN)/python

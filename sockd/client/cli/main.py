@@ -41,6 +41,10 @@ COMMANDS = {
     "logout": ("sockd.client.cli.worker.login", "Forget it."),
     "workers": ("sockd.client.cli.cluster.workers", "List the workers of the group."),
     "drain": ("sockd.client.cli.cluster.workers", "Have a proxy in front send this worker no more requests."),
+    "cluster": (
+        "sockd.client.cli.cluster.cluster",
+        "Write the proxy's file for a group, or try a group on one machine.",
+    ),
     "cache-node": ("sockd.client.cli.worker.cache_node", "Run a cache node for chunks of container images."),
     "backup": ("sockd.client.cli.worker.backup", "Copy the worker's state, while it runs."),
     "restore": ("sockd.client.cli.worker.restore", "Make a backup a worker's state again."),
@@ -65,7 +69,7 @@ GROUPS = {
     "Functions": ("ls", "rm", "config", "env", "secret", "url", "schedule", "events"),
     "Versions": ("versions", "publish", "alias", "rollback", "provision"),
     "Worker": ("up", "doctor", "status", "top", "tree", "imports", "packages", "images", "backup", "restore"),
-    "Other machines": ("keys", "login", "logout", "workers", "drain", "cache-node"),
+    "Other machines": ("keys", "login", "logout", "workers", "drain", "cluster", "cache-node"),
     "Rarely needed": ("initscript", "sebs", "s3", "bench", "files", "selftest"),
 }
 """The commands as the help shows them; those of a first hour first."""

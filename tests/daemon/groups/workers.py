@@ -1,17 +1,23 @@
-"""Workers of one group on this machine, as tests start, freeze, kill and replace them."""
+"""Workers of one group on this machine, as tests start, freeze, kill and replace them, and HAProxy in front of them."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from sockd.client.cli.cluster.haproxy import haproxy_file
 from tests.daemon.gate import Gate
-from tests.daemon.kernel_view import cgroup_directories, mounts_under
-from tests.daemon.running import COMMAND, RunningDaemon
+from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable
+from tests.daemon.running import COMMAND, DEADLINE_S, RunningDaemon
 from tests.daemon.test_events import settled, soon
 from tests.support.emulated import SLOWER
 
@@ -104,3 +110,29 @@ class Workers:
         for daemon in self._lives:
             assert cgroup_directories(daemon.cgroup) == []
         assert mounts_under(self._directory) == []
+
+
+@contextmanager
+def front(workers: Workers, directory: Path) -> Iterator[int]:
+    """HAProxy in front of the workers that run, for the length of a block; the value is its port. Skip without HAProxy."""
+    program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("needs HAProxy: scripts/install-haproxy")
+    addresses = {name: f"127.0.0.1:{daemon.port}" for name, daemon in workers.by_name.items()}
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # HAProxy gets its descriptor
+        file = directory / "haproxy.cfg"
+        file.write_text(haproxy_file(addresses, f"fd@{listener.fileno()}"))
+        process = subprocess.Popen(
+            [program, "-db", "-f", file],
+            pass_fds=[listener.fileno()],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            process.terminate()
+            pidfd = os.pidfd_open(process.pid)
+            assert wait_readable(pidfd, DEADLINE_S)
+            os.close(pidfd)
+            process.wait()

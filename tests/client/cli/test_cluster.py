@@ -1,0 +1,36 @@
+"""`sockd cluster haproxy` against a fake worker, and HAProxy's own judgement of its file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sockd.client.cli.cluster.haproxy import haproxy_file
+from tests.client.cli.serving import Run, Served
+
+
+def test_the_proxys_file_has_the_workers_of_the_group_but_those_that_are_gone(run: Run, served: Served) -> None:
+    file = run("cluster", "haproxy", "--listen", ":8080").stdout
+    assert "    bind :8080\n" in file and "    server w1 127.0.0.1:5000" in file and "w2" not in file
+
+
+def test_the_proxys_file_has_the_workers_that_are_named(run: Run) -> None:
+    file = run("cluster", "haproxy", "b=10.0.0.2:5000", "a=10.0.0.1:5000").stdout
+    assert file.endswith("    server a 10.0.0.1:5000\n    server b 10.0.0.2:5000\n")
+    assert "set-header Host" not in file
+    assert run("cluster", "haproxy", "10.0.0.1").returncode == 2
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:5000", "10.0.0.1:5000"])
+def test_haproxy_takes_the_file(tmp_path: Path, address: str) -> None:
+    program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("needs HAProxy: scripts/install-haproxy")
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(haproxy_file({"w1": address, "w2": "10.0.0.2:5000"}, "127.0.0.1:8080"))
+    done = subprocess.run([program, "-c", "-f", file], capture_output=True, text=True, check=False)
+    assert (done.returncode, "warning" in done.stderr.lower()) == (0, False), done.stderr

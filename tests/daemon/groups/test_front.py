@@ -1,0 +1,110 @@
+"""HAProxy in front of a group: one worker for each function, and no failed request while workers are replaced."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.groups.workers import Workers, front
+from tests.support.caller import Caller
+from tests.support.cases import case
+from tests.support.watch import Watch
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+NAMES = ("w1", "w2", "w3")
+CALLS = 50
+"""Calls through the front before a worker is replaced, and after."""
+
+
+@pytest.fixture
+def port(workers: Workers, tmp_path: Path) -> Iterator[int]:
+    """The front's, with three workers behind it that have `echo`."""
+    for name in NAMES:
+        workers.start(name)
+    workers.deploy("echo", "def f(event): return event")
+    with front(workers, tmp_path) as port:
+        yield port
+
+
+def worker_of(port: int, path: str, body: object = 1, **headers: str) -> str:
+    """The name of the worker that answers a request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("POST", path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        return answer.headers["x-sockd-worker"]
+    finally:
+        connection.close()
+
+
+def test_all_calls_of_a_function_reach_one_worker_however_they_name_it(port: int, workers: Workers) -> None:
+    name, arn = "echo", "arn%3Aaws%3Alambda%3Alocal%3A000000000000%3Afunction%3Aecho"
+    published = {daemon.manage("POST", f"/functions/{name}/versions").status for daemon in workers.by_name.values()}
+    assert published == {200}
+    paths = [
+        f"/run/{name}",
+        f"/run/{name}:1",
+        f"/run/{name}%3A%24LATEST",
+        f"/2015-03-31/functions/{name}/invocations",
+        f"/2015-03-31/functions/{name}/invocations?Qualifier=1",
+        f"/2015-03-31/functions/{arn}/invocations",
+        f"/2015-03-31/functions/{arn}%3A1/invocations",
+        f"/2015-03-31/functions/000000000000%3Afunction%3A{name}/invocations",
+    ]
+    assert len({worker_of(port, path) for path in paths}) == 1
+
+
+def test_functions_are_spread_over_the_workers(port: int, workers: Workers) -> None:
+    names = [f"f{number}" for number in range(24)]
+    for name in names:
+        workers.deploy(name, "def f(event): return event")
+    found = [worker_of(port, f"/run/{name}") for name in names]
+    assert set(found) == set(NAMES)
+    assert found == [worker_of(port, f"/run/{name}") for name in names]
+
+
+@case("W5", "each worker is stopped and started while a function is called through HAProxy", expect="no call fails")
+def test_no_call_fails_while_each_worker_is_stopped_and_started_again(port: int, workers: Workers) -> None:
+    caller = Caller.start(port, "echo")
+    try:
+        watch = Watch(caller, [])
+        watch.begin(0.002)
+        for name in NAMES:
+            _calls(caller, CALLS)
+            assert workers.by_name[name].terminate() == 0
+            _calls(caller, CALLS)
+            workers.start(name)
+        watch.end()
+    finally:
+        caller.close()
+    assert watch.wrong == [] and len(watch.ms) > 2 * CALLS * len(NAMES)
+
+
+@case("W6", "kill -9 of the worker of a function while it is called", expect="at most one failed call of a connection")
+def test_at_most_one_call_of_a_connection_fails_when_its_worker_is_killed(port: int, workers: Workers) -> None:
+    caller = Caller.start(port, "echo")
+    try:
+        watch = Watch(caller, [])
+        watch.begin(0.002)
+        _calls(caller, CALLS)
+        workers.kill(worker_of(port, "/run/echo"))
+        _calls(caller, CALLS)
+        watch.end()
+    finally:
+        caller.close()
+    assert len(watch.wrong) <= 1, watch.wrong
+
+
+def _calls(caller: Caller, more: int) -> None:
+    """Wait until the caller has made more calls."""
+    caller.tell("count")
+    wanted = caller.answer() + more
+    while True:
+        caller.tell("count")
+        if caller.answer() >= wanted:
+            return
