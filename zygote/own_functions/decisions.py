@@ -90,7 +90,8 @@ class _Finder:
         self._text = text
 
     def first(self, body: Sequence[ast.stmt]) -> int:
-        """Return the line of the first decision among statements that each start begins; behind one that may leave, all effects are."""
+        """Return the line of the first decision among statements that each start begins; behind one that may leave, all effects are
+        decisions."""
         is_left = False
         for statement in body:
             if line := self._effect([statement]) if is_left else self._decision(statement):
@@ -127,8 +128,8 @@ class _Finder:
         return self._evaluated([statement])
 
     def _guarded(self, body: Sequence[ast.stmt]) -> int:
-        """Return the line of the first decision among statements whose exceptions are caught. Each start begins the first that may
-        fail, and may not come to the next, nor to the end of that one, if it is code of the function's."""
+        """Return the line of the first decision among statements whose exceptions are caught. Each start begins the first that
+        may fail, and may not come to the next, nor to the end of that one, if it is code of the function's."""
         for number, statement in enumerate(body):
             if not cannot_fail(statement, self._text):
                 is_own = self._text.imports_own(statement) or any(map(self._is_own_call, _now([statement])))
