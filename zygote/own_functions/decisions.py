@@ -90,8 +90,8 @@ class _Finder:
         self._text = text
 
     def first(self, body: Sequence[ast.stmt]) -> int:
-        """Return the line of the first decision among statements that each start begins; behind one that may leave, all effects are
-        decisions."""
+        """Return the line of the first decision among statements that each start begins; behind one that may leave, all effects
+        are decisions."""
         is_left = False
         for statement in body:
             if line := self._effect([statement]) if is_left else self._decision(statement):
