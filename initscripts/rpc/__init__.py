@@ -3,7 +3,7 @@
     dialer        address → connection                    policy      which addresses a function may reach
     s3, s3_object, ranges                                 aws         endpoints; signing, their signatures
     aws_json      SQS, DynamoDB                           http        requests as the guest words them
-    http_client   an origin: kept connections, retries    http_stream one connection; http_head, http_body
+    http_client   an origin: kept connections, retries    http_stream one connection; http_reply, http_head, http_body
     grpc_channel  unary calls                             tcp         anything else
     pool          idle connections of all runs            relay       TLS connections given to apps
     reserved      one of them for one guest, whose thread writes the first request

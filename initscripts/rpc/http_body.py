@@ -13,7 +13,7 @@ from sockd_initscripts.rpc.base import ReplyBuffer, RpcFailed, protocol_error, r
 
 
 class CollectedBody(Protocol):
-    """What an `HttpStream` feeds."""
+    """What an `IncomingReply` feeds."""
 
     whole: bool
 

@@ -21,7 +21,8 @@ from sockd_initscripts.rpc.addresses import IpAddress, Origin
 from sockd_initscripts.rpc.base import RpcFailed, RpcTiming, busy, monotonic_ns
 from sockd_initscripts.rpc.dialing import connect, within
 from sockd_initscripts.rpc.http_head import Head
-from sockd_initscripts.rpc.http_stream import Exchange, HttpStream, Sink
+from sockd_initscripts.rpc.http_reply import Sink
+from sockd_initscripts.rpc.http_stream import Exchange, HttpStream
 from sockd_initscripts.rpc.policy import EndpointPolicy
 from sockd_initscripts.rpc.pool import ConnectionPool, Place
 from sockd_initscripts.rpc.race import Race

@@ -1,10 +1,8 @@
-"""One HTTP/1.1 connection: a request at a time, its reply received where it belongs.
+"""One HTTP/1.1 connection: a request at a time, its reply received where it belongs (`http_reply`).
 
-    idle ──start──▶ head ──▶ sized body: the kernel, or OpenSSL, writes straight into the sink's memory
-                         ──▶ any other:  read into the scratch buffer, decoded, appended to the sink's reply_buffer
-         ◀──────────────────  whole; then kept if both sides may, else closed
+    idle ──start──▶ exchange ──▶ reply whole; then kept if both sides may, else closed
 
-Bytes that nobody asked for end the connection, so that they are never taken for the reply to a later request.
+Bytes that no request is answered by end the connection, so that they are never taken for the reply to a later one.
 Owns its transport. Knows nothing of addresses or retries.
 """
 
@@ -15,26 +13,12 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Protocol
 
 from sockd_initscripts.rpc.addresses import IpAddress
-from sockd_initscripts.rpc.base import ReplyBuffer, RpcFailed, monotonic_ns, protocol_error, reset, timed_out
-from sockd_initscripts.rpc.http_body import BodyUntilEnd, ChunkedBody, CollectedBody
-from sockd_initscripts.rpc.http_head import Head, parse_head
+from sockd_initscripts.rpc.base import RpcFailed, monotonic_ns, reset, timed_out
+from sockd_initscripts.rpc.http_head import Head
+from sockd_initscripts.rpc.http_reply import IncomingReply, Sink
 from sockd_initscripts.rpc.limits import RpcLimits
-
-_INTERIM_HEADS = 8
-_END = b"\r\n\r\n"
-
-
-class Sink(Protocol):
-    """Who takes the body of a reply. Called by the stream as soon as the head has been read; never waits."""
-
-    def place(self, head: Head, length: int) -> memoryview:
-        """Memory of exactly `length` bytes, more than none. Raises: RpcFailed, which ends the exchange."""
-
-    def collect(self, head: Head) -> ReplyBuffer:
-        """For a body of unknown length. Raises: RpcFailed."""
 
 
 class Exchange:
@@ -67,21 +51,11 @@ class HttpStream(asyncio.BufferedProtocol):
         self.on_lost: Callable[[HttpStream], None] | None = None
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._scratch = bytearray(limits.head_bytes)
-        self._scratch_view = memoryview(self._scratch)
+        self._reply = IncomingReply(limits.head_bytes)
         self._exchange: Exchange | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard = False
         self._is_tls = False
-        self._begin_head()
-
-    def _begin_head(self) -> None:
-        self._filled = 0
-        self._interim = 0
-        self._head: Head | None = None
-        self._target: memoryview | None = None
-        self._received = 0
-        self._collected: CollectedBody | None = None
 
     # -- its user's calls
 
@@ -99,7 +73,8 @@ class HttpStream(asyncio.BufferedProtocol):
         assert self._exchange is None
         self._heard = False
         self.requests += 1
-        self._exchange = exchange
+        self._reply.begin(exchange.sink, bodiless=exchange.bodiless)
+        self._exchange = exchange  # last: what is read on the loop from here on is the reply
 
     def go_on(self, exchange: Exchange, written: int) -> None:
         """On the loop, with an exchange that was attached elsewhere, and so many bytes of its request written."""
@@ -115,9 +90,9 @@ class HttpStream(asyncio.BufferedProtocol):
             self.transport.write(exchange.request[written:])
 
     def abandon(self, exchange: Exchange) -> None:
-        """Nobody waits for this any more. If it is not over, the connection is."""
+        """End the exchange, whose reply is of no use any more. If it is not over, the connection is closed."""
         if exchange.done.done() and not exchange.done.cancelled():
-            exchange.done.exception()  # or asyncio complains that nobody has looked
+            exchange.done.exception()  # or asyncio logs an exception that was never retrieved
         if self._exchange is exchange:
             self.abort()
 
@@ -169,10 +144,7 @@ class HttpStream(asyncio.BufferedProtocol):
         self._is_tls = transport.get_extra_info("ssl_object") is not None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # uvloop asks once more after the last byte: there is always room in the scratch buffer.
-        if self._target is not None:
-            return self._target[self._received :]
-        return self._scratch_view[self._filled :]
+        return self._reply.room
 
     def buffer_updated(self, nbytes: int) -> None:
         exchange = self._exchange
@@ -182,30 +154,24 @@ class HttpStream(asyncio.BufferedProtocol):
         if not exchange.first_byte_ns:
             exchange.first_byte_ns = monotonic_ns()
         self._heard = True
-        if self._target is not None:
-            self._received += nbytes
-            if self._received == len(self._target):
-                self._finish()
-            return
         try:
-            if self._collected is None:
-                self._filled += nbytes
-                self._read_head(exchange)
-            else:
-                self._feed(self._collected, bytes(self._scratch_view[:nbytes]))
+            whole = self._reply.received(nbytes)
         except Exception as error:  # a sink's bug must not leave its caller waiting
             self._fail(error)
+            return
+        if whole:
+            self._finish(exchange)
 
     def eof_received(self) -> None:
-        if self._exchange is None:
+        exchange = self._exchange
+        if exchange is None:
             return
         try:
-            if self._collected is None:
-                raise reset("the connection ended " + ("within the body" if self._head else "before the reply"))
-            self._collected.end()
-            self._finish_collected()
+            self._reply.end()
         except RpcFailed as error:
             self._fail(error)
+            return
+        self._finish(exchange)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -214,7 +180,7 @@ class HttpStream(asyncio.BufferedProtocol):
         if self.on_lost is not None:
             self.on_lost(self)
 
-    # -- reading and writing
+    # -- writing
 
     def _write(self, request: bytes) -> None:
         sent = 0
@@ -227,63 +193,12 @@ class HttpStream(asyncio.BufferedProtocol):
         if sent < len(request):
             self.transport.write(request[sent:])
 
-    def _read_head(self, exchange: Exchange) -> None:
-        while (end := self._scratch.find(_END, 0, self._filled)) >= 0:
-            head = parse_head(bytes(self._scratch_view[:end]))
-            start = end + len(_END)
-            if head.status >= 200:
-                self._head = head
-                self._begin_body(exchange, head, start)
-                return
-            self._interim += 1
-            if head.status == 101 or self._interim > _INTERIM_HEADS:
-                raise protocol_error(f"status {head.status} instead of a reply")
-            rest = bytes(self._scratch_view[start : self._filled])
-            self._scratch_view[: len(rest)] = rest
-            self._filled = len(rest)
-        if self._filled == len(self._scratch):
-            raise protocol_error(f"a head of more than {self._filled} bytes")
-
-    def _begin_body(self, exchange: Exchange, head: Head, start: int) -> None:
-        extra = self._scratch_view[start : self._filled]
-        length = 0 if exchange.bodiless or head.status in (204, 304) else head.length
-        if length is None:
-            reply_buffer = exchange.sink.collect(head)
-            if head.chunked:
-                self._collected = ChunkedBody(bytes(self._scratch_view[:start]), reply_buffer)
-            else:
-                self._collected = BodyUntilEnd(reply_buffer)
-            self._filled = 0
-            if extra:
-                self._feed(self._collected, bytes(extra))
-            return
-        if len(extra) > length:
-            raise protocol_error(f"more than the {length} bytes that the head announced")
-        if length:
-            target = exchange.sink.place(head, length)
-            target[: len(extra)] = extra
-            self._target, self._received = target, len(extra)
-            exchange.body_bytes = length
-        if len(extra) == length:
-            self._finish()
-
-    def _feed(self, body: CollectedBody, data: bytes) -> None:
-        body.feed(data)
-        if body.whole:
-            self._finish_collected()
-
-    def _finish_collected(self) -> None:
-        exchange, head = self._exchange, self._head
-        assert exchange is not None and head is not None
-        exchange.body_bytes = exchange.sink.collect(head).settle()
-        self._finish()
-
     # -- ends
 
-    def _finish(self) -> None:
-        exchange, head = self._exchange, self._head
-        assert exchange is not None and head is not None
-        reusable = head.keep_alive and (self._collected is None or not isinstance(self._collected, BodyUntilEnd))
+    def _finish(self, exchange: Exchange) -> None:
+        head, reusable = self._reply.head, self._reply.keeps_connection
+        assert head is not None
+        exchange.body_bytes = self._reply.body_bytes
         self._end_exchange()
         if not exchange.done.done():
             exchange.done.set_result(head)
@@ -306,7 +221,7 @@ class HttpStream(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._begin_head()
+        self._reply.reset()
 
     def _check_silence(self) -> None:
         if self._heard:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sockd_initscripts.rpc.base import ReplyBuffer, reset
 from sockd_initscripts.rpc.http_head import Head
-from sockd_initscripts.rpc.http_stream import Sink
+from sockd_initscripts.rpc.http_reply import Sink
 
 
 class Race:

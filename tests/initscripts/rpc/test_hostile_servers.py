@@ -96,7 +96,7 @@ async def test_a_slow_drip_ends_with_the_run(dialer: Dialer, region: Region, poo
         (stream,) = pool._open
         for count in range(1, 10):
             drops.put_nowait(b".")
-            while stream._received < count:
+            while stream._reply._placed < count:
                 await asyncio.sleep(0)
             assert stream._timer is not None
             stream._timer.cancel()
