@@ -23,11 +23,10 @@ from sockd.base.trace_context import of_kept
 from sockd.events.attempt_table import Suspect
 from sockd.events.clock import Clock, Timer
 from sockd.events.event import SCHEDULE, Event
-from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.event_endings import Endings
 from sockd.events.event_policy import FUNCTION_ERRORS, TOO_OLD, WORKER_DIED, Again, Rules, after_failure, rules
 from sockd.events.event_queue import Entry, EventQueue
-from sockd.events.event_records import LATEST
+from sockd.events.invoke_configs import InvokeConfigs
 from sockd.events.probation import Probation
 from sockd.events.repeated_warnings import RepeatedWarnings
 
@@ -56,11 +55,13 @@ class Dispatcher:
         self,
         functions: Functions,
         endings: Endings,
+        configs: InvokeConfigs,
         config: EventsConfig,
         clock: Clock,
     ) -> None:
         self._functions = functions
         self._endings = endings
+        self._configs = configs
         self._config = config
         self._clock = clock
         self._warnings = RepeatedWarnings(_log)
@@ -71,7 +72,6 @@ class Dispatcher:
         """Events that are not tried again, and that no daemon has ended yet."""
         self.probation = Probation()
         self.queue = EventQueue(self._places)
-        self.configs: dict[tuple[str, str], EventInvokeConfig] = {}
         self.attempts: dict[str, int] = {}
         """Attempts by what became of them, since the daemon started."""
 
@@ -139,7 +139,7 @@ class Dispatcher:
 
     def rules(self, event: Event) -> Rules:
         """What holds for an event."""
-        return rules(self._config, self.configs.get((event.function, event.qualifier or LATEST)))
+        return rules(self._config, self._configs.get(event.function, event.qualifier))
 
     def _dispatch(self) -> None:
         """Begin what is due and has a place. What is not due yet is waited for by a timer, a place by whom it is left."""

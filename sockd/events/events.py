@@ -14,27 +14,22 @@ from collections import Counter
 from contextlib import AbstractContextManager
 from typing import Any
 
-import msgspec
-
-from sockd.base.blocking import in_thread
 from sockd.base.config import EventsConfig
-from sockd.base.errors import BadRequest, DatabaseUnavailable, Draining, NoSuchFunction, RequestTooLarge, StorageFull
+from sockd.base.errors import DatabaseUnavailable, Draining, RequestTooLarge, StorageFull
 from sockd.base.telemetry import TraceContext
 from sockd.base.trace_context import kept
 from sockd.events.clock import Clock, LoopClock
 from sockd.events.dead_letters import DeadLetters, described
-from sockd.events.destinations import Directories, DirectoryDestination, parse_destination
+from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Dispatcher, Functions
 from sockd.events.event import Event
 from sockd.events.event_backend import EventBackend, Recovered
-from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.event_endings import Endings
-from sockd.events.event_records import LATEST, embedded
+from sockd.events.event_records import embedded
 from sockd.events.event_room import EventRoom
+from sockd.events.invoke_configs import InvokeConfigs
 
 CLOSE_DEADLINE_S = 2.0
-MOST_RETRIES = 100
-MOST_AGE_S = 366 * 24 * 3600
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +50,8 @@ class Events:
         self.config = config
         self.clock = clock or LoopClock()
         self._functions = functions
-        self._directories = directories
         self.backend = backend
+        self.invoke_configs = InvokeConfigs(backend, functions.check, directories, self.clock)
         self._endings = Endings(
             backend,
             directories,
@@ -66,7 +61,7 @@ class Events:
             explain=functions.explain,
             dead_total=recovered.dead,
         )
-        self._dispatcher = Dispatcher(functions, self._endings, config, self.clock)
+        self._dispatcher = Dispatcher(functions, self._endings, self.invoke_configs, config, self.clock)
         self.dead_letters = DeadLetters(backend, self._endings, self.clock, self._dispatcher.add)
         self.take_up(recovered)
         self._room = EventRoom(self._dispatcher.queue, config)
@@ -81,7 +76,7 @@ class Events:
                 "a daemon died while %d of the events of %s ran: they run late and one at a time", count, function
             )
         self._endings.dead_total = recovered.dead
-        self._dispatcher.configs = {(each.function, each.qualifier): each for each in recovered.configs}
+        self.invoke_configs.take_up(recovered.configs)
         self._dispatcher.add_all(recovered.waiting, recovered.suspects)
 
     def start(self) -> None:
@@ -178,64 +173,12 @@ class Events:
         queue.drop_function(function)
         self._dispatcher.probation.forget(function)
         self._endings.count_burial(await self.backend.forget(function, self.clock.now(), running=running))
-        for key in [key for key in self._dispatcher.configs if key[0] == function]:
-            del self._dispatcher.configs[key]
+        self.invoke_configs.forget(function)
 
     async def forget_qualifier(self, function: str, qualifier: str) -> None:
         """A version of a function, or an alias, has been removed: its settings go. What waits for it fails as it is run."""
         await self.backend.forget_qualifier(function, qualifier)
-        self._dispatcher.configs.pop((function, qualifier), None)
-
-    def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None:
-        """How the events of a function, or of one version of it, are to end; None: nobody has said."""
-        return self._dispatcher.configs.get((name, qualifier or LATEST))
-
-    def event_configs(self, name: str) -> list[EventInvokeConfig]:
-        """All of a function, by qualifier."""
-        found = (each for (function, _), each in self._dispatcher.configs.items() if function == name)
-        return sorted(found, key=lambda each: each.qualifier)
-
-    async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig:
-        """Set it, with the time. Raises: NoSuchFunction; BadRequest for a destination that is not there or cannot be."""
-        self._functions.check(wanted.function, wanted.qualifier)
-        for key, value, most in (
-            ("max_retries", wanted.max_retries, MOST_RETRIES),
-            ("max_age_s", wanted.max_age_s, MOST_AGE_S),
-        ):
-            if value is not None and not 0 <= value <= most:
-                raise BadRequest(f"{key} must be from 0 to {most}")
-        for destination in (wanted.on_success, wanted.on_failure):
-            if destination:
-                await self._check_destination(destination, wanted.function)
-        config = msgspec.structs.replace(wanted, modified_at=self.clock.now())
-        await self.backend.configure(config)
-        self._dispatcher.configs[config.function, config.qualifier] = config
-        return config
-
-    async def _check_destination(self, text: str, function: str) -> None:
-        """Args: function: whose events would end there. Raises: BadRequest."""
-        target = parse_destination(text)
-        if isinstance(target, DirectoryDestination):
-            await in_thread(self._directories.check, target.name)
-            return
-        if target.name == function:
-            raise BadRequest(
-                f"the destination {text[:200]!r} is the function itself, so that each event of it would bring another; name "
-                "another function, or say directory:NAME to have files written"
-            )
-        try:
-            self._functions.check(target.name, target.qualifier)
-        except NoSuchFunction as error:
-            raise BadRequest(
-                f"the destination {text[:200]!r} is not there: {error.message}; deploy the function first, or say "
-                "directory:NAME to have files written"
-            ) from None
-
-    async def remove_event_config(self, name: str, qualifier: str) -> bool:
-        """Back to the defaults; returns whether there was one."""
-        key = (name, qualifier or LATEST)
-        await self.backend.unconfigure(*key)
-        return self._dispatcher.configs.pop(key, None) is not None
+        self.invoke_configs.forget(function, qualifier)
 
     # -- looking
 

@@ -204,8 +204,20 @@ class Urls(Protocol):
     def all_of(self, name: str) -> list[FunctionUrl]: ...
 
 
+class InvokeConfigs(Protocol):
+    """How asynchronous invocations are to end (`sockd.events.invoke_configs`)."""
+
+    def get(self, function: str, qualifier: str) -> EventInvokeConfig | None: ...
+    def all_of(self, function: str) -> list[EventInvokeConfig]: ...
+    async def put(self, wanted: EventInvokeConfig) -> EventInvokeConfig: ...
+    async def remove(self, function: str, qualifier: str) -> bool: ...
+
+
 class Events(Protocol):
-    """Asynchronous invocation, and how it is to end (`sockd.events.events`)."""
+    """Asynchronous invocation (`sockd.events.events`)."""
+
+    @property
+    def invoke_configs(self) -> InvokeConfigs: ...
 
     async def accept(
         self,
@@ -221,11 +233,6 @@ class Events(Protocol):
 
         Args: retry_key: what a retry of this very call has in common with it; within some minutes it is no other event.
         Raises: NoSuchFunction, RequestTooLarge, TooManyRequests, Draining, StorageFull."""
-
-    def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None: ...
-    def event_configs(self, name: str) -> list[EventInvokeConfig]: ...
-    async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig: ...
-    async def remove_event_config(self, name: str, qualifier: str) -> bool: ...
 
 
 class Group(Protocol):

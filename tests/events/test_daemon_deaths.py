@@ -115,7 +115,7 @@ async def test_a_destination_for_failures_is_told(house: House, tmp_path: Path) 
     house.functions.do = {"f": answer}
     house.config = EventsConfig(max_deaths=1)
     async with house.open() as events:
-        await events.put_event_config(EventInvokeConfig(function="f", on_failure="directory:failed"))
+        await events.invoke_configs.put(EventInvokeConfig(function="f", on_failure="directory:failed"))
     house = await die(house, tmp_path / "1", "f")
     async with house.open() as events:
         await until(lambda: events.endings())

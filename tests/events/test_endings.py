@@ -22,7 +22,7 @@ async def test_a_record_goes_to_a_directory(house: House) -> None:
             config = EventInvokeConfig(
                 function=name, max_retries=1, on_success="directory:done", on_failure="directory:failed"
             )
-            await events.put_event_config(config)
+            await events.invoke_configs.put(config)
         good = await events.accept("good", "", b'{"a": 1}', source="aws")
         bad = await events.accept("bad", "", b"not JSON", source="aws")
         await all_over(events, house.clock)
@@ -57,7 +57,7 @@ async def test_a_record_is_the_event_of_another_function(house: House) -> None:
     house.functions.do |= {"f": lambda payload: b'"made"', "next": lambda payload: b"1"}
     async with house.open() as events:
         arn = "arn:aws:lambda:local:000000000000:function:next"
-        await events.put_event_config(EventInvokeConfig(function="f", on_success=arn))
+        await events.invoke_configs.put(EventInvokeConfig(function="f", on_success=arn))
         await events.accept("f", "", b'{"a": 1}', source="aws")
         await all_over(events, house.clock)
         name, payload, _ = house.functions.ran[1]
@@ -68,8 +68,8 @@ async def test_a_record_is_the_event_of_another_function(house: House) -> None:
 async def test_functions_that_feed_each_other_are_stopped(house: House) -> None:
     house.functions.do["f"] = house.functions.do["g"] = lambda payload: b"1"
     async with house.open() as events:
-        await events.put_event_config(EventInvokeConfig(function="f", on_success="g"))
-        await events.put_event_config(EventInvokeConfig(function="g", on_success="f"))
+        await events.invoke_configs.put(EventInvokeConfig(function="f", on_success="g"))
+        await events.invoke_configs.put(EventInvokeConfig(function="g", on_success="f"))
         await events.accept("f", "", b"{}", source="aws")
         await all_over(events, house.clock)
         assert len(house.functions.ran) == 17
@@ -83,10 +83,10 @@ async def test_a_function_is_no_destination_of_its_own(house: House, side: str, 
     house.functions.do["f"] = lambda payload: b"1"
     async with house.open() as events:
         with pytest.raises(errors.BadRequest, match="is the function itself"):
-            await events.put_event_config(
+            await events.invoke_configs.put(
                 msgspec.structs.replace(EventInvokeConfig(function="f"), **{side: destination})
             )
-        assert events.event_configs("f") == []
+        assert events.invoke_configs.all_of("f") == []
 
 
 @pytest.mark.parametrize("destination", ["file:///etc/cron.d", "directory:../x", "arn:aws:sqs:eu:1:q", "no such"])
@@ -94,7 +94,7 @@ async def test_other_destinations_are_refused(house: House, destination: str) ->
     house.functions.do["f"] = lambda payload: b"1"
     async with house.open() as events:
         with pytest.raises(errors.BadRequest):
-            await events.put_event_config(EventInvokeConfig(function="f", on_success=destination))
+            await events.invoke_configs.put(EventInvokeConfig(function="f", on_success=destination))
 
 
 @pytest.mark.parametrize("where", ["eu-central-1:000000000000", "local:123456789012"])
@@ -102,10 +102,10 @@ async def test_a_function_of_another_region_or_account_is_no_destination(house: 
     house.functions.do |= {"f": lambda payload: b"1", "g": lambda payload: b"1"}
     async with house.open() as events:
         with pytest.raises(errors.BadRequest, match="is in another region or account"):
-            await events.put_event_config(
+            await events.invoke_configs.put(
                 EventInvokeConfig(function="f", on_success=f"arn:aws:lambda:{where}:function:g")
             )
-        assert events.event_configs("f") == []
+        assert events.invoke_configs.all_of("f") == []
 
 
 async def test_a_destination_that_is_not_there_is_refused(house: House) -> None:
@@ -114,16 +114,16 @@ async def test_a_destination_that_is_not_there_is_refused(house: House) -> None:
     async with house.open() as events:
         for side in ("on_success", "on_failure"):
             with pytest.raises(errors.BadRequest, match="'nobody' is not there: no function 'nobody'; deploy the"):
-                await events.put_event_config(msgspec.structs.replace(wanted, **{side: "nobody"}))
+                await events.invoke_configs.put(msgspec.structs.replace(wanted, **{side: "nobody"}))
             with pytest.raises(errors.BadRequest, match="no directory of this host"):
-                await events.put_event_config(msgspec.structs.replace(wanted, **{side: "directory:missing"}))
-        assert events.event_configs("f") == []
+                await events.invoke_configs.put(msgspec.structs.replace(wanted, **{side: "directory:missing"}))
+        assert events.invoke_configs.all_of("f") == []
 
 
 async def test_a_destination_that_is_gone_makes_a_dead_letter(house: House) -> None:
     house.functions.do["f"] = house.functions.do["gone"] = lambda payload: b"1"
     async with house.open() as events:
-        await events.put_event_config(EventInvokeConfig(function="f", on_success="gone"))
+        await events.invoke_configs.put(EventInvokeConfig(function="f", on_success="gone"))
         del house.functions.do["gone"]
         event_id = await events.accept("f", "", b'{"a": 1}', source="aws")
         await all_over(events, house.clock)
@@ -153,7 +153,7 @@ async def test_a_dead_letter_can_be_tried_again_or_deleted(house: House) -> None
 async def test_a_removed_function_leaves_dead_letters(house: House) -> None:
     house.functions.do |= {"f": fails(raised), "g": fails(raised)}
     async with house.open() as events:
-        await events.put_event_config(EventInvokeConfig(function="f", max_retries=1))
+        await events.invoke_configs.put(EventInvokeConfig(function="f", max_retries=1))
         for _ in range(3):
             await events.accept("f", "", b"{}", source="aws")
         await events.accept("g", "", b"{}", source="aws")
@@ -161,7 +161,7 @@ async def test_a_removed_function_leaves_dead_letters(house: House) -> None:
         del house.functions.do["f"], house.functions.do["g"]
         await events.forget("f")
         assert {letter["reason"] for letter in await events.dead_letters.last("f", 10)} == {"FunctionRemoved"}
-        assert (events.dead(), events.depth()["waiting"], events.event_configs("f")) == (3, 1, [])
+        assert (events.dead(), events.depth()["waiting"], events.invoke_configs.all_of("f")) == (3, 1, [])
         with pytest.raises(errors.NoSuchFunction):
             await events.accept("f", "", b"{}", source="aws")
         await all_over(events, house.clock)  # the daemon was killed before it could tell of g

@@ -66,17 +66,17 @@ async def test_what_finds_no_place_is_retried_less_and_less_often_until_it_is_to
 async def test_a_function_may_have_other_rules(house: House) -> None:
     house.functions.do |= {"never": fails(raised), "young": fails(busy)}
     async with house.open() as events:
-        await events.put_event_config(EventInvokeConfig(function="never", max_retries=0))
-        await events.put_event_config(EventInvokeConfig(function="young", max_age_s=60))
+        await events.invoke_configs.put(EventInvokeConfig(function="never", max_retries=0))
+        await events.invoke_configs.put(EventInvokeConfig(function="young", max_age_s=60))
         await events.accept("never", "", b"{}", source="aws")
         await events.accept("young", "", b"{}", source="aws")
         await all_over(events, house.clock)
         assert house.functions.times("never") == [0]
         assert max(house.functions.times("young")) <= 60
     async with house.open() as events:
-        assert [config.max_retries for config in events.event_configs("never")] == [0]
-        assert await events.remove_event_config("never", "")
-        assert not await events.remove_event_config("never", "")
+        assert [config.max_retries for config in events.invoke_configs.all_of("never")] == [0]
+        assert await events.invoke_configs.remove("never", "")
+        assert not await events.invoke_configs.remove("never", "")
 
 
 async def test_a_wall_clock_that_jumps_delays_and_brings_nothing(house: House) -> None:

@@ -31,6 +31,26 @@ class FakeDeadLetters:
     discard = retry
 
 
+class FakeInvokeConfigs:
+    """Configs in memory, of any function."""
+
+    def __init__(self) -> None:
+        self._configs: dict[tuple[str, str], EventInvokeConfig] = {}
+
+    def get(self, function: str, qualifier: str) -> EventInvokeConfig | None:
+        return self._configs.get((function, qualifier))
+
+    def all_of(self, function: str) -> list[EventInvokeConfig]:
+        return [config for (name, _), config in self._configs.items() if name == function]
+
+    async def put(self, wanted: EventInvokeConfig) -> EventInvokeConfig:
+        self._configs[wanted.function, wanted.qualifier] = wanted
+        return wanted
+
+    async def remove(self, function: str, qualifier: str) -> bool:
+        return self._configs.pop((function, qualifier), None) is not None
+
+
 class FakeEvents:
     """Accepts everything for a function that is there; `accepted` is what."""
 
@@ -39,7 +59,7 @@ class FakeEvents:
         self._check = check
         self.accepted: list[tuple[str, str, bytes, str]] = []
         self.full = False
-        self._configs: dict[tuple[str, str], EventInvokeConfig] = {}
+        self.invoke_configs = FakeInvokeConfigs()
         self.dead: dict[str, str] = {}
         """Dead letters: the function of each, by id."""
         self.dead_letters = FakeDeadLetters(self.dead)
@@ -51,19 +71,6 @@ class FakeEvents:
         if event_id not in self.dead:
             raise missing_event(event_id)
         return {"id": event_id, "function": self.dead[event_id]}
-
-    def event_config(self, name: str, qualifier: str) -> EventInvokeConfig | None:
-        return self._configs.get((name, qualifier))
-
-    def event_configs(self, name: str) -> list[EventInvokeConfig]:
-        return [config for (function, _), config in self._configs.items() if function == name]
-
-    async def put_event_config(self, wanted: EventInvokeConfig) -> EventInvokeConfig:
-        self._configs[wanted.function, wanted.qualifier] = wanted
-        return wanted
-
-    async def remove_event_config(self, name: str, qualifier: str) -> bool:
-        return self._configs.pop((name, qualifier), None) is not None
 
     async def accept(
         self,

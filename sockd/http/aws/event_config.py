@@ -93,19 +93,19 @@ class EventConfigOperations:
     async def _set(self, call: Call, old: EventInvokeConfig) -> Result:
         wanted = shapes.parse(call.body, EventConfigRequest)
         wanted.check()
-        return 200, described(await self._worker.events.put_event_config(wanted.on(old)))
+        return 200, described(await self._worker.events.invoke_configs.put(wanted.on(old)))
 
     async def _get(self, call: Call) -> Result:
         return 200, described(self._found(call))
 
     async def _delete(self, call: Call) -> Result:
         config = self._found(call)
-        await self._worker.events.remove_event_config(config.function, config.qualifier)
+        await self._worker.events.invoke_configs.remove(config.function, config.qualifier)
         return 204, None
 
     async def _list(self, call: Call) -> Result:
         name, _ = self._named(call)
-        configs, rest = page(call, self._worker.events.event_configs(name), lambda config: config.qualifier)
+        configs, rest = page(call, self._worker.events.invoke_configs.all_of(name), lambda config: config.qualifier)
         return 200, {"FunctionEventInvokeConfigs": [described(config) for config in configs], **rest}
 
     def _named(self, call: Call) -> tuple[str, str]:
@@ -116,7 +116,7 @@ class EventConfigOperations:
 
     def _found(self, call: Call) -> EventInvokeConfig:
         name, qualifier = self._named(call)
-        config = self._worker.events.event_config(name, qualifier)
+        config = self._worker.events.invoke_configs.get(name, qualifier)
         if config is None:
             raise ResourceNotFound(f"The function {arn(name)}:{qualifier} doesn't have an EventInvokeConfig")
         return config

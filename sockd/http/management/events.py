@@ -93,7 +93,7 @@ def routes(events: Events) -> list[Route]:
 
     async def show_config(request: Request) -> Response:
         name = function_name(request)
-        return respond(json_answer([_described(config) for config in events.event_configs(name)]))
+        return respond(json_answer([_described(config) for config in events.invoke_configs.all_of(name)]))
 
     async def put_config(request: Request) -> Response:
         given = await read_json(request, EventConfigBody, MAX_BODY_BYTES, "not an event-invoke-config: {error}")
@@ -101,11 +101,11 @@ def routes(events: Events) -> list[Route]:
             function=function_name(request), qualifier=_qualifier(request), **msgspec.structs.asdict(given)
         )
         if (key := key_of(request)) is not None:
-            _check_destinations(key, config, events.event_config(config.function, config.qualifier))
-        return respond(json_answer(_described(await events.put_event_config(config))))
+            _check_destinations(key, config, events.invoke_configs.get(config.function, config.qualifier))
+        return respond(json_answer(_described(await events.invoke_configs.put(config))))
 
     async def remove_config(request: Request) -> Response:
-        removed = await events.remove_event_config(function_name(request), _qualifier(request))
+        removed = await events.invoke_configs.remove(function_name(request), _qualifier(request))
         return respond(json_answer({"removed": removed}))
 
     config_path = "/functions/{name}/event-invoke-config"
