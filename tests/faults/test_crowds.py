@@ -83,7 +83,7 @@ def limited() -> Iterator[list[str]]:
     tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
     try:
         cgroup = tree.cgroup("daemon")
-        cgroup.set_memory(LIMIT_MB * MB)
+        cgroup.limits.set_memory(LIMIT_MB * MB)
         joined = [os.path.join(top, "daemon", "cgroup.procs") for top in tree.directories]
         enter = f"import os, sys\nfor each in {joined}: open(each, 'w').write('0')\nos.execv(sys.argv[1], sys.argv[1:])"
         up = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")

@@ -95,8 +95,8 @@ async def test_what_comes_back_is_killed_and_used_again(tree: CgroupTree) -> Non
     pool = CgroupPool(tree, 1)
     await pool.start()
     cgroup = pool.take()
-    cgroup.set_memory(64 * MB)
-    cgroup.set_pids(1)
+    cgroup.limits.set_memory(64 * MB)
+    cgroup.limits.set_pids(1)
     cgroup.settle()
     with inhabit(cgroup) as child:
         pool.give_back(cgroup)
@@ -219,7 +219,7 @@ async def test_another_reader_sees_the_limits_and_the_processes_of_what_the_pool
     await pool.start()
     for memory_mb, cpus in ((64, 0.5), (128, 2.0)):  # the second has the first's directory
         cgroup = pool.take()
-        cgroup.limit(memory_mb * MB, 16, cpus)
+        cgroup.limits.set(memory_mb * MB, 16, cpus)
         child = inhabit(cgroup)
         seen = cgroup_reader.read(*(os.path.join(base, tree.name, cgroup.name) for base in (memory.base, cpu.base)))
         assert (seen.memory_bytes, seen.cpus, seen.pids) == (memory_mb * MB, cpus, (child.pid,))

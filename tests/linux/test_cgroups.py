@@ -159,7 +159,7 @@ def test_wait_empty_names_who_is_left_at_the_deadline(cgroup: Cgroup, spawn: Spa
 
 
 def test_over_the_memory_limit_is_death_and_counted(cgroup: Cgroup, spawn: Spawn) -> None:
-    cgroup.set_memory(32 * MB)
+    cgroup.limits.set_memory(32 * MB)
     child = spawn(cgroup, "x = bytearray(64 << 20)", wait=False)
     assert child.wait(10) == -9
     assert cgroup.oom_kills() >= 1
@@ -168,36 +168,36 @@ def test_over_the_memory_limit_is_death_and_counted(cgroup: Cgroup, spawn: Spawn
 
 def test_a_limit_can_be_raised_and_lowered(cgroup: Cgroup) -> None:
     for limit in (64 * MB, 256 * MB, 32 * MB, None, 128 * MB):
-        cgroup.set_memory(limit)
+        cgroup.limits.set_memory(limit)
 
 
 def test_limits_are_what_was_said_last_however_it_was_said(cgroup: Cgroup, spawn: Spawn) -> None:
-    cgroup.limit(32 * MB, 1, None)
-    cgroup.set_memory(None)
-    cgroup.limit(32 * MB, 1, None)
+    cgroup.limits.set(32 * MB, 1, None)
+    cgroup.limits.set_memory(None)
+    cgroup.limits.set(32 * MB, 1, None)
     assert spawn(cgroup, "x = bytearray(64 << 20)", wait=False).wait(10) == -9
     _die(cgroup)
-    cgroup.limit(None, 1, None)
+    cgroup.limits.set(None, 1, None)
     spawn(cgroup, "try: os.fork()\nexcept BlockingIOError: pass\nelse: os._exit(1)")
 
 
 def test_a_limit_that_stays_is_not_written(tree: CgroupTree, cgroup: Cgroup) -> None:
     (pids,) = (path for top in tree.directories if (path := Path(top, cgroup.name, "pids.max")).exists())
-    cgroup.limit(32 * MB, 5, 0.5)
+    cgroup.limits.set(32 * MB, 5, 0.5)
     pids.write_text("7")
-    cgroup.limit(64 * MB, 5, 0.5)
+    cgroup.limits.set(64 * MB, 5, 0.5)
     assert pids.read_text() == "7\n"
-    cgroup.limit(64 * MB, 6, 0.5)
+    cgroup.limits.set(64 * MB, 6, 0.5)
     assert pids.read_text() == "6\n"
 
 
 def test_more_tasks_than_allowed_cannot_be_forked(cgroup: Cgroup, spawn: Spawn) -> None:
-    cgroup.set_pids(1)
+    cgroup.limits.set_pids(1)
     spawn(cgroup, "try: os.fork()\nexcept BlockingIOError: pass\nelse: os._exit(1)")
 
 
 def test_cpu_time_beyond_the_limit_is_not_given(cgroup: Cgroup, spawn: Spawn) -> None:
-    cgroup.set_cpus(0.1)
+    cgroup.limits.set_cpus(0.1)
     # In 300 ms of time there are at most four periods of 10 ms of it for us.
     code = (
         "import time\nbegan = time.process_time(); end = time.monotonic() + 0.3\nwhile time.monotonic() < end: pass\n"
@@ -211,12 +211,12 @@ def test_settled_it_holds_no_more_fds_than_it_takes_to_freeze_and_kill(cgroup: C
     prepared = cgroup.procs_fds
     cgroup.settle()
     assert len(os.listdir("/proc/self/fd")) < before - len(prepared)
-    cgroup.set_memory(64 * MB)  # Slower, but it works.
+    cgroup.limits.set_memory(64 * MB)  # Slower, but it works.
     _die(cgroup)
 
 
 def test_scrubbed_and_limited_anew_it_is_as_good_as_new(cgroup: Cgroup, spawn: Spawn) -> None:
-    cgroup.limit(32 * MB, 2, 0.05)
+    cgroup.limits.set(32 * MB, 2, 0.05)
     spawn(cgroup, "x = bytearray(64 << 20)", wait=False).wait(100)  # with a twentieth of a processor
     _die(cgroup)
     assert cgroup.scrub() is cgroup.reusable
@@ -224,7 +224,7 @@ def test_scrubbed_and_limited_anew_it_is_as_good_as_new(cgroup: Cgroup, spawn: S
     assert cgroup.memory_bytes() <= MB
     if cgroup.reusable:
         assert cgroup.peak_bytes() <= MB
-    cgroup.limit(None, None, None)
+    cgroup.limits.set(None, None, None)
     spawn(cgroup, "x = bytearray(64 << 20)\nfor _ in range(3): os.fork() or sys.stdin.read()")
     assert cgroup.oom_kills() == 0
 

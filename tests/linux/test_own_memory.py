@@ -33,7 +33,7 @@ def test_the_limit_of_a_cgroup_counts() -> None:
     tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
     try:
         cgroup = tree.cgroup("limited")
-        cgroup.set_memory(200 * MB)
+        cgroup.limits.set_memory(200 * MB)
         paths = [os.path.join(top, "limited", "cgroup.procs") for top in tree.directories]
         said = subprocess.run([sys.executable, "-c", ASK, *paths], cwd=REPO, capture_output=True, text=True, check=True)
         assert int(said.stdout) == 200 * MB

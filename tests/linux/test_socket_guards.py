@@ -62,7 +62,7 @@ def leaf(tree: CgroupTree) -> Iterator[Callable[[str], Cgroup]]:
 
     def make(name: str) -> Cgroup:
         made.append(tree.cgroup(name))
-        made[-1].limit_sockets(10 * MOST)
+        made[-1].sockets.limit(10 * MOST)
         return made[-1]
 
     yield make
@@ -185,21 +185,21 @@ def test_a_socket_made_outside_and_nobody_else_is_judged(tree: CgroupTree) -> No
 
 def test_sockets_are_limited_by_cgroup_and_given_back(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:
     process = inside(cgroup)
-    cgroup.limit_sockets(10)
+    cgroup.sockets.limit(10)
     assert process.sockets(10) == "ok"
     assert process.sockets(1) == REFUSAL
-    assert cgroup.open_sockets() == tree.sockets.open == 10
+    assert cgroup.sockets.open == tree.sockets.open == 10
     assert process.tell("kept.pop().close()") is None
     assert process.sockets(1) == "ok"
     process.close()
-    assert cgroup.open_sockets() == tree.sockets.open == 0
+    assert cgroup.sockets.open == tree.sockets.open == 0
 
 
 def test_sockets_are_limited_by_function_over_all_its_cgroups(tree: CgroupTree, leaf: Leaf, inside: Start) -> None:
     function = tree.sockets.account(15)
     one, two, other = (leaf(name) for name in ("one", "two", "other"))
     for each in (one, two):
-        each.limit_sockets(10, function.index)
+        each.sockets.limit(10, function.index)
     first, second = inside(one), inside(two)
     assert (first.sockets(10), second.sockets(5)) == ("ok", "ok")
     assert second.sockets(1) == REFUSAL
@@ -216,7 +216,7 @@ def test_all_cgroups_together_are_limited(tree: CgroupTree, leaf: Leaf, inside: 
 def test_others_cannot_take_the_last_sockets_of_a_cgroup(tree: CgroupTree, leaf: Leaf, inside: Start) -> None:
     """Some fill the worker's account, with sockets and with ports that count for a minute: the next has a few all the same."""
     greedy = leaf("greedy")
-    greedy.limit_sockets(2 * MOST, tree.sockets.account(2 * MOST).index)
+    greedy.sockets.limit(2 * MOST, tree.sockets.account(2 * MOST).index)
     hoarder, other = inside(greedy), inside(leaf("other"))
     assert (hoarder.sockets(MOST), hoarder.sockets(1)) == ("ok", REFUSAL)
     assert (other.sockets(RESERVED), other.sockets(1)) == ("ok", REFUSAL)
@@ -231,9 +231,9 @@ def test_others_cannot_take_the_last_sockets_of_a_cgroup(tree: CgroupTree, leaf:
 def test_what_has_no_limit_is_not_counted(tree: CgroupTree, cgroup: Cgroup, leaf: Leaf, inside: Start) -> None:
     """The initscript engine is in a cgroup of ours, too."""
     engine = inside(cgroup)
-    cgroup.limit_sockets()
+    cgroup.sockets.limit()
     assert engine.sockets(2 * MOST) == "ok"
-    assert cgroup.open_sockets() == tree.sockets.open == 0
+    assert cgroup.sockets.open == tree.sockets.open == 0
     assert inside(leaf("other")).sockets(MOST) == "ok"
     assert engine.sockets(1) == "ok"
 
@@ -266,9 +266,9 @@ def test_a_process_reads_how_many_sockets_its_cgroup_has_made(cgroup: Cgroup, le
     other.sockets(3)
     assert process.tell("len(socket.socketpair())") == 2
     assert process.tell(MADE) == made + 3
-    cgroup.limit_sockets(0)
+    cgroup.sockets.limit(0)
     assert process.sockets(1) == REFUSAL
-    cgroup.limit_sockets()
+    cgroup.sockets.limit()
     assert (process.sockets(1), process.tell(MADE)) == ("ok", made + 5)
 
 
@@ -302,7 +302,7 @@ def test_threads_that_make_sockets_at_once_are_counted_right(tree: CgroupTree, c
     processes = [inside(cgroup) for _ in range(4)]
     make_and_drop = "[socket.socket(2, 2).close() for _ in range(500)] and 'ok'"
     assert at_once(4, lambda number: processes[number].tell(make_and_drop)) == ["ok"] * 4
-    assert cgroup.open_sockets() == 0
+    assert cgroup.sockets.open == 0
 
 
 def test_a_socket_that_was_passed_on_stays_its_makers(leaf: Leaf, cgroup: Cgroup, inside: Start) -> None:
@@ -316,10 +316,10 @@ def test_a_socket_that_was_passed_on_stays_its_makers(leaf: Leaf, cgroup: Cgroup
     maker.tell("socket.send_fds(kept[0], [b'x'], [each.fileno() for each in kept[1:]])")
     holder.tell("kept.append(socket.recv_fds(kept[0], 1, 10)[1])")
     maker.close()
-    assert (cgroup.open_sockets(), other.open_sockets()) == (3, 0)
+    assert (cgroup.sockets.open, other.sockets.open) == (3, 0)
     assert not cgroup.scrub(), "it would be used again, and its next sandbox pay for these"
     holder.close()
-    assert cgroup.open_sockets() == 0
+    assert cgroup.sockets.open == 0
     assert cgroup.scrub() == cgroup.reusable
 
 
@@ -341,17 +341,17 @@ def test_accepted_connections_are_counted_until_they_are_closed(
 ) -> None:
     """Each may hold a port for which no other socket is left."""
     function = tree.sockets.account()
-    cgroup.limit_sockets(10, function.index)
+    cgroup.sockets.limit(10, function.index)
     process = inside(cgroup)
     process.tell(f"exec({CONNECT!r}, globals())")
     said = [process.tell("connect(kept, 'server')") for _ in range(10)]
     # A listener and a client are needed for one more, which is accepted without being asked whether there is room.
     assert said == ["ok"] * 9 + [REFUSAL]
-    assert cgroup.open_sockets() == function.open == tree.sockets.open
-    assert 9 <= cgroup.open_sockets() <= 10
+    assert cgroup.sockets.open == function.open == tree.sockets.open
+    assert 9 <= cgroup.sockets.open <= 10
     process.tell("[each.close() for each in kept] and kept.clear()")
     process.tell("__import__('gc').collect()")
-    assert cgroup.open_sockets() == function.open == tree.sockets.open == 0
+    assert cgroup.sockets.open == function.open == tree.sockets.open == 0
 
 
 def test_connections_that_nobody_accepted_are_counted_and_end_with_their_listener(
@@ -360,16 +360,16 @@ def test_connections_that_nobody_accepted_are_counted_and_end_with_their_listene
     process = inside(cgroup)
     process.tell("kept.append(socket.create_server(('127.0.0.1', 0)))")
     process.tell("[kept.append(socket.create_connection(kept[0].getsockname())) for _ in range(5)] and 0")
-    assert cgroup.open_sockets() == 11
+    assert cgroup.sockets.open == 11
     process.tell("kept.pop(0).close()")
-    assert cgroup.open_sockets() == 5
+    assert cgroup.sockets.open == 5
     process.tell("kept.clear()")
-    assert cgroup.open_sockets() == tree.sockets.open == 0
+    assert cgroup.sockets.open == tree.sockets.open == 0
 
 
 def test_ports_that_stay_taken_count_for_a_minute(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:
     """A connection that was closed leaves its port in TIME_WAIT, without a socket to count."""
-    cgroup.limit_sockets(MOST, tree.sockets.account(MOST).index)
+    cgroup.sockets.limit(MOST, tree.sockets.account(MOST).index)
     process = inside(cgroup)
     process.tell(f"exec({CONNECT!r}, globals())")
     said = [process.tell("connect(kept, 'nothing')") for _ in range(MOST)]
@@ -383,7 +383,7 @@ def test_ports_that_stay_taken_count_for_a_minute(tree: CgroupTree, cgroup: Cgro
 
 
 def test_a_listener_that_was_never_bound_has_taken_a_port_too(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:
-    cgroup.limit_sockets(MOST, tree.sockets.account(MOST).index)
+    cgroup.sockets.limit(MOST, tree.sockets.account(MOST).index)
     process = inside(cgroup)
     listen = "[kept.append(socket.socket()), kept[-1].listen(), kept.pop().close()] and 'ok'"
     said = [process.tell(listen) for _ in range(MOST + 1)]
@@ -404,12 +404,12 @@ def test_clients_and_datagrams_take_no_port_for_longer_than_they_are_open(
 
 
 def test_a_scrubbed_cgroup_has_the_limits_of_none_before(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:
-    cgroup.limit_sockets(0)
+    cgroup.sockets.limit(0)
     process = inside(cgroup)
     assert process.sockets(1) == REFUSAL
     process.close()
     cgroup.scrub()
-    cgroup.limit_sockets(1)
+    cgroup.sockets.limit(1)
     assert inside(cgroup).sockets(1) == "ok"
 
 
@@ -419,7 +419,7 @@ def test_accounts_are_used_again_only_when_they_are_empty(
     monkeypatch.setattr("sockd.linux.bpf.socket_counts._ACCOUNTS", tree.sockets._used + 1)
     function = tree.sockets.account()
     index = function.index
-    cgroup.limit_sockets(MOST, index)
+    cgroup.sockets.limit(MOST, index)
     process = inside(cgroup)
     process.sockets(1)
     function.close()
@@ -456,8 +456,8 @@ def test_what_a_leaf_costs_of_sockets_is_nothing_when_it_is_used(tree: CgroupTre
 
     sys.setprofile(trace)
     try:
-        cgroup.limit_sockets(5, 1)
-        cgroup.open_sockets()
+        cgroup.sockets.limit(5, 1)
+        _ = cgroup.sockets.open
     finally:
         sys.setprofile(None)
     assert calls == ["setprofile"]

@@ -23,7 +23,7 @@ from typing import Any
 from sockd.functions.serving.function import Function
 from sockd.isolation.roots import premade
 from sockd.linux import syscalls
-from sockd.linux.cgroups.tree import Cgroup
+from sockd.linux.cgroups.cgroup_limits import CgroupLimits
 from sockd.linux.processes import pidfds
 from sockd.starts.zygotes.zygote_maker import ZygoteMaker
 from tests.support.broken import BREAKS, copied_zygote
@@ -130,14 +130,14 @@ def patch_zygotes(port: int) -> None:
 def start_from_nothing() -> None:
     """Have each start make all that it needs, and no cgroup have its limits already."""
     premade.MOST = 0
-    limit = Cgroup.limit
+    set_limits = CgroupLimits.set
 
-    def limit_anew(self: Cgroup, *limits: Any) -> None:
+    def set_anew(self: CgroupLimits, *limits: Any) -> None:
         self._memory_bytes = self._tasks = 0
         self._cpus = 0.0
-        limit(self, *limits)
+        set_limits(self, *limits)
 
-    Cgroup.limit = limit_anew  # type: ignore[method-assign,assignment]
+    CgroupLimits.set = set_anew  # type: ignore[method-assign,assignment]
 
 
 def jump(failpoint: Failpoint) -> None:

@@ -388,8 +388,8 @@ class Zygote:
         or one of these steps, the Zygote is closed."""
         try:
             self.cgroup = self._cgroups.take()
-            self.cgroup.limit(use.memory_bytes, use.tasks, use.cpus)
-            self.cgroup.limit_sockets(use.sockets, use.socket_account)
+            self.cgroup.limits.set(use.memory_bytes, use.tasks, use.cpus)
+            self.cgroup.sockets.limit(use.sockets, use.socket_account)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._wire = ControlWire(ours, self._ended)

@@ -85,8 +85,8 @@ class SandboxProcess:
             grant = _grant(program, limits)
             if grant is not None:
                 undo.callback(grant.close)
-            cgroup.limit(limits.memory_bytes, limits.pids if grant is None else grant.tasks, limits.cpus)
-            cgroup.limit_sockets(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
+            cgroup.limits.set(limits.memory_bytes, limits.pids if grant is None else grant.tasks, limits.cpus)
+            cgroup.sockets.limit(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
             uid = zygote.take_uid()
             undo.callback(zygote.give_back_uid, uid)
             root = parts.assembly.create(limits, program, uid=zygote.uids.on_host(uid))
@@ -132,8 +132,10 @@ class SandboxProcess:
         assert limits.network == self.limits.network
         self._admit(program)
         self.grant = _grant(program, limits)
-        self.cgroup.limit(limits.memory_bytes, limits.pids if self.grant is None else self.grant.tasks, limits.cpus)
-        self.cgroup.limit_sockets(limits.sockets, program.socket_account)
+        self.cgroup.limits.set(
+            limits.memory_bytes, limits.pids if self.grant is None else self.grant.tasks, limits.cpus
+        )
+        self.cgroup.sockets.limit(limits.sockets, program.socket_account)
         if not limits.same_tmp(self.limits):
             self._root.replace_tmp(limits)
         if program.code is not None:
@@ -152,7 +154,7 @@ class SandboxProcess:
         self.cgroup.freeze_nowait()
         used = self.cgroup.memory_bytes() + PAUSED_SLACK_BYTES
         if used < self.limits.memory_bytes:
-            self.cgroup.set_memory(used)
+            self.cgroup.limits.set_memory(used)
             self._reservation.resize_nowait(used)
 
     async def regain_memory(self, *, deadline_s: float) -> None:
@@ -162,7 +164,7 @@ class SandboxProcess:
 
     def thaw(self) -> None:
         """Go on, with all of its memory, which must be reserved."""
-        self.cgroup.set_memory(self.limits.memory_bytes)
+        self.cgroup.limits.set_memory(self.limits.memory_bytes)
         self.cgroup.thaw_nowait()
 
     @property

@@ -66,7 +66,7 @@ class Account:
         """How many sockets are counted in it now."""
         return self._counts.read(self.index)
 
-    def limit(self, most: int, function: int = NO_FUNCTION) -> None:
+    def limit(self, most: int = NO_LIMIT, function: int = NO_FUNCTION) -> None:
         """Set the limit, and the account in which what is made from now on is counted as well. No system call."""
         if self.index > WORKER:
             self._counts.write(self.index, most, function)

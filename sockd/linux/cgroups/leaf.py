@@ -1,7 +1,7 @@
 """Cgroup: one leaf, in every hierarchy at once, and everything running in it.
 
 Owns: the directories and the fds kept of their files. Knows nothing of sandboxes, of pools or of which limits are right.
-The layout differs between hosts (`hierarchies`); nobody above this file sees that.
+The layout differs between hosts (`hierarchies`); no module above this one sees that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from sockd.linux.bpf.address_guard import Endpoint, Network, deny_networks
-from sockd.linux.bpf.socket_counts import NO_FUNCTION, NO_LIMIT, UNCOUNTED, SocketCounts
-from sockd.linux.cgroups.controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV1, MemoryV2, Pids, Weight
+from sockd.linux.bpf.socket_counts import UNCOUNTED, SocketCounts
+from sockd.linux.cgroups.cgroup_limits import CgroupLimits
+from sockd.linux.cgroups.controllers import LEFTOVER_BYTES, Cpu, Memory, MemoryV1, MemoryV2, Pids
 from sockd.linux.cgroups.files import CgroupFiles
 from sockd.linux.cgroups.hierarchies import Controller, Hierarchies
 from sockd.linux.cgroups.population import Population, PopulationV1, PopulationV2
@@ -37,30 +38,28 @@ class Cgroup:
         cpu: Cpu,
         pids: Pids,
         population: Population,
-        sockets: SocketCounts,
+        counts: SocketCounts,
     ) -> None:
         self.name = name
+        self.limits = CgroupLimits(memory, cpu, pids)
+        self.sockets = counts.account()
+        """The IP sockets that were made in it and are open, wherever, and their limit. A new cgroup has no limit, and is not
+        counted: what is no sandbox or Zygote, such as the initscript engine, takes nothing from them."""
         self._files = files
         self._memory = memory
         self._cpu = cpu
         self._pids = pids
         self._population = population
-        self._sockets = sockets
-        self._account = sockets.account()
+        self._counts = counts
         self._oom_kills_before = 0
         self._procs_fds: tuple[int, ...] = ()
-        # Limits as they were written last; a new cgroup has none.
-        self._memory_bytes: int | None = None
-        self._tasks: int | None = None
-        self._cpus: float | None = None
-        self._has_usual_weight = True
         self._is_guarded = False
 
     @classmethod
-    def create(cls, hierarchies: Hierarchies, parent: str, name: str, sockets: SocketCounts = UNCOUNTED) -> Cgroup:
+    def create(cls, hierarchies: Hierarchies, parent: str, name: str, counts: SocketCounts = UNCOUNTED) -> Cgroup:
         """Make the leaf `parent/name` in every hierarchy (240 us, blocking) and prepare it.
 
-        Args: sockets: where its sockets are counted.
+        Args: counts: where its sockets are counted.
         Raises: FileExistsError; OSError for what the kernel refuses. Then nothing is left behind."""
         with ExitStack() as undo:
             by_base = {}
@@ -80,11 +79,11 @@ class Cgroup:
                 Cpu(by_base[cpu.base], cpu.version),
                 Pids(by_base[pids.base]),
                 _population(hierarchies, by_base),
-                sockets,
+                counts,
             )
-            undo.callback(cgroup._account.close)
-            cgroup._sockets.enroll(cgroup._files[0].path, cgroup._account)
-            undo.callback(cgroup._sockets.withdraw, cgroup._files[0].path)
+            undo.callback(cgroup.sockets.close)
+            counts.enroll(cgroup._files[0].path, cgroup.sockets)
+            undo.callback(counts.withdraw, cgroup._files[0].path)
             cgroup.prepare()
             undo.pop_all()
             return cgroup
@@ -107,8 +106,6 @@ class Cgroup:
         """Whether `scrub` can make it as good as new: v2's memory.peak cannot be reset before Linux 6.12."""
         return self._memory.peak_resets
 
-    # -- limits
-
     def prepare(self) -> None:
         """Open what a sandbox's start needs."""
         self.procs_fds  # noqa: B018 - opens them
@@ -123,46 +120,6 @@ class Cgroup:
         for controller in (self._memory, self._cpu, self._pids):
             controller.settle()
 
-    def limit(self, memory_bytes: int | None, tasks: int | None, cpus: float | None) -> None:
-        """`set_memory`, `set_pids` and `set_cpus`. Raises: as these."""
-        self.set_memory(memory_bytes)
-        self.set_pids(tasks)
-        self.set_cpus(cpus)
-
-    def set_memory(self, limit_bytes: int | None) -> None:
-        """Limit memory; swap is never used beside it. None: no limit. Nothing is written where it would be what is there, as in
-        the following two. Raises OSError: it holds more than that already."""
-        if limit_bytes != self._memory_bytes:
-            self._memory_bytes = 0  # unknown, if that fails half-way
-            self._memory.set_limit(limit_bytes)
-            self._memory_bytes = limit_bytes
-
-    def set_pids(self, tasks: int | None) -> None:
-        """Limit the number of processes and threads; None: no limit."""
-        if tasks != self._tasks:
-            self._pids.set_limit(tasks)
-            self._tasks = tasks
-
-    def set_cpus(self, cpus: float | None) -> None:
-        """Limit CPU time to so many CPUs' worth in each 100 ms; None: no limit."""
-        if cpus != self._cpus:
-            self._cpu.set_limit(cpus)
-            self._cpus = cpus
-
-    def lower_weight(self, weight: Weight = "least") -> None:
-        """Give it less CPU time than its siblings get, until it is scrubbed; with "least" hardly any that they want.
-
-        Raises OSError."""
-        self._has_usual_weight = False
-        self._cpu.set_weight(weight)
-
-    def limit_sockets(self, most: int = NO_LIMIT, function: int = NO_FUNCTION) -> None:
-        """Limit the IP sockets that it has open; without a system call. A new cgroup has no limit, and is not counted: what
-        is no sandbox or Zygote, such as the initscript engine, takes nothing from them.
-
-        Args: function: the account of its function (`socket_counts`), whose limit holds as well."""
-        self._account.limit(most, function)
-
     def deny_networks(self, denied: Sequence[Network], exceptions: Iterable[Endpoint]) -> None:
         """Refuse to send from the host's network to these, until it is removed: `scrub` does not undo this.
 
@@ -173,10 +130,6 @@ class Cgroup:
         _ = deny_networks(self._files[0].path, denied, exceptions)
 
     # -- use
-
-    def open_sockets(self) -> int:
-        """IP sockets that were made in it and are open, wherever; 0 where they are not counted."""
-        return self._account.open
 
     def memory_bytes(self) -> int:
         """What is charged to it now. Pages shared with a Zygote since a fork are charged to the Zygote's."""
@@ -230,7 +183,7 @@ class Cgroup:
         return self._population.populated()
 
     async def wait_empty(self, deadline_s: float) -> None:
-        """Wait until nobody is left in it.
+        """Wait until no process is left in it.
 
         Args:
             deadline_s: how long, in seconds from now.
@@ -251,7 +204,7 @@ class Cgroup:
 
     def scrub(self) -> bool:
         """Make an empty cgroup as good as new: peak, counters (20 us), and leftover charge, if it `has_leftover`. Its limits
-        stay, as the next sandbox is likely to have the same (`limit`).
+        stay, as the next sandbox is likely to have the same.
 
         Returns: False when it should be removed instead. Page cache that its processes read first stays charged to it;
         taking that back would throw out of memory what the next sandbox is about to read, while removing the cgroup
@@ -259,12 +212,10 @@ class Cgroup:
         self.thaw_nowait()
         if self._is_guarded:
             return False
-        if self.open_sockets():  # another sandbox was given one, and must not make the next function here pay for it
+        if self.sockets.open:  # another sandbox was given one, and must not make the next function here pay for it
             return False
-        self.limit_sockets()
-        if not self._has_usual_weight:
-            self._cpu.set_weight("usual")
-            self._has_usual_weight = True
+        self.sockets.limit()
+        self.limits.restore_weight()
         if self.has_leftover:
             if self._memory.cache_bytes() > LEFTOVER_BYTES:
                 return False
@@ -286,10 +237,10 @@ class Cgroup:
         """Remove the directories (85 us, blocking) and close all fds.
 
         Raises: OSError EBUSY: it is not empty; then it can be tried again after a `kill_nowait` and a `wait_empty`."""
-        self._sockets.withdraw(self._files[0].path)  # first: it needs the directory
+        self._counts.withdraw(self._files[0].path)  # first: it needs the directory
         for files in reversed(self._files):  # v2's last: as long as another is busy, v2 kills and tells who is left
             remove_directory(files.path)
-        self._account.close()
+        self.sockets.close()
         self.close()
 
 

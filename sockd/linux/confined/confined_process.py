@@ -79,8 +79,8 @@ class ConfinedProcess:
         Raises: OSError."""
         cgroup = ground.take_cgroup()
         try:
-            cgroup.set_memory(memory_bytes)
-            cgroup.set_pids(pids)
+            cgroup.limits.set_memory(memory_bytes)
+            cgroup.limits.set_pids(pids)
             with mounts.owned(scratch(uid, tmp_bytes)) as tmp:
                 procs = cgroup.procs_fds
                 confinement = {

@@ -86,7 +86,7 @@ class TemplateMaker:
         """Raises: SnapshotRefused; as `make`."""
         program, parts = wanted.program, self._tree.children.parts_of(zygote)
         assert zygote.cgroup is not None
-        zygote.cgroup.lower_weight()
+        zygote.cgroup.limits.lower_weight()
         output, theirs = Output.open(program.log_bytes)
         output.start(parts.turns, parts.live, lambda kept: None)
         deadline_s = max(LEAST_DEADLINE_S, program.timeout_s)
@@ -175,8 +175,8 @@ def widen(zygote: Zygote, program: Program) -> None:
     """Let a template fork as other Zygotes do: its init has ended, and its next children are in its cgroup for a moment."""
     assert zygote.cgroup is not None
     limits = program.limits
-    zygote.cgroup.lower_weight("usual")
-    zygote.cgroup.limit(limits.memory_bytes + FORK_BYTES, limits.pids + MAX_TASKS, None)
+    zygote.cgroup.limits.lower_weight("usual")
+    zygote.cgroup.limits.set(limits.memory_bytes + FORK_BYTES, limits.pids + MAX_TASKS, None)
 
 
 def ancestors_of(node: ZygoteNode) -> tuple[Zygote, ...]:

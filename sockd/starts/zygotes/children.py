@@ -138,7 +138,7 @@ class Children:
     ) -> Sandbox:
         sandbox = await self._fork(node.zygote, limits, reservation, program)
         try:
-            sandbox.process.cgroup.lower_weight(weight)
+            sandbox.process.cgroup.limits.lower_weight(weight)
             sandbox.become(program)
         except BaseException:
             sandbox.destroy()

@@ -41,7 +41,7 @@ def _limits_as_read(hierarchies: Hierarchies, memory: str, cpu: str) -> cgroup_r
     try:
         leaf = tree.cgroup("limits")
         try:
-            leaf.limit(MEMORY_BYTES, PIDS, CPUS)
+            leaf.limits.set(MEMORY_BYTES, PIDS, CPUS)
         finally:
             leaf.close()
         return cgroup_reader.read(*(os.path.join(base, tree.name, "limits") for base in (memory, cpu)))
