@@ -1,7 +1,7 @@
 """The images of a worker as files that EROFS can mount: read on demand through the agent, or written whole.
 
-Owns the L1 cache's file, the images that are open, the whole images' files, the room of startup data, and the keeper of
-the agent's process.
+Owns the agent's directory, with the L1 cache's file and the whole images, the images that are open, their startup data, and
+the keeper of the agent's process.
 
 The event loop never touches a file of the FUSE mount: the kernel would wait for the agent, and the agent for the loop. Files that
 `open` returns are mounted and read in threads.
@@ -15,11 +15,11 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 
 from sockd.base.blocking import in_thread
-from sockd.base.errors import ImageUnavailable, SockdError, StorageFull, Tampered
+from sockd.base.errors import ImageUnavailable, SockdError
 from sockd.images.agent import agent_wire as wire
 from sockd.images.agent.fuse_messages import BadMessage
 from sockd.images.agent_keeper.agent_directory import AgentDirectory
@@ -27,26 +27,21 @@ from sockd.images.agent_keeper.agent_keeper import AgentKeeper, OpenedImage
 from sockd.images.agent_keeper.agent_link import AgentSettings, trouble_error
 from sockd.images.agent_keeper.agent_watch import AgentWatch
 from sockd.images.agent_keeper.fuse_mount import FuseMount
+from sockd.images.agent_keeper.startup_feed import StartupFeed
 from sockd.images.agent_keeper.startup_recorder import recorded, used_chunks
+from sockd.images.agent_keeper.whole_images import NOT_ON_DEMAND, WholeImages
 from sockd.images.chunks.chunk import CHUNK_BYTES
 from sockd.images.chunks.manifest import Manifest
 from sockd.images.profiles.profile import OpenProfile, Profile, first_chunks
-from sockd.images.profiles.startup_memory import StartupMemory
-from sockd.images.profiles.startup_room import NoStartupRoom, StartupRoom
 from sockd.linux.confined.confined_process import Ground
 from sockd.linux.memory_file import memory_file
 
-NOT_ON_DEMAND = "images.on_demand is off"
 GIVEN_UP_S = 30.0
 """How long `open` fails after the agent ended too often, or after its connection was lost twice within so long."""
 OPEN_S = 30.0
 """For an image that is read on demand; a whole one takes as long as it is large."""
 SETTLE_S = 10.0
 """How long the end of a sandbox is unexplained while the agent's next process starts."""
-START_S = 60.0
-"""How long startup data is kept after an image was opened: a start has read it by then, and the kernel caches it."""
-MOST_SEGMENTS = 8
-"""Segments of startup data that are decrypted between two messages to the agent."""
 _FIRST_NODE = 2
 _log = logging.getLogger(__name__)
 
@@ -66,19 +61,14 @@ class ImageAgent:
         self._settings = settings
         self._directory = directory
         self._on_trouble = on_trouble
-        self._on_refused = on_refused
         self._images: dict[str, OpenedImage] = {}
         self._users: dict[str, int] = {}
-        self._starting: dict[str, asyncio.TimerHandle] = {}
-        """The ends of starts from startup data, by image."""
-        self._beside: set[asyncio.Task[None]] = set()
-        """Tasks that decrypt startup data and send it to an agent."""
-        self._startup_room = StartupRoom(settings.startup_bytes)
+        self._whole = WholeImages(directory)
+        self._startups = StartupFeed(settings.startup_bytes, self._tell, on_refused)
         self._next_node = _FIRST_NODE
         self._beginning = asyncio.Lock()
         self._keeper: AgentKeeper | None = None
         self._watch = AgentWatch(lambda: self._tell(wire.Ping))
-        self._writing: dict[str, asyncio.Lock] = {}
         self._lost_s = self._again_s = float("-inf")
         """When the agent was given up, and from when on another is started."""
         self._why_given_up = ""
@@ -153,7 +143,7 @@ class ImageAgent:
         opened = self._images[image]
         try:
             if (mount := keeper.mount) is None:
-                return str(await self._whole(keeper, opened, manifest.size_bytes))
+                return str(await self._whole.file(keeper, opened, manifest.size_bytes, self.why_whole))
             async with asyncio.timeout(OPEN_S):
                 await keeper.open(opened)
             return mount.path(image)
@@ -206,7 +196,8 @@ class ImageAgent:
 
     async def profile(self, manifest: Manifest, most_bytes: int) -> Profile | None:
         """What was read of an open image since it was opened; None if that is not known: it is not open, or written whole, or
-        the agent's process has ended meanwhile, or START_S are over and it was read from what another image's start has read.
+        the agent's process has ended meanwhile, or it was read from what another image's start has read, which was released
+        (`startup_feed.START_S`).
 
         Args: most_bytes: of startup data; 0: none.
         Raises: ImageUnavailable; Tampered: the agent has handed over other bytes than a chunk's."""
@@ -229,8 +220,8 @@ class ImageAgent:
             **answer.counters,
             "agent_starts": keeper.starts,
             "images": len(self._images),
-            "startup_bytes": self._startup_room.held_bytes,
-            "startup_refusals": self._startup_room.refusals,
+            "startup_bytes": self._startups.room.held_bytes,
+            "startup_refusals": self._startups.room.refusals,
         }
 
     async def aclose(self) -> None:
@@ -241,8 +232,7 @@ class ImageAgent:
             if keeper is not None:
                 await keeper.aclose()
         self._forget()
-        await asyncio.gather(*self._beside, return_exceptions=True)
-        await in_thread(self._startup_room.close)
+        await self._startups.aclose()
         self._directory.close()
 
     async def _kept(self) -> AgentKeeper:
@@ -303,20 +293,7 @@ class ImageAgent:
 
     def _released(self, opened: OpenedImage) -> None:
         opened.close()
-        if (timer := self._starting.pop(opened.image, None)) is not None:
-            timer.cancel()
-
-    def _started(self, image: str) -> None:
-        """Its start is over: nobody keeps its startup data any more."""
-        self._starting.pop(image).cancel()
-        opened = self._images[image]
-        opened.release_startup()
-        self._do_beside(self._tell(lambda number: wire.Started(number, image, opened.nodeid)))
-
-    def _do_beside(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._startups.forget(opened.image)
 
     async def _tell(self, question: Callable[[int], wire.ToAgent]) -> None:
         """What an agent need not know if there is none."""
@@ -325,7 +302,9 @@ class ImageAgent:
                 await self._keeper.ask(question)
 
     async def _add(self, manifest: Manifest, profile: OpenProfile | None, metadata_chunks: int) -> None:
-        startup = await self._startup(manifest.image, profile)
+        startup = None
+        if profile is not None and not self.why_whole:
+            startup = await self._startups.take(manifest.image, profile)
         if manifest.image in self._images:  # another `open` was faster
             if startup is not None:
                 startup.close()
@@ -344,65 +323,7 @@ class ImageAgent:
         opened.needs_startup = startup is not None and startup.recorded_of != manifest.image
         self._next_node += 1
         if startup is not None:
-            timer = asyncio.get_running_loop().call_later(START_S, self._started, manifest.image)
-            self._starting[manifest.image] = timer
-            self._do_beside(self._fill(opened, startup))
-
-    async def _startup(self, image: str, profile: OpenProfile | None) -> StartupMemory | None:
-        if profile is None or self.why_whole:
-            return None
-        try:
-            return await StartupMemory.of(profile, self._startup_room)
-        except NoStartupRoom as error:
-            _log.warning("the image %s starts without startup data: %s", image[:19], error)
-        except (Tampered, OSError) as error:
-            self._refuse(profile.image, error)
-        return None
-
-    async def _fill(self, opened: OpenedImage, startup: StartupMemory) -> None:
-        """Decrypt the rest of the startup data, while the image starts."""
-        step = 1
-        try:
-            while opened.startup is startup and not startup.is_full:
-                await startup.fill(step)
-                step = min(2 * step, MOST_SEGMENTS)
-                await self._tell(lambda number: wire.Filled(number, opened.image, opened.nodeid, startup.filled))
-        except (Tampered, OSError) as error:
-            self._refuse(startup.recorded_of, error)
-        finally:
-            if opened.startup is startup and not startup.is_full:
-                self._started(opened.image)  # nobody waits for what does not come
-
-    def _refuse(self, image: str, error: Exception) -> None:
-        _log.warning("the startup data of %s is not used: %s", image[:19], error)
-        if isinstance(error, Tampered):
-            self._on_refused(image)
-
-    async def _whole(self, keeper: AgentKeeper, opened: OpenedImage, size_bytes: int) -> Path:
-        """A file with the whole image, written by the agent unless it is there."""
-        async with self._writing.setdefault(opened.image, asyncio.Lock()):
-            found = self._directory.whole(opened.image, size_bytes)
-            if found is None:
-                try:
-                    with self._directory.written(opened.image) as file:
-                        await keeper.ask(
-                            lambda number: wire.Write(number, opened.image, opened.root),
-                            lambda: (opened.table, file),
-                            takes_long=True,
-                        )
-                except StorageFull as error:
-                    raise StorageFull(self._room_words(size_bytes)) from error
-                found = self._directory.whole(opened.image, size_bytes)
-            assert found is not None
-            return found
-
-    def _room_words(self, size_bytes: int) -> str:
-        """What to do about a disk that has no room for a whole image."""
-        remedy = ", or set images.on_demand = true" if self.why_whole == NOT_ON_DEMAND else ""
-        return (
-            f"an image of {size_bytes >> 20} MB is written to it before its first start ({self.why_whole}): free some of it, "
-            f"remove functions (sockd rm NAME) and images that none needs (sockd images gc){remedy}"
-        )
+            self._startups.begin(opened, startup)
 
 
 def given_up_s(since_last_s: float, *, too_often: bool) -> float:

@@ -19,7 +19,7 @@ import pytest
 from benchmarks.s3.client import Client
 from sockd.base.errors import Tampered
 from sockd.images.agent.agent_wire import SourceSettings
-from sockd.images.agent_keeper import agent_link, image_agent
+from sockd.images.agent_keeper import agent_link, startup_feed
 from sockd.images.agent_keeper.agent_link import AgentSettings
 from sockd.images.agent_keeper.image_agent import ImageAgent
 from sockd.images.chunks.chunk import CHUNK_BYTES
@@ -351,7 +351,7 @@ async def test_startup_data_is_released_when_the_start_is_over(
     assert (startup_files(), (await agent.counters())["starting_images"]) == (1, 1)
     await agent.close(manifest.image)
     await no_startup_files()
-    monkeypatch.setattr(image_agent, "START_S", 0.0)
+    monkeypatch.setattr(startup_feed, "START_S", 0.0)
     path = await agent.open(manifest, opened(manifest, profile))
     while (await agent.counters())["starting_images"]:
         await asyncio.sleep(0)

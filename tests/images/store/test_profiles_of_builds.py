@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from sockd.images.agent_keeper import image_agent
+from sockd.images.agent_keeper import startup_feed
 from sockd.images.profiles.profile import Profile
 from sockd.images.store import first_starts
 from sockd.images.store.kept_copies import PROFILE
@@ -93,8 +93,8 @@ async def test_a_start_whose_data_of_another_build_is_gone_is_not_recorded(
     workers: Workers, profiled: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record would lack what it has read from there."""
-    assert first_starts.LATEST_S + 5.0 <= image_agent.START_S - 5.0
-    monkeypatch.setattr(image_agent, "START_S", 0.0)
+    assert first_starts.LATEST_S + 5.0 <= startup_feed.START_S - 5.0
+    monkeypatch.setattr(startup_feed, "START_S", 0.0)
     second = workers.new()
     second.adopt()
     second.copy.write_bytes(profiled.copy.read_bytes())
