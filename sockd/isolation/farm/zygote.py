@@ -1,7 +1,6 @@
 """The daemon's handle of one Zygote: a running interpreter that forks sandboxes and child Zygotes on request.
 
-Owns the wire, the pidfd, the cgroup and the block of uids. Sandboxes outlive their Zygote, so its block goes back to the
-parent only when the last of them has returned its uid.
+Owns the wire, the pidfd and the cgroup, and is the first user of its block of uids (`block_users`).
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from sockd.base.errors import SandboxFailed
 from sockd.isolation.farm.adoption import Adoption
+from sockd.isolation.farm.block_users import BlockUsers
 from sockd.isolation.farm.control import Answer, ControlWire, ZygoteGone, close_all, read_status, take_pidfd
 from sockd.isolation.farm.farm import Farm, ForeignWire
 from sockd.isolation.farm.imported import Imported, ImportFile, ImportRequest
@@ -76,26 +77,31 @@ class NeverServed(ZygoteGone):
 class Zygote:
     """One Zygote. `close` ends it; its sandboxes live on."""
 
-    def __init__(self, cgroups: CgroupPool, uids: UidBlock, on_end: Callable[[Zygote], None]) -> None:
+    def __init__(
+        self,
+        cgroups: CgroupPool,
+        uids: UidBlock,
+        on_end: Callable[[Zygote], None],
+        parent: Zygote | None = None,
+        on_gone: Callable[[Zygote], None] = lambda zygote: None,
+    ) -> None:
+        """Args: parent: of whose block the uids are; on_gone: called once, when it and all users of its uids are gone."""
         self.id = next(_numbers)
         self.uids = uids
+        self.users: BlockUsers = BlockUsers(uids, None if parent is None else parent.users, partial(on_gone, self))
         self.pidfd = -1
         self._cgroups = cgroups
         self._on_end = on_end
-        self._parent: Zygote | None = None
         self._is_root = False
         self._closed = False
-        self._users = 1  # itself, and each sandbox and child Zygote that holds a part of its block
         self.cgroup: Cgroup | None = None
         self._wire: ControlWire | None = None
-        self._trees: list[Callable[[], None]] = []
         self._wall: Wall | None = None
         self._endpoints: EndpointSource | None = None
         self.interpreter = OWN
         """Id of the interpreter that it is."""
         self.farm: Farm | None = None
         """In which it and all its descendants are; None: not exec'd yet."""
-        self._on_gone: Callable[[Zygote], None] = lambda zygote: None
 
     @classmethod
     async def exec_root(
@@ -128,8 +134,8 @@ class Zygote:
         child
             Zygote are gone, also if this fails.
         Raises: SandboxFailed with the interpreter's own words; OSError."""
-        zygote = cls(cgroups, uids, on_end)
-        zygote.interpreter, zygote.farm, zygote._wall, zygote._on_gone = interpreter.id, farm, wall, on_gone
+        zygote = cls(cgroups, uids, on_end, on_gone=on_gone)
+        zygote.interpreter, zygote.farm, zygote._wall = interpreter.id, farm, wall
         words, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             with zygote._opening(ZYGOTE_USE._replace(memory_bytes=limit_bytes)) as control:
@@ -175,21 +181,19 @@ class Zygote:
             instead of it, so it gets a block of uids as a root does.
         Raises: NoCapacity, ZygoteGone, ZygoteRefused, OSError."""
         uids = self.uids.take_child(is_root=is_apart or wall is not None)
-        child = Zygote(self._cgroups, uids, on_end)
+        child = Zygote(self._cgroups, uids, on_end, self)
         return await self._spawn(child, ZYGOTE_USE._replace(memory_bytes=limit_bytes), deadline_s, wall)
 
     async def spawn_template(self, use: Use, *, deadline_s: float, on_end: Callable[[Zygote], None]) -> Zygote:
         """A child Zygote that is to become a template: held to what its function may use.
 
         Raises: NoCapacity: there are no uids for it; ZygoteGone, ZygoteRefused, OSError."""
-        return await self._spawn(Zygote(self._cgroups, self.uids.take_run(), on_end), use, deadline_s, None)
+        return await self._spawn(Zygote(self._cgroups, self.uids.take_run(), on_end, self), use, deadline_s, None)
 
     async def _spawn(self, child: Zygote, use: Use, deadline_s: float, wall: Wall | None) -> Zygote:
-        child._parent = self
         child._wall = wall or self._wall
         child.interpreter, child.farm = self.interpreter, self.farm
         child._is_root = wall is not None
-        self._users += 1
         with child._opening(use) as control:
             uids = child.uids
             made = await self._make_child(
@@ -307,15 +311,6 @@ class Zygote:
         finally:
             file.close()
 
-    def keep_tree(self, release: Callable[[], None]) -> None:
-        """Keep the tree that its imports ran in until its last sandbox is gone: in /proc/PID/maps the files that they mapped have
-        paths through its mounts, which are taken apart with it.
-
-        Args: release: lets go of it."""
-        self._trees.append(release)
-        if not self._users:
-            self._release_trees()
-
     @property
     def name(self) -> str:
         return f"zygote-{self.id}"
@@ -330,21 +325,6 @@ class Zygote:
             raise ZygoteGone("the Zygote has ended")
 
     @property
-    def may_fork(self) -> bool:
-        """Whether there is a uid for another sandbox."""
-        return self.uids.has_uid
-
-    @property
-    def may_spawn(self) -> bool:
-        """Whether there are uids for another child Zygote that is no root."""
-        return self.uids.has_child
-
-    @property
-    def may_spawn_template(self) -> bool:
-        """Whether there are uids for another template."""
-        return self.uids.has_run
-
-    @property
     def in_flight(self) -> int:
         """Forks and imports that it has been asked for and has not answered."""
         return self._wire.in_flight if self._wire else 0
@@ -352,16 +332,6 @@ class Zygote:
     def memory_bytes(self) -> int:
         """What its cgroup is charged for: its own pages, and those that its forks share with it alone."""
         return self.cgroup.memory_bytes() if self.cgroup else 0
-
-    def take_uid(self) -> int:
-        """A uid of its block for one sandbox; give_back_uid when the sandbox's last process is gone."""
-        uid = self.uids.take_uid()
-        self._users += 1
-        return uid
-
-    def give_back_uid(self, uid: int) -> None:
-        self.uids.give_back_uid(uid)
-        self._release()
 
     def close(self) -> None:
         """Kill it and give everything back; its block of uids follows with its last sandbox. Safe to call twice."""
@@ -378,9 +348,9 @@ class Zygote:
         if wire is not None:
             wire.close()
         if cgroup is not None:
-            self._cgroups.give_back(cgroup, self._after_last_process)
+            self._cgroups.give_back(cgroup, self.users.release)
         else:
-            self._release()
+            self.users.release()
 
     @contextmanager
     def _opening(self, use: Use) -> Iterator[socket.socket]:
@@ -413,21 +383,3 @@ class Zygote:
     def _procs(self) -> Sequence[int]:
         assert self.cgroup is not None
         return self.cgroup.procs_fds
-
-    def _after_last_process(self) -> None:
-        self._release()
-
-    def _release(self) -> None:
-        self._users -= 1
-        if self._users:
-            return
-        if self._parent is None:
-            self._on_gone(self)
-            return
-        self._release_trees()
-        self._parent.uids.give_back_child(self.uids)
-        self._parent._release()
-
-    def _release_trees(self) -> None:
-        while self._trees:
-            self._trees.pop()()

@@ -87,8 +87,8 @@ class SandboxProcess:
                 undo.callback(grant.close)
             cgroup.limits.set(limits.memory_bytes, limits.pids if grant is None else grant.tasks, limits.cpus)
             cgroup.sockets.limit(limits.sockets, program.socket_account if program is not None else NO_FUNCTION)
-            uid = zygote.take_uid()
-            undo.callback(zygote.give_back_uid, uid)
+            uid = zygote.users.add_sandbox()
+            undo.callback(zygote.users.remove_sandbox, uid)
             root = parts.assembly.create(limits, program, uid=zygote.uids.on_host(uid))
             undo.callback(root.close)
             ends = parts.take_ends()
@@ -233,7 +233,7 @@ class SandboxProcess:
         Args: gone: called after that."""
 
         def after_last_process() -> None:
-            self.zygote.give_back_uid(self.uid)
+            self.zygote.users.remove_sandbox(self.uid)
             if self._endpoint is not None:
                 self._endpoint.take_back(self._endpoint)
             self._reservation.close()

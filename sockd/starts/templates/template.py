@@ -73,7 +73,7 @@ class Template:
     @property
     def may_fork(self) -> bool:
         """Whether it lives, and has a uid for another sandbox."""
-        return self.zygote.alive and self.zygote.may_fork
+        return self.zygote.alive and self.zygote.uids.has_uid
 
     @property
     def memory_bytes(self) -> int:

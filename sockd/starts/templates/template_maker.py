@@ -77,7 +77,7 @@ class TemplateMaker:
         """The nearest Zygote with uids for a template: those at the bottom of the tree have none. Raises: NoCapacity."""
         above: ZygoteNode | None = node
         while above is not None:
-            if above.zygote.may_spawn_template:
+            if above.zygote.uids.has_run:
                 return above
             above = above.parent
         raise NoCapacity("no Zygote of this function has uids left for a template")
@@ -126,7 +126,7 @@ class TemplateMaker:
                 if endpoint is not None:
                     endpoint.take_back(endpoint)
         finally:
-            zygote.keep_tree(partial(parts.release, root.give_up()))
+            zygote.users.keep_tree(partial(parts.release, root.give_up()))
 
     async def _try(self, template: Template) -> None:
         """Have a first fork become ready; it ends then. Raises: SnapshotRefused; as `make`."""

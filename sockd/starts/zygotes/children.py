@@ -123,7 +123,7 @@ class Children:
         try:
             return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)
         finally:
-            zygote.keep_tree(partial(parts.release, root.give_up()))
+            zygote.users.keep_tree(partial(parts.release, root.give_up()))
 
     async def _fork(self, zygote: Zygote, limits: Limits, reservation: Reservation, program: Program | None) -> Sandbox:
         try:

@@ -154,7 +154,7 @@ class ImportLearner:
 
     async def _make_again(self, saved: SavedNode, view: ImportView) -> None:
         imports, top, lineage = frozenset(saved.imports), view.top, view.lineage
-        nodes = [node for node in self._tree.nodes_of(lineage) if node.zygote.may_spawn]
+        nodes = [node for node in self._tree.nodes_of(lineage) if node.zygote.uids.has_child]
         if top is None or not nodes or not imports <= top.wanted or any(node.imports == imports for node in nodes):
             return
         self._sharing.know(top)

@@ -50,7 +50,7 @@ class NodeSpares:
 
     def refill(self, node: ZygoteNode) -> None:
         """Make as many spares as the node's recent rate asks for, in the background; never waits."""
-        if node not in self._nodes.all or not node.zygote.may_fork:
+        if node not in self._nodes.all or not node.zygote.uids.has_uid:
             return
         if self._budget.free < SPARE_MEMORY_BYTES:
             return  # no news: it is asked again

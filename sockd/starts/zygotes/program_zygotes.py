@@ -59,7 +59,7 @@ class ProgramZygotes:
 
     async def _serving(self, network: Network) -> Zygote:
         zygote = self._zygotes.get(network)
-        if zygote is not None and zygote.alive and zygote.may_fork:
+        if zygote is not None and zygote.alive and zygote.uids.has_uid:
             return zygote
         return await self._making.do(network, partial(self._make, network))
 

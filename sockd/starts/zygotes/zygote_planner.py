@@ -58,7 +58,7 @@ class ZygotePlanner:
         if view.top is None:
             return None
         wanted, lineage = view.top.wanted, view.lineage
-        depths = {node.id: node.depth for node in self._parents(view) if node.zygote.may_spawn}
+        depths = {node.id: node.depth for node in self._parents(view) if node.zygote.uids.has_child}
         under_way = [entry for entry in self.under_way if entry.parent.lineage == lineage]
         nodes: list[selection.NodeView] = [*self._tree.nodes_of(lineage), *under_way]
         costs, failed = self.costs(), frozenset(self._recordings.failed)
@@ -99,7 +99,7 @@ class ZygotePlanner:
         parents = self._parents(view)
         if not parents:
             return "no Zygote that there is may be its parent"
-        return NO_SAVING if any(node.zygote.may_spawn for node in parents) else NO_UIDS
+        return NO_SAVING if any(node.zygote.uids.has_child for node in parents) else NO_UIDS
 
     def _parents(self, view: ImportView) -> list[ZygoteNode]:
         """The Zygotes that one for this version may be forked from, if they have uids for it. What a parent saw is not asked for

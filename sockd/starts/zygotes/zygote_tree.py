@@ -99,7 +99,7 @@ class ZygoteTree:
             return best
         nodes = self._nodes.of(view.lineage)
         return best_node(
-            nodes, view.top.wanted, self._random, lambda node: node.zygote.may_fork and not node.refusal(view)
+            nodes, view.top.wanted, self._random, lambda node: node.zygote.uids.has_uid and not node.refusal(view)
         )
 
     def passed_over(self, view: ImportView) -> list[tuple[ZygoteNode, str]]:

@@ -57,7 +57,7 @@ def test_zygotes_nest_three_deep_and_their_forks_have_all_that_was_imported(hous
 
 def test_too_deep_a_tree_is_refused_and_nothing_is_lost(house: House) -> None:
     zygotes = [house.root]
-    while zygotes[-1].may_spawn:
+    while zygotes[-1].uids.has_child:
         zygotes.append(house.spawn(zygotes[-1]))
     with pytest.raises(NoCapacity, match="too deep"):
         house.spawn(zygotes[-1])
@@ -137,7 +137,7 @@ def test_a_root_behind_a_wall_gets_a_block_of_uids_when_all_others_are_in_use(
     root = house.run(house.new_root())
     try:
         children = [house.spawn(root) for _ in range(2)]
-        assert not root.may_spawn
+        assert not root.uids.has_child
         with pytest.raises(NoCapacity, match="every block of uids for child Zygotes is in use"):
             house.spawn(root)
         wall = Wall("none", house.networks, house.namespaces)
@@ -177,8 +177,8 @@ def test_a_child_that_cannot_join_its_cgroup_ends_and_says_why(house: House) -> 
             stack.callback(root.close)
             ours, theirs = (stack.enter_context(sock) for sock in socket.socketpair())
             _, writer = (stack.enter_context(owned(fd)) for fd in os.pipe())
-            uid = house.root.take_uid()
-            stack.callback(house.root.give_back_uid, uid)
+            uid = house.root.users.add_sandbox()
+            stack.callback(house.root.users.remove_sandbox, uid)
             passed = (root.fd, theirs.fileno(), writer)
             pidfd = stack.enter_context(
                 owned((await house.root.fork(uid, None, False, passed, fds, deadline_s=5)).pidfd)

@@ -32,6 +32,12 @@ SECONDS = {A: 0.1, B: 0.2}
 ASYNCIO = Step("asyncio", "", -1, "", (), (Module("", "asyncio", 0.05),))
 
 
+class FakeUids:
+    """A block of uids that has some of each kind, unless a test says otherwise."""
+
+    has_uid = has_child = True
+
+
 class FakeZygote:
     """A Zygote that does what the test's `Tree` says modules do."""
 
@@ -41,7 +47,7 @@ class FakeZygote:
         self.pidfd = os.pidfd_open(os.getpid())
         self.imported = list(inherited)
         self.closed = False
-        self.may_spawn = self.may_fork = True
+        self.uids = FakeUids()
 
     async def import_modules(self, request: ImportRequest, *, deadline_s: float) -> Imported:
         self.tree.imports.append((sorted(request.paths), list(request.modules)))

@@ -137,7 +137,7 @@ async def test_why_a_version_has_no_zygote_is_told(tmp_path: Path, monkeypatch: 
         view = await recorded(learner, B, program="g")
         assert learner.why_unmade(view).startswith("there is no room for it")
         for may_spawn, words in ((False, zygote_planner.NO_UIDS), (True, import_learner.NO_ROOM)):
-            tree.zygotes[0].may_spawn = may_spawn
+            tree.zygotes[0].uids.has_child = may_spawn
             learner.consider(view)
             await settled(learner)
             assert learner.why_unmade(view) == words
@@ -298,9 +298,9 @@ async def test_a_zygote_without_uids_for_children_is_no_parent(tmp_path: Path, p
     tree = Tree()
     async with learner_of(tree, tmp_path, policy=policy) as learner:
         await recorded(learner, A)
-        tree.zygotes[1].may_spawn = False
+        tree.zygotes[1].uids.has_child = False
         await recorded(learner, A, B, program="g")
         assert tree.packages() == [set(), {A}, {A, B}] and tree.nodes[2].depth == 1
-        tree.zygotes[0].may_spawn = False
+        tree.zygotes[0].uids.has_child = False
         await recorded(learner, B, program="h")
         assert len(tree.nodes) == 3 and len(tree.zygotes) == 3

@@ -31,7 +31,7 @@ MB = 1 << 20
 class Root:
     """A root Zygote that may be dead already."""
 
-    may_fork = False
+    uids = SimpleNamespace(has_uid=False)
 
     interpreter = ""
 
@@ -157,7 +157,7 @@ def learned(number: int, imports: str, parent: ZygoteNode | None, **options: Any
     """A node with these imports, which are all that it has loaded, in this order."""
     order = tuple(imports.split())
     zygote: Any = Root(number, alive=True)
-    zygote.may_fork = True
+    zygote.uids = SimpleNamespace(has_uid=True)
     shared = Preimported(loaded=frozenset(order), order=order)
     ids = frozenset(import_id(name, "") for name in order)
     return ZygoteNode(zygote, frozenset(), parent, ids, shared=shared, **options)
@@ -181,7 +181,7 @@ async def test_the_node_that_has_most_of_the_top_level_serves(roots: list[Any]) 
     assert tree.best(view_of("d")) is tree.best(view_of("")) is tree.root
     assert tree.best(view_of("a", changed="b")) is one
     assert tree.best(ImportView(frozenset())) is tree.root, "what is not recorded has its own start"
-    both.zygote.may_fork = False  # type: ignore[misc]
+    both.zygote.uids.has_uid = False  # type: ignore[misc]
     assert tree.best(view_of("a b")) is one
     tree.close()
 
