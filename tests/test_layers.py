@@ -46,7 +46,7 @@ NEEDED = {
         *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
-        *("app_kinds", "apps", "asgi", "botocore_data", "debugging", "image_program", "init_reads"),
+        *("app_kinds", "apps", "asgi", "botocore_data", "debugging", "http_events", "image_program", "init_reads"),
         *(
             "interpreter_settings",
             "own_listener",

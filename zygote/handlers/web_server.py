@@ -8,12 +8,11 @@
 
 Owns the program. Everything else is the adapter's contract: its variables AWS_LWA_... in the program's environment. On the host's
 network a port may be in use, so the program gets a free one in PORT and AWS_LWA_PORT, and a request is sent only if the program
-listens there (`own_listener`); elsewhere nobody else has ports.
+listens there (`own_listener`); elsewhere no other process has ports.
 """
 
 from __future__ import annotations
 
-import base64
 import errno
 import json
 import os
@@ -22,12 +21,12 @@ import sys
 import threading
 import time
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from urllib.parse import urlencode
 
 from sockd_zygote import protocol
 from sockd_zygote.handlers import image_program
 from sockd_zygote.handlers.apps import App, Exchange, Request
 from sockd_zygote.handlers.handler import Context, shared_context
+from sockd_zygote.handlers.http_events import answer_of, as_json, is_http, of_event
 from sockd_zygote.handlers.own_listener import OwnListener
 from sockd_zygote.handlers.runtime_api import LOOPBACK, own_ports
 from sockd_zygote.messages import errors
@@ -55,7 +54,7 @@ TRIES = 3
 NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 UNHEALTHY = 500
 SWITCHED = 101
-"""Ends the HTTP of a connection; nobody has asked for it."""
+"""Ends the HTTP of a connection; no request here asks for it."""
 HOP_BY_HOP = frozenset(
     (
         "connection",
@@ -71,7 +70,6 @@ HOP_BY_HOP = frozenset(
 CONTEXT_HEADER, PREFIX_HEADER = "x-amzn-lambda-context", "x-forwarded-prefix"
 """What only we say."""
 WITH_BODY = ("POST", "PUT", "PATCH")
-TEXT = ("text/", "application/json", "application/javascript", "application/xml", "application/x-www-form-urlencoded")
 
 
 class FinalResponse(HTTPResponse):
@@ -196,7 +194,7 @@ class WebServer(App):
             raise errors.ReportedError("WebServer.NoAnswer", message, []) from None
 
     def _connected(self) -> HTTPConnection:
-        """A connection to the program and nobody else. Raises: OSError; errors.ReportedError: another process has its port."""
+        """A connection to the program alone. Raises: OSError; errors.ReportedError: another process has its port."""
         if not self._shares_ports:
             return _connection(LOOPBACK, self._port)
         for _ in range(TRIES):
@@ -280,7 +278,7 @@ def _connection(host: str, port: int) -> HTTPConnection:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that no process listens on now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         number: int = probe.getsockname()[1]
@@ -339,81 +337,3 @@ def lambda_context(context: Context) -> str:
             },
         }
     )
-
-
-def is_http(event: dict) -> bool:
-    """Whether an event is an HTTP request, of one of the two formats."""
-    context = event.get("requestContext")
-    return isinstance(context, dict) and ("http" in context or "httpMethod" in event)
-
-
-def of_event(event: dict) -> tuple[str, str, str, list[list[str]], bytes]:
-    """Method, path, query, headers and body of an event's request. Raises: InvalidEvent."""
-    try:
-        body = event.get("body") or ""
-        data = base64.b64decode(body) if event.get("isBase64Encoded") else body.encode()
-        if "httpMethod" in event:
-            several = event.get("multiValueHeaders") or {
-                name: [value] for name, value in (event.get("headers") or {}).items()
-            }
-            headers = [[name.lower(), value] for name, values in several.items() for value in values]
-            values = event.get("multiValueQueryStringParameters") or event.get("queryStringParameters") or {}
-            is_balancer = "elb" in event["requestContext"]  # an ALB does not decode what it passes on
-            query = joined(values) if is_balancer else urlencode(values, doseq=True)
-            return event["httpMethod"], event.get("path") or "/", query, headers, data
-        headers = [[name.lower(), value] for name, value in (event.get("headers") or {}).items()]
-        if event.get("cookies"):
-            headers = [pair for pair in headers if pair[0] != "cookie"] + [["cookie", "; ".join(event["cookies"])]]
-        http = event["requestContext"]["http"]
-        return http["method"], event.get("rawPath") or "/", event.get("rawQueryString") or "", headers, data
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise errors.InvalidEvent(f"the event's HTTP request cannot be read: {type(error).__name__}: {error}") from None
-
-
-def joined(values: dict) -> str:
-    """A query of parts that are encoded already."""
-    pairs = ((name, each) for name, value in values.items() for each in (value if isinstance(value, list) else [value]))
-    return "&".join(f"{name}={value}" for name, value in pairs)
-
-
-def answer_of(event: dict, status: int, headers: list[tuple[str, str]], body: bytes) -> bytes:
-    """An answer in the shape that the event's sender expects."""
-    text = as_text(headers, body)
-    answer: dict = {
-        "statusCode": status,
-        "body": text if text is not None else base64.b64encode(body).decode(),
-        "isBase64Encoded": text is None,
-    }
-    if "httpMethod" in event:
-        several: dict[str, list[str]] = {}
-        for name, value in headers:
-            several.setdefault(name.lower(), []).append(value)
-        answer["multiValueHeaders"] = several
-        answer["headers"] = {name: values[-1] for name, values in several.items()}
-    else:
-        answer["headers"] = {name.lower(): value for name, value in headers if name.lower() != "set-cookie"}
-        answer["cookies"] = [value for name, value in headers if name.lower() == "set-cookie"]
-    return json.dumps(answer).encode()
-
-
-def as_text(headers: list[tuple[str, str]], body: bytes) -> str | None:
-    """A body as text, if its headers say that it is some; None: it is sent in base64."""
-    named = {name.lower(): value.lower() for name, value in headers}
-    kind = named.get("content-type", "").partition(";")[0].strip()
-    if named.get("content-encoding", "identity") != "identity":
-        return None
-    if kind and not kind.startswith(TEXT) and not kind.endswith(("+json", "+xml")):
-        return None
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def as_json(body: bytes) -> bytes:
-    """What a server answered to an event that is no HTTP request: as it is if it is JSON, else as a string."""
-    try:
-        json.loads(body)
-        return body
-    except (ValueError, RecursionError):
-        return json.dumps(body.decode(errors="replace")).encode()
