@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.instruments.simulated_tree import SimulatedNode, SimulatedTree
 from sockd.isolation.farm.imported import Observed
 from sockd.starts.packages.distribution import name_of
 from sockd.starts.packages.provided_names import Provided
@@ -53,7 +54,6 @@ from sockd.starts.zygotes.selection import (
     sock_next_node,
 )
 from sockd.starts.zygotes.sharing import Sharing
-from sockd.starts.zygotes.simulated_tree import SimulatedNode, SimulatedTree
 from sockd.starts.zygotes.soundness import OF_TOP_LEVELS, ImportView, Preimported, difference
 from sockd.starts.zygotes.top_level import Module, Step, TopLevel, key_of_import, name_of_import
 
