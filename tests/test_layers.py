@@ -157,6 +157,17 @@ def test_folders_of_an_area_import_each_other_in_no_circle() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
+def test_nested_folders_import_each_other_in_no_circle() -> None:
+    """The same holds in each folder of an area for the folders in it."""
+    graph: dict[str, set[str]] = {}
+    for file in product_files():
+        module = name_of(file.relative_to(ROOT))
+        for imported in filter(is_ours, imports_of(file)):
+            if parted := parting_folders(module, imported):
+                graph.setdefault(parted[0], set()).add(parted[1])
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
 def test_the_doors_import_none_of_each_other() -> None:
     """They are side by side, over `sockd.http.worker`; what several need is outside of all, and `front` has them all."""
     doors = ("run", "management", "aws", "urls", "page")
@@ -185,6 +196,15 @@ def subfolder(module: str) -> str:
     """`sockd.isolation.roots` of `sockd.isolation.roots.base`; empty for what is in no folder of an area."""
     parts = module.split(".")[:3]
     return ".".join(parts) if len(parts) == 3 and (ROOT / "/".join(parts)).is_dir() else ""
+
+
+def parting_folders(module: str, other: str) -> tuple[str, str] | None:
+    """Two folders side by side in a folder of an area, where the paths to two modules part; None: they part elsewhere."""
+    parts, others = module.split("."), other.split(".")
+    same = next((i for i, (one, two) in enumerate(zip(parts, others, strict=False)) if one != two), 0)
+    one, two = ".".join(parts[: same + 1]), ".".join(others[: same + 1])
+    are_folders = all((ROOT / each.replace(".", "/")).is_dir() for each in (one, two))
+    return (one, two) if same > 2 and are_folders else None
 
 
 @pytest.mark.parametrize("top", INSIDE_SANDBOXES)

@@ -53,9 +53,9 @@ from sockd.starts.zygotes.selection import (
     next_node,
     sock_next_node,
 )
-from sockd.starts.zygotes.sharing import Sharing
-from sockd.starts.zygotes.soundness import OF_TOP_LEVELS, ImportView, Preimported, difference
-from sockd.starts.zygotes.top_level import Module, Step, TopLevel, key_of_import, name_of_import
+from sockd.starts.zygotes.top_levels.sharing import Sharing
+from sockd.starts.zygotes.top_levels.soundness import OF_TOP_LEVELS, ImportView, Preimported, difference
+from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel, key_of_import, name_of_import
 
 MB = 1 << 20
 WARM_S = 0.0002

@@ -32,7 +32,7 @@ from sockd.starts.templates.template import RESTORE_S, Template, lost_words
 from sockd.starts.templates.template_maker import start_from
 from sockd.starts.templates.templates import Templates
 from sockd.starts.zygotes.program_zygotes import ProgramZygotes
-from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 

@@ -12,7 +12,7 @@ from sockd.functions.registry.aliases import LATEST
 from sockd.functions.serving.restoring import Unready
 from sockd.functions.serving.version import Version
 from sockd.starts.packages.distribution import Closure
-from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker

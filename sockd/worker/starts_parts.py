@@ -18,9 +18,9 @@ from sockd.starts.handler_cache import HandlerCache
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.starts.templates.templates import Templates
 from sockd.starts.templates.used_templates import UsedTemplates
-from sockd.starts.zygotes.import_learner import ImportLearner
-from sockd.starts.zygotes.soundness import ImportView
-from sockd.starts.zygotes.verifier import Verifier
+from sockd.starts.zygotes.learning.import_learner import ImportLearner
+from sockd.starts.zygotes.top_levels.soundness import ImportView
+from sockd.starts.zygotes.verification.result.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd.worker.idle_memory import IdleMemory

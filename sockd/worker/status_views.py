@@ -15,8 +15,8 @@ from sockd.http.worker_values import TemplateRow, Tree, TreeNode
 from sockd.observe.metrics import Metrics
 from sockd.starts.templates.template_spares import TemplateSpares
 from sockd.starts.templates.templates import Entry
-from sockd.starts.zygotes.refusals import Refusal
-from sockd.starts.zygotes.top_level import STANDARD_LIBRARY_WORDS
+from sockd.starts.zygotes.top_levels.refusals import Refusal
+from sockd.starts.zygotes.top_levels.top_level import STANDARD_LIBRARY_WORDS
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.worker import Worker
 from sockd_initscripts.client.engine_software import missing

@@ -32,8 +32,8 @@ from sockd.linux.ways import Ways
 from sockd.starts.handler_cache import HandlerCache
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.starts.templates.templates import Templates
-from sockd.starts.zygotes.import_learner import ImportLearner
-from sockd.starts.zygotes.verifier import Verifier
+from sockd.starts.zygotes.learning.import_learner import ImportLearner
+from sockd.starts.zygotes.verification.result.verifier import Verifier
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd.worker.function_parts import FunctionParts, make_caches
 from sockd.worker.image_parts import open_images

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.starts.zygotes.refusals import AFTER_DEADLINE_S
+from sockd.starts.zygotes.top_levels.refusals import AFTER_DEADLINE_S
 from tests.faults.conftest import CONFIG
 from tests.faults.packages import IN_ZYGOTE, SLOW, Refusals, deploy, package, refusals
 from tests.support.cases import Happened, case

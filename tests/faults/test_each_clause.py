@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.starts.zygotes import soundness
+from sockd.starts.zygotes.top_levels import soundness
 from tests.support.can_fail import verdicts
 from tests.support.cases import Happened, case
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sockd.starts.zygotes.refusals import AFTER_DEADLINE_S
+from sockd.starts.zygotes.top_levels.refusals import AFTER_DEADLINE_S
 from tests.daemon.running import DEADLINE_S
 from tests.faults.packages import SLOW
 from tests.support.cases import Happened, case

@@ -30,7 +30,7 @@ from sockd.linux.latency.latency import Latency
 from sockd.starts.handler_cache import HandlerCache
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.sources import Starts
-from sockd.starts.zygotes.soundness import NO_PACKAGES, ImportView
+from sockd.starts.zygotes.top_levels.soundness import NO_PACKAGES, ImportView
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from tests.functions.fake_sandbox import FakeSandbox
 

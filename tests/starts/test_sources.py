@@ -12,7 +12,7 @@ from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.starts.sources import Started, Starts, Wanted
-from sockd.starts.zygotes.soundness import NO_PACKAGES
+from sockd.starts.zygotes.top_levels.soundness import NO_PACKAGES
 
 pytestmark = pytest.mark.anyio
 MB = 1 << 20

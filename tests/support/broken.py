@@ -48,7 +48,10 @@ from sockd.observe import log_segments
 from sockd.starts import sources
 from sockd.starts.packages import built_names
 from sockd.starts.templates import template_maker, templates, used_templates
-from sockd.starts.zygotes import canary, selection, sharing, soundness, verifier, zygote_tree
+from sockd.starts.zygotes import selection, zygote_tree
+from sockd.starts.zygotes.learning import canary
+from sockd.starts.zygotes.top_levels import sharing, soundness
+from sockd.starts.zygotes.verification.result import verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote import protocol
 

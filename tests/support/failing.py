@@ -25,7 +25,7 @@ from sockd.isolation.roots import premade
 from sockd.linux import syscalls
 from sockd.linux.cgroups.cgroup_limits import CgroupLimits
 from sockd.linux.processes import pidfds
-from sockd.starts.zygotes.zygote_maker import ZygoteMaker
+from sockd.starts.zygotes.learning.zygote_maker import ZygoteMaker
 from tests.support.broken import BREAKS, copied_zygote
 from tests.support.native_build import build_native
 

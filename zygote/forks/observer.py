@@ -1,4 +1,4 @@
-"""What a Zygote's imports see: what the daemon compares with what a function would show them (`sockd.starts.zygotes.soundness`).
+"""What a Zygote's imports see: what the daemon compares with what a function would show them (`soundness` in the daemon).
 
 While an Observer is entered, it notes each name that the import system looks up and whether anything provides it, questions to
 `importlib.metadata` (the standard library's and its backport ask every finder), directories of packages that are listed, files

@@ -3,7 +3,7 @@
 An import that does not read a variable does the same with another value, so such a change ends no sharing. A recording notes what
 imports read (`VariableReads`), but not what the function's own code reads between them and in modules of its own. C code can walk
 through `environ` unseen: a shared library that has this symbol counts as one that reads all variables. The daemon compares the
-changed names once more with what a Zygote's imports have read (`sockd.starts.zygotes.soundness`).
+changed names once more with what a Zygote's imports have read (`sockd.starts.zygotes.top_levels.soundness`).
 """
 
 from __future__ import annotations

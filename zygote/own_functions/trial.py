@@ -1,8 +1,8 @@
 """A start of a function without a request: run its top level, record it, tell what the process has become.
 
 The handler `sockd_zygote.own_functions.trial:answer` of a sandbox that has the function's packages, code and environment. It runs
-in a start from the root Zygote, which is recorded (`top_level`), and in a fork of a Zygote (`sockd.starts.zygotes.verifier`); the
-answers are compared. The entry module is loaded as in each start, and no handler is called. What a trial says is a claim, as
+in a start from the root Zygote, which is recorded (`top_level`), and in a fork of a Zygote (the daemon's `verifier`); the answers
+are compared. The entry module is loaded as in each start, and no handler is called. What a trial says is a claim, as
 everything that a sandbox says.
 
 Until the function's code has run, nothing is imported that a sandbox has not: it would find it in `sys.modules`.

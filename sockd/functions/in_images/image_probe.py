@@ -14,7 +14,7 @@ from sockd.functions.in_images import image_programs
 from sockd.isolation.roots.program import ImageInUse, Limits, Program
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.starts.sources import Starts, Wanted
-from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd_zygote import protocol
 
 WAIT_S = 30.0

@@ -39,9 +39,9 @@ from sockd.linux.latency.latency import Latency
 from sockd.starts.handler_cache import HandlerCache
 from sockd.starts.sources import Started, Starting, Starts, Wanted
 from sockd.starts.templates.templates import Templates
-from sockd.starts.zygotes.import_learner import ImportLearner
+from sockd.starts.zygotes.learning.import_learner import ImportLearner
 from sockd.starts.zygotes.program_zygotes import ProgramZygotes
-from sockd.starts.zygotes.verifier import Verifier
+from sockd.starts.zygotes.verification.result.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 

@@ -25,7 +25,7 @@ from sockd.isolation.roots.program import ImageInUse, Program
 from sockd.isolation.sandbox.exchange import Call
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.packages.install_cache import InstallCache
-from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_levels.soundness import ImportView
 
 EVENT_METHODS = ("GET", "POST")
 """Default HTTP methods of a function of events; a web app accepts all."""

@@ -28,7 +28,7 @@ from sockd.isolation.roots.program import OWN, ImageInUse, Limits, Program
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.starts.packages.provided_names import Provided, provided_by
-from sockd.starts.zygotes.soundness import ImportView, visible_limits
+from sockd.starts.zygotes.top_levels.soundness import ImportView, visible_limits
 from sockd_zygote import protocol
 from sockd_zygote.handlers import storage_finder
 

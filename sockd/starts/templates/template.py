@@ -16,7 +16,7 @@ from sockd.isolation.farm.zygote import Zygote
 from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.memory_budget import Reservation
 from sockd.starts.zygotes.rate import RATE_TAU_S, DecayingRate
-from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_levels.soundness import ImportView
 
 RESTORE_S = 10.0
 """How long a start from a template may take until it is ready, its hooks included, as on AWS."""

@@ -23,7 +23,7 @@ from sockd.starts.templates.template import SnapshotRefused, Snapshotted, Templa
 from sockd.starts.templates.template_maker import TemplateMaker
 from sockd.starts.templates.template_spares import TemplateSpares
 from sockd.starts.templates.used_templates import UsedTemplates
-from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
 MOST_LOSSES = 3

@@ -1,2 +1,2 @@
-"""The import cache: a tree of Zygotes; policies decide which there are (`selection`, `eviction`) and whom they may serve
-(`sharing`, `soundness`, `verification`)."""
+"""The import cache: a tree of Zygotes; policies decide which there are (`learning`, `selection`, `eviction`) and which functions
+they may serve (`top_levels`, `verification`)."""

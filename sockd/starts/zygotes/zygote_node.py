@@ -19,8 +19,8 @@ from sockd.isolation.roots.program import HOST_LINEAGE, OWN, Lineage, Network
 from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.starts.zygotes.eviction import NodeStats
 from sockd.starts.zygotes.rate import RATE_TAU_S, DecayingRate
-from sockd.starts.zygotes.soundness import ImportView, Preimported, difference
-from sockd.starts.zygotes.top_level import STANDARD_LIBRARY_WORDS
+from sockd.starts.zygotes.top_levels.soundness import ImportView, Preimported, difference
+from sockd.starts.zygotes.top_levels.top_level import STANDARD_LIBRARY_WORDS
 
 SPARES_TAU_S = 10.0
 

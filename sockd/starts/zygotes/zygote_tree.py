@@ -28,7 +28,7 @@ from sockd.starts.zygotes.lineages import Lineages
 from sockd.starts.zygotes.node_spares import NodeSpares
 from sockd.starts.zygotes.rate import RATE_TAU_S, DemandMeter
 from sockd.starts.zygotes.selection import best_node
-from sockd.starts.zygotes.soundness import ImportView
+from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.zygote_node import Verifies, ZygoteNode
 from sockd.starts.zygotes.zygote_nodes import ZygoteNodes
 

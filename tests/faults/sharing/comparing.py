@@ -28,7 +28,7 @@ AT_ONCE = 3
 CONFIG = "[zygote]\nspares = 1\nverifiers = 8\nmemory_mb = {memory_mb}\n"
 """Several of the hundreds of versions are verified at a time, as a busy host gives each verification a small share of it."""
 OWN_START = {"LC_TEST": "1"}
-"""No Zygote with packages serves a function that has such a variable (`sockd.starts.zygotes.soundness`)."""
+"""No Zygote with packages serves a function that has such a variable (`sockd.starts.zygotes.top_levels.soundness`)."""
 TICK_S = 0.2
 NOISE = frozenset({"pandas.core.computation.expr"})
 """Modules with a tuple in the order of a set of classes, which are hashed by address (`PandasExprVisitor.unsupported_nodes`): the

@@ -12,7 +12,7 @@ from sockd.base.errors import BadFunctionConfig
 from sockd.isolation.roots.interpreter import OWN_PYTHON
 from sockd.isolation.roots.interpreter_settings import READ_BY_IMPORTS, SEARCH_PATH, Started, check, obeyed, search_path
 from sockd.isolation.roots.python_variables import VARIABLES, Handling
-from sockd.starts.zygotes.soundness import UNOBSERVED_VARIABLES
+from sockd.starts.zygotes.top_levels.soundness import UNOBSERVED_VARIABLES
 from sockd_zygote.handlers import interpreter_settings as applied
 from tests.support.foreign import installed
 

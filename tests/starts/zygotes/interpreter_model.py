@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sockd.starts.zygotes.top_level import Module, Step, TopLevel
+from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel
 
 KEYS = {
     "a": "a-1-aaaaaaaaaaaa",

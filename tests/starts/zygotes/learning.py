@@ -20,10 +20,10 @@ from sockd.isolation.roots.program import HOST_LINEAGE, Limits, Lineage, Program
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.starts.packages.distribution import name_of
 from sockd.starts.packages.provided_names import Provided
-from sockd.starts.zygotes.import_learner import ImportLearner
+from sockd.starts.zygotes.learning.import_learner import ImportLearner
 from sockd.starts.zygotes.rate import DemandMeter
-from sockd.starts.zygotes.soundness import ImportView
-from sockd.starts.zygotes.top_level import Module, Step, TopLevel, import_id
+from sockd.starts.zygotes.top_levels.soundness import ImportView
+from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel, import_id
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote.own_functions import checks
 

@@ -13,8 +13,8 @@ from sockd.base.errors import InitFailed, NoCapacity, SandboxDied, SandboxFailed
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.farm.imported import Imported, ImportRequest
 from sockd.isolation.sandbox.exchange import Reply
-from sockd.starts.zygotes import canary
-from sockd.starts.zygotes.top_level import TopLevel
+from sockd.starts.zygotes.learning import canary
+from sockd.starts.zygotes.top_levels.top_level import TopLevel
 from sockd_zygote import protocol
 from sockd_zygote.own_functions import checks
 from tests.starts.zygotes.learning import ASYNCIO, A, B, FakeSpare, FakeZygote, Tree, learner_of, recorded, top_of

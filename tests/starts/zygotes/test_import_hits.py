@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sockd.starts.zygotes.import_hits import ImportHits
+from sockd.starts.zygotes.learning.import_hits import ImportHits
 
 A, B = frozenset({"a-1-aaaaaaaaaaaa"}), frozenset({"b-1-bbbbbbbbbbbb"})
 

@@ -11,8 +11,8 @@ import pytest
 
 from sockd.base.errors import NoCapacity
 from sockd.starts.packages.distribution import name_of
-from sockd.starts.zygotes import import_learner, zygote_planner
-from sockd.starts.zygotes.top_level import Module, TopLevel, import_id, path_id
+from sockd.starts.zygotes.learning import import_learner, zygote_planner
+from sockd.starts.zygotes.top_levels.top_level import Module, TopLevel, import_id, path_id
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from tests.starts.zygotes.learning import (
     ASYNCIO,

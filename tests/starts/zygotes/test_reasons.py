@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sockd.starts.zygotes.reasons import MAX_REASONS, Reasons
+from sockd.starts.zygotes.top_levels.reasons import MAX_REASONS, Reasons
 
 
 class Clock:

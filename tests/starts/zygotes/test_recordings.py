@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.starts.zygotes import recordings as all_recordings
-from sockd.starts.zygotes.recordings import FORMAT, WORKER, Recordings, SavedNode, load_learned, save_learned
-from sockd.starts.zygotes.refusals import Refusals
-from sockd.starts.zygotes.top_level import MAX_MODULES, Module, Step, TopLevel
+from sockd.starts.zygotes.top_levels import recordings as all_recordings
+from sockd.starts.zygotes.top_levels.recordings import FORMAT, WORKER, Recordings, SavedNode, load_learned, save_learned
+from sockd.starts.zygotes.top_levels.refusals import Refusals
+from sockd.starts.zygotes.top_levels.top_level import MAX_MODULES, Module, Step, TopLevel
 
 PANDAS, NUMPY, FLASK = "pandas-2.2.3-aa", "numpy-1.26.4-bb", "flask-3.1-cc"
 

@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-from sockd.starts.zygotes.refusals import AFTER_DEADLINE_S, AFTER_FAILURE_S, LONGEST_S, MAX_REFUSALS, Refusals
+from sockd.starts.zygotes.top_levels.refusals import (
+    AFTER_DEADLINE_S,
+    AFTER_FAILURE_S,
+    LONGEST_S,
+    MAX_REFUSALS,
+    Refusals,
+)
 
 
 class Clock:

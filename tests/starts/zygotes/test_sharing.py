@@ -7,11 +7,11 @@ import pytest
 
 from sockd.isolation.farm.imported import Observed
 from sockd.starts.packages.provided_names import NOTHING, Provided
-from sockd.starts.zygotes import sharing as sharings
 from sockd.starts.zygotes.selection import Demand, PackageCost, TreeLimits, next_node
-from sockd.starts.zygotes.sharing import Sharing
-from sockd.starts.zygotes.soundness import ImportView, Preimported
-from sockd.starts.zygotes.top_level import Module, Step, TopLevel, import_id, path_id
+from sockd.starts.zygotes.top_levels import sharing as sharings
+from sockd.starts.zygotes.top_levels.sharing import Sharing
+from sockd.starts.zygotes.top_levels.soundness import ImportView, Preimported
+from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel, import_id, path_id
 
 
 def key(name: str, version: str = "1") -> str:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sockd.isolation.farm.imported import Observed
 from sockd.starts.packages.provided_names import NOTHING, Provided
-from sockd.starts.zygotes import soundness
-from sockd.starts.zygotes.soundness import ImportView, Preimported, difference
-from sockd.starts.zygotes.top_level import Module, Step, TopLevel
+from sockd.starts.zygotes.top_levels import soundness
+from sockd.starts.zygotes.top_levels.soundness import ImportView, Preimported, difference
+from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel
 
 A, B = "a-1-aaaaaaaaaaaa", "b-1-bbbbbbbbbbbb"
 

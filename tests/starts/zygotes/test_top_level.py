@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from sockd.isolation.farm.imported import Observed
 from sockd.starts.packages.provided_names import Provided
-from sockd.starts.zygotes import top_level
-from sockd.starts.zygotes.soundness import ImportView, Preimported, difference
-from sockd.starts.zygotes.top_level import (
+from sockd.starts.zygotes.top_levels import top_level
+from sockd.starts.zygotes.top_levels.soundness import ImportView, Preimported, difference
+from sockd.starts.zygotes.top_levels.top_level import (
     BadRecording,
     Module,
     Step,

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sockd.starts.zygotes.verification import (
+from sockd.starts.zygotes.verification.result.result import (
     MOST_TOLD,
     BadFingerprint,
     Fingerprint,
@@ -18,6 +17,7 @@ from sockd.starts.zygotes.verification import (
     in_words,
     read_fingerprint,
 )
+
 from sockd_zygote.own_functions.checks import BEGUN, last_begun
 
 Names = dict[str, str]

@@ -18,8 +18,8 @@ from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
 from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.starts.sources import Forks, Wanted
 from sockd.starts.zygotes.children import SPARE_MEMORY_BYTES
-from sockd.starts.zygotes.soundness import NO_PACKAGES, ImportView, Preimported
-from sockd.starts.zygotes.top_level import Module, Step, TopLevel, import_id
+from sockd.starts.zygotes.top_levels.soundness import NO_PACKAGES, ImportView, Preimported
+from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel, import_id
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from sockd.starts.zygotes.verification.result.verifier import Verifier
 
 from sockd.base.config import ZygoteConfig
 from sockd.base.errors import ImageUnavailable
 from sockd.isolation.roots.program import Limits, Lineage, Program
 from sockd.isolation.sandbox.exchange import Reply
-from sockd.starts.zygotes import agenda, trials
-from sockd.starts.zygotes.recordings import Recordings
-from sockd.starts.zygotes.soundness import ImportView, Preimported
-from sockd.starts.zygotes.top_level import Module, Step, TopLevel, import_id
-from sockd.starts.zygotes.verifier import Verifier
+from sockd.starts.zygotes.top_levels.recordings import Recordings
+from sockd.starts.zygotes.top_levels.soundness import ImportView, Preimported
+from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel, import_id
+from sockd.starts.zygotes.verification.result import agenda, trials
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote import protocol
 

@@ -20,7 +20,7 @@ from sockd.isolation.farm.imported import NOTHING_SEEN, Observed
 from sockd.isolation.roots import interpreter_settings
 from sockd.isolation.roots.program import OWN, Lineage, Network
 from sockd.starts.packages.provided_names import NOTHING, Provided
-from sockd.starts.zygotes.top_level import TopLevel, out_of_order
+from sockd.starts.zygotes.top_levels.top_level import TopLevel, out_of_order
 from sockd_zygote.forks.observer import EVERY_FILE
 from sockd_zygote.forks.variable_reads import UNOBSERVED, UNOBSERVED_PREFIX
 

@@ -19,8 +19,14 @@ import msgspec
 from sockd.base.config import MB, ZygoteConfig
 from sockd.base.errors import FunctionFailed, OutOfMemory, SandboxFailed, TimedOut
 from sockd.isolation.roots.program import Program
-from sockd.starts.zygotes.soundness import ImportView
-from sockd.starts.zygotes.verification import BadFingerprint, Difference, Fingerprint, differences, read_fingerprint
+from sockd.starts.zygotes.top_levels.soundness import ImportView
+from sockd.starts.zygotes.verification.result.result import (
+    BadFingerprint,
+    Difference,
+    Fingerprint,
+    differences,
+    read_fingerprint,
+)
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd_zygote import protocol

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from sockd.base.config import ZygoteConfig
 from sockd.starts.zygotes import eviction, selection
-from sockd.starts.zygotes.recordings import Recordings
-from sockd.starts.zygotes.sharing import Sharing
-from sockd.starts.zygotes.soundness import ImportView, difference
-from sockd.starts.zygotes.top_level import name_of_import
+from sockd.starts.zygotes.top_levels.recordings import Recordings
+from sockd.starts.zygotes.top_levels.sharing import Sharing
+from sockd.starts.zygotes.top_levels.soundness import ImportView, difference
+from sockd.starts.zygotes.top_levels.top_level import name_of_import
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 

@@ -22,16 +22,16 @@ from sockd.isolation.roots.program import Lineage
 from sockd.starts.packages.distribution import name_of
 from sockd.starts.packages.provided_names import Provided
 from sockd.starts.zygotes import selection
-from sockd.starts.zygotes.culprit_search import CulpritSearch, said
-from sockd.starts.zygotes.import_hits import ImportHits
-from sockd.starts.zygotes.reasons import Reasons
-from sockd.starts.zygotes.recordings import Recordings, SavedNode, load_learned, save_learned
-from sockd.starts.zygotes.sharing import Sharing
-from sockd.starts.zygotes.soundness import ImportView
-from sockd.starts.zygotes.top_level import Module, TopLevel, key_of_import
-from sockd.starts.zygotes.zygote_maker import Plan, ZygoteMaker
+from sockd.starts.zygotes.learning.culprit_search import CulpritSearch, said
+from sockd.starts.zygotes.learning.import_hits import ImportHits
+from sockd.starts.zygotes.learning.zygote_maker import Plan, ZygoteMaker
+from sockd.starts.zygotes.learning.zygote_planner import UnderWay, ZygotePlanner
+from sockd.starts.zygotes.top_levels.reasons import Reasons
+from sockd.starts.zygotes.top_levels.recordings import Recordings, SavedNode, load_learned, save_learned
+from sockd.starts.zygotes.top_levels.sharing import Sharing
+from sockd.starts.zygotes.top_levels.soundness import ImportView
+from sockd.starts.zygotes.top_levels.top_level import Module, TopLevel, key_of_import
 from sockd.starts.zygotes.zygote_node import ZygoteNode
-from sockd.starts.zygotes.zygote_planner import UnderWay, ZygotePlanner
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
 REBUILT_AT_ONCE = 6

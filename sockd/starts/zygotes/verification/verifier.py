@@ -21,14 +21,14 @@ from sockd.base.config import ZygoteConfig
 from sockd.base.errors import NoCapacity, SandboxFailed
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.roots.program import Program
-from sockd.starts.zygotes.agenda import Agenda
-from sockd.starts.zygotes.reasons import Reasons
-from sockd.starts.zygotes.recordings import Recordings
-from sockd.starts.zygotes.refused_pairs import RefusedPairs
-from sockd.starts.zygotes.soundness import ImportView
-from sockd.starts.zygotes.top_level import BadRecording, TopLevel, read_steps
-from sockd.starts.zygotes.trials import TrialFailed, Trials, Work, until
-from sockd.starts.zygotes.verification import in_words
+from sockd.starts.zygotes.top_levels.reasons import Reasons
+from sockd.starts.zygotes.top_levels.recordings import Recordings
+from sockd.starts.zygotes.top_levels.soundness import ImportView
+from sockd.starts.zygotes.top_levels.top_level import BadRecording, TopLevel, read_steps
+from sockd.starts.zygotes.verification.result.agenda import Agenda
+from sockd.starts.zygotes.verification.result.refused_pairs import RefusedPairs
+from sockd.starts.zygotes.verification.result.result import in_words
+from sockd.starts.zygotes.verification.result.trials import TrialFailed, Trials, Work, until
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 from sockd.base.errors import NoCapacity, SandboxFailed, SockdError
 from sockd.isolation.farm.control import ZygoteLate
 from sockd.isolation.farm.zygote import Zygote
-from sockd.starts.zygotes.recordings import Recordings
-from sockd.starts.zygotes.refusals import Refusals
-from sockd.starts.zygotes.top_level import STANDARD_LIBRARY, key_of_import
-from sockd.starts.zygotes.zygote_maker import Plan, ZygoteMaker
+from sockd.starts.zygotes.learning.zygote_maker import Plan, ZygoteMaker
+from sockd.starts.zygotes.learning.zygote_planner import ZygotePlanner
+from sockd.starts.zygotes.top_levels.recordings import Recordings
+from sockd.starts.zygotes.top_levels.refusals import Refusals
+from sockd.starts.zygotes.top_levels.top_level import STANDARD_LIBRARY, key_of_import
 from sockd.starts.zygotes.zygote_node import ZygoteNode
-from sockd.starts.zygotes.zygote_planner import ZygotePlanner
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
 _log = logging.getLogger(__name__)

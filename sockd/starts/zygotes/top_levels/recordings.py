@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from sockd import __version__
-from sockd.starts.zygotes.refusals import Refusals
-from sockd.starts.zygotes.top_level import MAX_MODULES, BadRecording, TopLevel, read_steps
+from sockd.starts.zygotes.top_levels.refusals import Refusals
+from sockd.starts.zygotes.top_levels.top_level import MAX_MODULES, BadRecording, TopLevel, read_steps
 
 FORMAT = 6
 """Format of `learned.json` and of recordings. What another format, worker or Python has left is dropped: it is learned again."""

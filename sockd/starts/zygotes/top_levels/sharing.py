@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from sockd.starts.packages.distribution import name_of
 from sockd.starts.packages.provided_names import Provided
-from sockd.starts.zygotes import soundness
-from sockd.starts.zygotes.soundness import ImportView, Preimported, difference
-from sockd.starts.zygotes.top_level import TopLevel, name_of_import, out_of_order, path_id
+from sockd.starts.zygotes.top_levels import soundness
+from sockd.starts.zygotes.top_levels.soundness import ImportView, Preimported, difference
+from sockd.starts.zygotes.top_levels.top_level import TopLevel, name_of_import, out_of_order, path_id
 
 MAX_KNOWN = 256
 MAX_REMEMBERED = 4096

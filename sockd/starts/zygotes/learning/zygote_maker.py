@@ -21,10 +21,11 @@ from sockd.isolation.roots.program import OWN
 from sockd.linux.processes import pidfds
 from sockd.starts.packages.distribution import SANDBOX_STORE, in_order, name_of
 from sockd.starts.packages.provided_names import Provided
-from sockd.starts.zygotes import canary, selection
+from sockd.starts.zygotes import selection
+from sockd.starts.zygotes.learning import canary
 from sockd.starts.zygotes.rate import RATE_TAU_S, DecayingRate
-from sockd.starts.zygotes.soundness import Preimported, visible_limits
-from sockd.starts.zygotes.top_level import TopLevel
+from sockd.starts.zygotes.top_levels.soundness import Preimported, visible_limits
+from sockd.starts.zygotes.top_levels.top_level import TopLevel
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
