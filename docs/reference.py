@@ -32,7 +32,7 @@ from sockd.functions.code.function_config import (
     InitscriptConfig,
 )
 from sockd.http.aws.routes import TABLE
-from sockd.http.server import refusals
+from sockd.http.server.messages import refusals
 from sockd.isolation.roots.python_variables import VARIABLES, Handling, PythonVariable
 from sockd.linux.erofs.mounting import IMAGES
 from sockd.linux.ways import TABLE as FEATURES

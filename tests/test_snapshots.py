@@ -7,10 +7,9 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from sockd.starts.zygotes.verification.result.refused_pairs import Refused
-
 from sockd.starts.packages.install_cache import PackageSnapshot
 from sockd.starts.zygotes.top_levels.refusals import AFTER_DEADLINE_S, Refusals
+from sockd.starts.zygotes.verification.refused_pairs import Refused
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import package_rows, requirement, tree_snapshot
 

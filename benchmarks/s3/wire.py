@@ -14,9 +14,9 @@ from typing import Protocol
 import httptools
 
 from sockd.base.sigv4.canonical import SignedRequest
-from sockd.http.server import head as http
 from sockd.http.server.limits import ConnectionLimits
-from sockd.http.server.reader import RequestReader
+from sockd.http.server.messages import head as http
+from sockd.http.server.messages.reader import RequestReader
 
 LIMITS = ConnectionLimits(head_bytes=64 << 10)
 READ_BYTES = 64 << 10

@@ -40,12 +40,12 @@ from sockd.http.plain_calls import run
 from sockd.http.replays import Replays
 from sockd.http.run.run_options import HEADERS, SIGNATURE, ours, run_as_asked
 from sockd.http.run.signed_calls import SignedCall
-from sockd.http.server.answers import Answer, failure, json_answer
-from sockd.http.server.app_request import app_request
-from sockd.http.server.body import Body
+from sockd.http.server.apps.app_request import app_request
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import BodyExchange, Exchange
-from sockd.http.server.head import Head, length_of
+from sockd.http.server.messages.answers import Answer, failure, json_answer
+from sockd.http.server.messages.body import Body
+from sockd.http.server.messages.head import Head, length_of
 from sockd.http.server.states import DROP_BODY
 from sockd.http.server.streamed import StreamedAnswer
 from sockd.http.urls.door import UrlDoor

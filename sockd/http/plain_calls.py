@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from sockd.base.errors import BadRequest, QueryNotTaken
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.request_ids import request_id_text
-from sockd.http.server.answers import Answer, accepted_fields, json_answer
 from sockd.http.server.exchange import answer_of
+from sockd.http.server.messages.answers import Answer, accepted_fields, json_answer
 from sockd.http.worker import Calls, Events
 
 INVOCATION_TYPE = b"x-amz-invocation-type"

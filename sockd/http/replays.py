@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from sockd.base.config import HttpConfig
 from sockd.base.errors import SockdError
-from sockd.http.server.answers import Answer
+from sockd.http.server.messages.answers import Answer
 
 Key = tuple[str, ...]
 _HASHED_AT_ONCE = 64 * 1024

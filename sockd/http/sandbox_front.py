@@ -15,7 +15,7 @@ from sockd.http.front import NO_SUCH_PAGE, Called, Front, Page
 from sockd.http.paths import NoSuchPage
 from sockd.http.replays import Replays
 from sockd.http.server.connection import Connection
-from sockd.http.server.head import Head
+from sockd.http.server.messages.head import Head
 from sockd.http.worker import Worker
 from sockd.isolation.networks.egress import NAMES_OF_THE_HOST, Egress
 

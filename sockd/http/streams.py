@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from sockd.base.notes import Note, Progress
 from sockd.base.request_ids import new_request_id, request_id_text
-from sockd.http.server.answers import failure
-from sockd.http.server.asgi import ENDLESS
+from sockd.http.server.apps.asgi import ENDLESS
+from sockd.http.server.messages.answers import failure
 
 
 class Stream(StreamingResponse):

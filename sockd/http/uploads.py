@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 
 from sockd.base.errors import BadArchive, BadRequest, RequestTooLarge
-from sockd.http.server.head import length_of
+from sockd.http.server.messages.head import length_of
 
 _WRITE_BYTES = 1 << 20
 T = TypeVar("T")

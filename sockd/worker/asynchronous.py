@@ -24,7 +24,7 @@ from sockd.events.events import Events
 from sockd.events.membership import Membership
 from sockd.events.schedules import Schedules
 from sockd.events.sqlite_events import SqliteEvents
-from sockd.http.server.answers import error_body
+from sockd.http.server.messages.answers import error_body
 from sockd.linux.wall_clock import WallTimer
 from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker

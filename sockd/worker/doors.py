@@ -32,13 +32,13 @@ from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.page.sources import WorkerSources
 from sockd.http.sandbox_front import SandboxFront
-from sockd.http.server.asgi import AsgiApplication
-from sockd.http.server.buffers import BufferBudget, buffer_bytes
+from sockd.http.server.apps.asgi import AsgiApplication
+from sockd.http.server.bounds.buffers import BufferBudget, buffer_bytes
 from sockd.http.server.connection import Application
-from sockd.http.server.inherited import HTTP, KEYED, MANAGEMENT, RUN, Inherited
 from sockd.http.server.limits import ConnectionLimits
+from sockd.http.server.listening.inherited import HTTP, KEYED, MANAGEMENT, RUN, Inherited
+from sockd.http.server.listening.sockets import parse_listen, url_of
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import parse_listen, url_of
 from sockd.http.urls.door import UrlDoor
 from sockd.isolation.networks.networks import Networks
 from sockd.linux.bpf.port_guard import PortGuard

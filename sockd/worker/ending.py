@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from sockd.http.server.inherited import HTTP, KEYED, MANAGEMENT, RUN, Named
+from sockd.http.server.listening.inherited import HTTP, KEYED, MANAGEMENT, RUN, Named
 from sockd.http.server.server import HttpServer
 from sockd.worker.drain import Drain
 from sockd.worker.handover import Successor

@@ -22,8 +22,8 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sockd.http.server.inherited import Named
-from sockd.http.server.sockets import bind_unix, short_path
+from sockd.http.server.listening.inherited import Named
+from sockd.http.server.listening.sockets import bind_unix, short_path
 
 SOCKET = "handover.sock"
 TAKE, REFUSED, RELEASED, SERVES = b"take", b"refused", b"released", b"serves"

@@ -15,8 +15,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from sockd.base.config import Config
-from sockd.http.server.inherited import Inherited
-from sockd.http.server.sockets import url_of
+from sockd.http.server.listening.inherited import Inherited
+from sockd.http.server.listening.sockets import url_of
 from sockd.observe.observations import Observations
 from sockd.worker.asynchronous import StoredEvents
 from sockd.worker.daemon import Daemon

@@ -20,7 +20,7 @@ from sockd.starts.templates.templates import Templates
 from sockd.starts.templates.used_templates import UsedTemplates
 from sockd.starts.zygotes.learning.import_learner import ImportLearner
 from sockd.starts.zygotes.top_levels.soundness import ImportView
-from sockd.starts.zygotes.verification.result.verifier import Verifier
+from sockd.starts.zygotes.verification.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd.worker.idle_memory import IdleMemory

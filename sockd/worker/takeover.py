@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 
 from sockd.base.errors import BadConfig
-from sockd.http.server.inherited import Inherited
+from sockd.http.server.listening.inherited import Inherited
 from sockd.linux.descriptor_passing import receive
 from sockd.worker.handover import MOST_BYTES, MOST_SOCKETS, REFUSED, RELEASED, SERVES, TAKE, connect, peer_pid
 

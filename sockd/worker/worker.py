@@ -33,7 +33,7 @@ from sockd.starts.handler_cache import HandlerCache
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.starts.templates.templates import Templates
 from sockd.starts.zygotes.learning.import_learner import ImportLearner
-from sockd.starts.zygotes.verification.result.verifier import Verifier
+from sockd.starts.zygotes.verification.verifier import Verifier
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd.worker.function_parts import FunctionParts, make_caches
 from sockd.worker.image_parts import open_images

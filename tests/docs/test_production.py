@@ -22,7 +22,7 @@ from botocore.config import Config
 
 from benchmarks import upgrade
 from sockd.base.config import Config as WorkerConfig
-from sockd.http.server.sockets import addresses_of, parse_listen
+from sockd.http.server.listening.sockets import addresses_of, parse_listen
 from sockd.linux.network.loopback import show
 from sockd.observe.metrics import REASONS
 from sockd.worker.ending import RESTART

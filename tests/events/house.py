@@ -17,7 +17,7 @@ from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
 from sockd.events.event_backend import Recovered
 from sockd.events.events import Events
-from sockd.http.server.answers import error_body
+from sockd.http.server.messages.answers import error_body
 from tests.events.backends import Backends, SqliteBackends
 from tests.support.fake_clock import FakeClock, until
 

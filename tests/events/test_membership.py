@@ -20,7 +20,7 @@ from sockd.events.events import Events
 from sockd.events.membership import Membership
 from sockd.events.postgres_events import PostgresEvents
 from sockd.events.schedules import Schedules
-from sockd.http.server.answers import error_body
+from sockd.http.server.messages.answers import error_body
 from tests.events.house import FakeFunctions
 from tests.support.fake_clock import FakeClock, until
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sockd.base.errors import FunctionFailed, InitFailed, SockdError
-from sockd.http.server.answers import failure
+from sockd.http.server.messages.answers import failure
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.farm.imported import read_report
 from sockd.isolation.sandbox.claims import LONGEST_TYPE, read_failure, read_imports

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from sockd.base.config import HttpConfig
 from sockd.http.front import Front
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from sockd.linux.event_loop import EventLoop
 from tests.fuzz.fuzzing import encoded, fuzz, values
 from tests.http.fake_worker import FakeWorker

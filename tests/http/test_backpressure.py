@@ -10,8 +10,8 @@ import pytest
 from sockd.base.config import HttpConfig
 from sockd.http.front import Front
 from sockd.http.server.limits import ConnectionLimits
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import get, post, raw
 

@@ -13,13 +13,13 @@ import pytest
 from sockd.base.config import HttpConfig
 from sockd.http.front import Front, FrontExchange
 from sockd.http.server import outgoing
-from sockd.http.server.body import Body
-from sockd.http.server.buffers import COPIES, BufferBudget
+from sockd.http.server.bounds.buffers import COPIES, BufferBudget
+from sockd.http.server.bounds.sources import source_of
 from sockd.http.server.exchange import Exchange
 from sockd.http.server.limits import ConnectionLimits
+from sockd.http.server.listening.sockets import bind_tcp
+from sockd.http.server.messages.body import Body
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
-from sockd.http.server.sources import source_of
 from sockd.http.server.transport import Transport
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw

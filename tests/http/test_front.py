@@ -11,8 +11,8 @@ import pytest
 from sockd.base.config import HttpConfig
 from sockd.http.access.host_check import may_come_from
 from sockd.http.front import Front, FrontExchange
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from sockd.worker.doors import open_without_key
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw

@@ -8,7 +8,7 @@ import pytest
 
 from sockd.base.config import HttpConfig
 from sockd.http.replays import KeyReused, Replays
-from sockd.http.server.answers import Answer
+from sockd.http.server.messages.answers import Answer
 
 pytestmark = pytest.mark.anyio
 RAN = "x-sockd-sandbox: s\r\n"

@@ -29,7 +29,7 @@ from sockd.http import front, replays, sandbox_front
 from sockd.http.access import basic_keys, keys, signatures
 from sockd.http.access.host_check import HostCheck
 from sockd.http.aws import access
-from sockd.http.server import body
+from sockd.http.server.messages import body
 from sockd.images.caches import fetcher, l2_client, lru_k, node_store, slab
 from sockd.images.registry import destinations, image
 from sockd.isolation.farm import uids, zygote
@@ -51,7 +51,7 @@ from sockd.starts.templates import template_maker, templates, used_templates
 from sockd.starts.zygotes import selection, zygote_tree
 from sockd.starts.zygotes.learning import canary
 from sockd.starts.zygotes.top_levels import sharing, soundness
-from sockd.starts.zygotes.verification.result import verifier
+from sockd.starts.zygotes.verification import verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote import protocol
 

@@ -4,7 +4,7 @@ Two starts of one function are alike if their fingerprints are. Compared are nam
 to a depth of `DEPTH`, functions by their code, classes by their bases and attributes, objects by their class and the constants
 in their `__dict__`. Left out is what differs between two starts of one closure: addresses, process ids, the order of sets, and
 which submodules are bound to their packages. Times and random values are recognised by a second start
-(`sockd.starts.zygotes.verification.result.result`).
+(`sockd.starts.zygotes.verification.result`).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from sockd.starts.sources import Started, Starting, Starts, Wanted
 from sockd.starts.templates.templates import Templates
 from sockd.starts.zygotes.learning.import_learner import ImportLearner
 from sockd.starts.zygotes.program_zygotes import ProgramZygotes
-from sockd.starts.zygotes.verification.result.verifier import Verifier
+from sockd.starts.zygotes.verification.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 

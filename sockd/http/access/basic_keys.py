@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from sockd.http.access.callers import AUTHORIZATION
 from sockd.http.access.keys import RIGHTS, Key, Keys
-from sockd.http.server.head import Head
+from sockd.http.server.messages.head import Head
 
 _BASIC = b"basic"
 

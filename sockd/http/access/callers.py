@@ -18,8 +18,8 @@ from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Keys, Right
 from sockd.http.access.managers import Managers
 from sockd.http.server.connection import Connection
-from sockd.http.server.head import Head
-from sockd.http.server.sockets import parse_listen
+from sockd.http.server.listening.sockets import parse_listen
+from sockd.http.server.messages.head import Head
 
 AUTHORIZATION = b"authorization"
 _STRICTNESS: dict[RunRule, int] = {"open": 0, "keys": 1, "off": 2}

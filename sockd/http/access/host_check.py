@@ -11,7 +11,7 @@ import ipaddress
 
 from sockd.base.config import HttpConfig
 from sockd.base.errors import SockdError
-from sockd.http.server.sockets import parse_listen
+from sockd.http.server.listening.sockets import parse_listen
 
 SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 """Methods that are to change nothing (RFC 9110, 9.2.1)."""

@@ -16,7 +16,7 @@ from sockd.base.config import ManagementConfig
 from sockd.base.errors import BadConfig, NotAManager
 from sockd.http.server.connection import Application, Connection
 from sockd.http.server.exchange import Exchange
-from sockd.http.server.head import Head
+from sockd.http.server.messages.head import Head
 from sockd.http.server.refused import Refused
 
 _SO_PEERGROUPS = 59

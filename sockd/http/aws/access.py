@@ -18,7 +18,7 @@ from sockd.base.errors import BadConfig
 from sockd.http.access.host_check import is_loopback
 from sockd.http.access.signatures import AccessDenied, Signatures
 from sockd.http.aws.routes import PERMISSIONS, Operation, Permission
-from sockd.http.server.sockets import parse_listen
+from sockd.http.server.listening.sockets import parse_listen
 
 MIN_SECRET_CHARS = 16
 _NEEDS_KEY = (

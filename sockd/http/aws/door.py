@@ -42,11 +42,11 @@ from sockd.http.aws.tags import TagOperations
 from sockd.http.aws.urls import UrlOperations
 from sockd.http.aws.versions import VersionOperations
 from sockd.http.replays import Replays
-from sockd.http.server.answers import Answer
-from sockd.http.server.body import Body
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange, why_cancelled
-from sockd.http.server.head import Head
+from sockd.http.server.messages.answers import Answer
+from sockd.http.server.messages.body import Body
+from sockd.http.server.messages.head import Head
 from sockd.http.server.states import DROP_BODY, UNBEGUN
 from sockd.http.worker import Worker
 

@@ -30,8 +30,8 @@ from sockd.base.errors import (
     TooManyRequests,
 )
 from sockd.http.access.signatures import AccessDenied
-from sockd.http.server.answers import Answer, failure
-from sockd.http.server.fields import field
+from sockd.http.server.messages.answers import Answer, failure
+from sockd.http.server.messages.fields import field
 
 
 class ApiError(SockdError):

@@ -23,8 +23,8 @@ from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.names import function_named
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.server.answers import Answer, accepted_fields, error_body, failure, success
-from sockd.http.server.fields import field
+from sockd.http.server.messages.answers import Answer, accepted_fields, error_body, failure, success
+from sockd.http.server.messages.fields import field
 from sockd.http.worker import Worker
 
 CLIENT_CONTEXT_CHARS = 3583

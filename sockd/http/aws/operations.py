@@ -17,8 +17,8 @@ from sockd.base.function_arns import arn
 from sockd.functions.registry.publications import Publication
 from sockd.http.aws.errors import InvalidParameterValue, ResourceConflict, ValidationFailed
 from sockd.http.aws.routes import Operation
-from sockd.http.server.answers import Answer
 from sockd.http.server.exchange import Exchange
+from sockd.http.server.messages.answers import Answer
 
 PAGE = 50
 """Most entries of one answer, as on AWS."""

@@ -23,8 +23,8 @@ from sockd.http.aws.invoke import FUNCTION_ERRORS, error_payload, executed, log_
 from sockd.http.aws.log_tail import log_tail
 from sockd.http.aws.operations import Call, Result, Table
 from sockd.http.aws.routes import Operation
-from sockd.http.server.answers import Answer, invocation_fields
 from sockd.http.server.exchange import Exchange
+from sockd.http.server.messages.answers import Answer, invocation_fields
 from sockd.http.server.streamed import StreamedAnswer
 from sockd.http.worker import Worker
 

@@ -21,7 +21,7 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.base.notes import Progress
 from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.http.management.typed_routes import called, typed_routes
-from sockd.http.server.answers import failure, success
+from sockd.http.server.messages.answers import failure, success
 from sockd.http.streams import Work
 from sockd.http.uploads import read_body
 from sockd.http.worker import Calls

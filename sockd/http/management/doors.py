@@ -45,9 +45,9 @@ from sockd.http.management.keyed import key_of
 from sockd.http.management.typed_routes import Handler, called, function_name, respond, typed_routes
 from sockd.http.paths import NoSuchPage
 from sockd.http.plain_calls import INVOCATION_TYPE, accepted, is_fresh, run
-from sockd.http.server.answers import error_body, json_answer
-from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.apps.asgi import AsgiApplication
 from sockd.http.server.limits import ConnectionLimits
+from sockd.http.server.messages.answers import error_body, json_answer
 from sockd.http.streams import Work
 from sockd.http.uploads import parse_json, read_body, store
 from sockd.http.worker import Worker

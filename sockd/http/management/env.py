@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from sockd.base.errors import BadRequest
 from sockd.http.management.typed_routes import function_name, is_checked, respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.uploads import read_body, read_json
 
 MAX_BODY_BYTES = 64 * 1024

@@ -30,7 +30,7 @@ from sockd.http.access.keys import Key
 from sockd.http.management.keyed import key_of
 from sockd.http.management.narrowing import functions_of, sees, wanted
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.uploads import read_json
 
 MAX_BODY_BYTES = 64 * 1024

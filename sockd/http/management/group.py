@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.http.management.typed_routes import respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.worker import Group
 
 

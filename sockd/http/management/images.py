@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 
 from sockd.base.notes import Progress
 from sockd.http.management.typed_routes import respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.streams import Work
 from sockd.http.uploads import read_json, store
 

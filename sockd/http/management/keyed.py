@@ -16,12 +16,12 @@ from sockd.http.access.callers import AUTHORIZATION
 from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Key, Keys
 from sockd.http.management.permissions import check_request
-from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.apps.asgi import AsgiApplication
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange
-from sockd.http.server.head import Head
+from sockd.http.server.listening.sockets import parse_listen
+from sockd.http.server.messages.head import Head
 from sockd.http.server.refused import Refused
-from sockd.http.server.sockets import parse_listen
 
 _KEY = "key"
 """The key in the state of a request."""

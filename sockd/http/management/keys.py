@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from sockd.http.access.keys import Keys, Right
 from sockd.http.management.typed_routes import respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.uploads import read_json
 
 _MAX_BODY_BYTES = 64 * 1024

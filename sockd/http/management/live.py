@@ -19,7 +19,7 @@ from starlette.routing import Route
 from sockd.base.errors import BadRequest
 from sockd.http.management.narrowing import functions_of, wanted
 from sockd.http.management.typed_routes import MAX_LIMIT, function_name, limit, respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.worker import Worker
 from sockd.observe.traces import TraceKind
 

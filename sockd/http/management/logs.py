@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from sockd.base.errors import BadRequest, Draining
 from sockd.base.telemetry import LogRecord
 from sockd.http.management.typed_routes import function_name, limit, respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.streams import Lines
 from sockd.http.worker import Worker
 

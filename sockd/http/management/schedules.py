@@ -21,7 +21,7 @@ from sockd.events.schedule_table import Schedule
 from sockd.events.schedules import ScheduleExists, Schedules, missing_schedule
 from sockd.http.management.narrowing import check_function, sees
 from sockd.http.management.typed_routes import respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.uploads import read_json
 
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from sockd.base.config import RunRule
 from sockd.http.management.typed_routes import function_name, is_checked, respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.uploads import read_json
 from sockd.http.worker import Functions
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from sockd.base.errors import BadRequest
 from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.http.paths import FUNCTION_NAME
-from sockd.http.server.answers import Answer, failure
+from sockd.http.server.messages.answers import Answer, failure
 
 MAX_LIMIT = 10_000
 _CALLED = re.compile(rb"[A-Za-z0-9_-]{1,64}(?::(?:\$LATEST|[A-Za-z0-9_-]{1,128}))?")

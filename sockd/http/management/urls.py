@@ -22,7 +22,7 @@ from sockd.base.errors import BadRequest
 from sockd.functions.registry.aliases import NAME as ALIAS
 from sockd.functions.registry.function_url import Auth, Cors, FunctionUrl, Mode, NoSuchUrl
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.uploads import read_json
 from sockd.http.url_names import UrlNames
 from sockd.http.worker import Worker

@@ -27,7 +27,7 @@ from sockd.base.errors import BadRequest, NoSuchVersion
 from sockd.functions.deploys.canaries import WINDOW
 from sockd.functions.registry.aliases import Alias, Guard, number_of
 from sockd.http.management.typed_routes import function_name, respond, typed_routes
-from sockd.http.server.answers import json_answer
+from sockd.http.server.messages.answers import json_answer
 from sockd.http.uploads import read_json
 from sockd.http.version_rows import alias_row, described, provision_row, ran, version_row
 from sockd.http.worker import Worker

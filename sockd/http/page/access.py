@@ -40,7 +40,7 @@ from sockd.http.access.basic_keys import BasicKeys
 from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Key, Keys, Right
 from sockd.http.access.managers import Managers
-from sockd.http.server.sockets import parse_listen
+from sockd.http.server.listening.sockets import parse_listen
 from sockd.linux.network.socket_owners import owner
 
 PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")

@@ -45,10 +45,10 @@ from sockd.http.page.live import Live
 from sockd.http.page.parts import OVERVIEW, TABS, function_parts, index_parts, tab_of
 from sockd.http.page.responses import PRIVATE, SECURITY, Responses
 from sockd.http.page.sources import PageSources
-from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.apps.asgi import AsgiApplication
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange
-from sockd.http.server.head import Head
+from sockd.http.server.messages.head import Head
 from sockd.http.streams import Stream
 from sockd.http.worker import Worker
 

@@ -20,7 +20,7 @@ from sockd.base.errors import BadRequest
 from sockd.base.invoke_request import InvokeRequest
 from sockd.http.plain_calls import FRESH, INVOCATION_TYPE, accepted, is_fresh
 from sockd.http.replays import Replays
-from sockd.http.server.answers import Answer
+from sockd.http.server.messages.answers import Answer
 from sockd.http.worker import Events
 
 IDEMPOTENCY_KEY = b"idempotency-key"

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from sockd.base.call_signature import answer_signature, verified_nonce
 from sockd.base.invoke_request import InvokeRequest
 from sockd.http.run.run_options import IF_CODE, SIGNATURE
-from sockd.http.server.answers import Answer
+from sockd.http.server.messages.answers import Answer
 
 T = TypeVar("T")
 

@@ -22,11 +22,11 @@ from collections import Counter
 from typing import Protocol
 
 from sockd.base.errors import BuffersFull
-from sockd.http.server.buffers import Buffer
+from sockd.http.server.bounds.buffers import Buffer
+from sockd.http.server.bounds.patience import Allowing, Patience
 from sockd.http.server.exchange import Exchange
-from sockd.http.server.head import Head
-from sockd.http.server.patience import Allowing, Patience
-from sockd.http.server.refusals import TOO_MANY, Refusal
+from sockd.http.server.messages.head import Head
+from sockd.http.server.messages.refusals import TOO_MANY, Refusal
 from sockd.http.server.states import (
     ALL_ANSWERED,
     DROP_BODY,

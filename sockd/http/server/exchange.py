@@ -14,10 +14,10 @@ from typing import Protocol
 from sockd.base.errors import BuffersFull, Draining, RequestTooLarge, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import Ending, Invocation
-from sockd.http.server.answers import Answer, failure, success
-from sockd.http.server.body import Body
-from sockd.http.server.buffers import Buffer
-from sockd.http.server.head import Head
+from sockd.http.server.bounds.buffers import Buffer
+from sockd.http.server.messages.answers import Answer, failure, success
+from sockd.http.server.messages.body import Body
+from sockd.http.server.messages.head import Head
 from sockd.http.server.states import ABANDONED, BEGUN, Payload, Stage
 from sockd.http.server.transport import Transport
 

@@ -9,10 +9,10 @@ import asyncio
 from typing import Protocol
 
 from sockd.http.server.limits import ConnectionLimits
-from sockd.http.server.reader import RequestReader
+from sockd.http.server.listening.turns import PLACES, UNIT_BYTES, Turns
+from sockd.http.server.messages.reader import RequestReader
 from sockd.http.server.states import ENDED, HELD, PAUSED, RESUMED, TURN_ENDED, Flow, Input
 from sockd.http.server.transport import READ_BYTES, Transport
-from sockd.http.server.turns import PLACES, UNIT_BYTES, Turns
 
 # A member of an enumeration that is asked of its class costs as much as a call, and these are asked for each request.
 _PAUSED = Flow.PAUSED

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from sockd.http.server.buffers import PLACE_BYTES, Buffer, BufferBudget
+from sockd.http.server.bounds.buffers import PLACE_BYTES, Buffer, BufferBudget
+from sockd.http.server.bounds.peer_waits import PeerWaits
+from sockd.http.server.bounds.sources import source_of
 from sockd.http.server.intake import Intake, Sources
 from sockd.http.server.limits import ConnectionLimits
-from sockd.http.server.peer_waits import PeerWaits
-from sockd.http.server.sources import source_of
 from sockd.http.server.states import ALL_SENT, FULL, NOT_FULL, SOME_UNSENT, UNFINISHED, Output
 
 SLOW_S = 2.0

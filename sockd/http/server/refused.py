@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sockd.base.errors import SockdError
 from sockd.base.request_ids import new_request_id, request_id_text
-from sockd.http.server.answers import failure
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange
-from sockd.http.server.head import Head
+from sockd.http.server.messages.answers import failure
+from sockd.http.server.messages.head import Head
 from sockd.http.server.states import Payload
 
 

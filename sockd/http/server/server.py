@@ -18,16 +18,16 @@ from contextlib import suppress
 from email.utils import formatdate
 from itertools import islice
 
-from sockd.http.server.accept_queue import AcceptQueue
 from sockd.http.server.awaited import AwaitedExchanges
-from sockd.http.server.buffers import BufferBudget
+from sockd.http.server.bounds.buffers import BufferBudget
+from sockd.http.server.bounds.peer_waits import PeerWaits
 from sockd.http.server.connection import Application, Connection
 from sockd.http.server.exchange import Exchange
 from sockd.http.server.limits import ConnectionLimits, allowed_s
-from sockd.http.server.listener import Listener
-from sockd.http.server.peer_waits import PeerWaits
+from sockd.http.server.listening.accept_queue import AcceptQueue
+from sockd.http.server.listening.listener import Listener
+from sockd.http.server.listening.turns import UNIT_BYTES, Turns
 from sockd.http.server.transport import READ_BYTES, Transport
-from sockd.http.server.turns import UNIT_BYTES, Turns
 
 NEW_SHARE, LEAST_NEW = 4, 64
 """The share of all connections that may have asked for nothing yet, and the least number of them; and how many may at least,
@@ -55,7 +55,7 @@ class HttpServer:
         buffers: BufferBudget | None = None,
         fields: str = "",
     ) -> None:
-        """Args: sockets: bound, not listening (`sockd.http.server.sockets`); buffers: of all servers of the worker; fields: lines
+        """Args: sockets: bound, not listening (`sockd.http.server.listening.sockets`); buffers: of all servers of the worker; fields: lines
         in the head of each answer."""
         self._sockets = list(sockets)
         self.addresses = [sock.getsockname() for sock in sockets]

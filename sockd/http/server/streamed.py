@@ -13,9 +13,9 @@ from http import HTTPStatus
 from sockd.base.invoke_request import Sink
 from sockd.base.request_ids import request_id_text
 from sockd.base.telemetry import Ending
-from sockd.http.server.answers import Answer, begun_fields
 from sockd.http.server.exchange import Exchange, answer_of
-from sockd.http.server.fields import passes_raw, raw_field
+from sockd.http.server.messages.answers import Answer, begun_fields
+from sockd.http.server.messages.fields import passes_raw, raw_field
 from sockd.http.server.states import OVER, Stage
 from sockd_zygote.protocol import BODILESS, LENGTH_MAX_DIGITS
 

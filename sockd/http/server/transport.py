@@ -15,7 +15,7 @@ from collections import deque
 from itertools import islice
 from typing import Any, Protocol
 
-from sockd.http.server.accept_queue import AcceptQueue
+from sockd.http.server.listening.accept_queue import AcceptQueue
 
 _log = logging.getLogger("sockd.http")
 

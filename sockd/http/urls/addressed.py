@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from sockd.http.server.head import Head
+from sockd.http.server.messages.head import Head
 from sockd.http.url_names import ID, PATH_PREFIX, UrlNames
 
 _PATH = re.compile((PATH_PREFIX.decode() + ID + r"(?P<rest>/.*)?").encode(), re.DOTALL)

@@ -21,12 +21,12 @@ from sockd.functions.registry.function_url import FunctionUrl
 from sockd.functions.serving.version import ANY_METHOD
 from sockd.http.access.host_check import ForbiddenHost, HostCheck, NoServiceWorkers
 from sockd.http.access.signatures import AccessDenied, Signatures
-from sockd.http.server.answers import Answer, invocation_fields
-from sockd.http.server.app_request import app_request
-from sockd.http.server.body import Body
+from sockd.http.server.apps.app_request import app_request
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange, why_cancelled
-from sockd.http.server.head import Head
+from sockd.http.server.messages.answers import Answer, invocation_fields
+from sockd.http.server.messages.body import Body
+from sockd.http.server.messages.head import Head
 from sockd.http.server.states import DROP_BODY, Stage
 from sockd.http.url_names import PATH_PREFIX, UrlNames
 from sockd.http.urls.addressed import Addressed, addressed

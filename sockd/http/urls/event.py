@@ -13,8 +13,8 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from sockd.base.function_arns import ACCOUNT
-from sockd.http.server.fields import HOP_BY_HOP
-from sockd.http.server.head import Headers
+from sockd.http.server.messages.fields import HOP_BY_HOP
+from sockd.http.server.messages.head import Headers
 
 TEXT_TYPES = ("text", "json", "xml", "form-urlencoded", "javascript")
 """What a content type says of a body that is text; any other body is in base64."""

@@ -20,8 +20,8 @@ from sockd.base.errors import (
     TooManyRequests,
 )
 from sockd.http.access.signatures import AccessDenied
-from sockd.http.server.answers import Answer, failure, invocation_fields
-from sockd.http.server.fields import field
+from sockd.http.server.messages.answers import Answer, failure, invocation_fields
+from sockd.http.server.messages.fields import field
 from sockd.http.urls.response import BadReply
 
 FUNCTION_ERRORS = (FunctionFailed, SandboxDied, TimedOut, BadReply)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sockd.base.errors import SockdError
-from sockd.http.server.fields import field, passes
+from sockd.http.server.messages.fields import field, passes
 
 HEADERS_BYTES = 64 * 1024
 """The most bytes of all headers that a function sends along (AWS: 10,240 bytes)."""

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from sockd.base.errors import ResponseTooLarge
 from sockd.base.invoke_request import Sink
-from sockd.http.server.answers import Answer
 from sockd.http.server.exchange import Exchange
-from sockd.http.server.fields import passes_raw
+from sockd.http.server.messages.answers import Answer
+from sockd.http.server.messages.fields import passes_raw
 from sockd.http.server.streamed import StreamedAnswer
 from sockd.http.urls.response import Fields, Reply, metadata
 

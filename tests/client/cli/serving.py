@@ -17,8 +17,8 @@ import uvloop
 from sockd.base.config import Config, HttpConfig
 from sockd.http.front import Front
 from sockd.http.management.doors import LIMITS, Management
+from sockd.http.server.listening.sockets import bind_tcp, bind_unix
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp, bind_unix
 from tests.http.fake_worker import FakeWorker
 from tests.support import sockd_template
 

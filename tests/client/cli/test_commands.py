@@ -23,7 +23,7 @@ from sockd.client.cli.main import COMMANDS, GROUPS
 from sockd.client.cli.observe import logs as logs_command
 from sockd.client.console.client import Reply
 from sockd.client.console.output import Failure
-from sockd.http.server.sockets import bind_unix
+from sockd.http.server.listening.sockets import bind_unix
 from tests.client.cli.serving import REPOSITORY, Run, Served
 
 

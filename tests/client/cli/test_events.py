@@ -24,9 +24,9 @@ from sockd.http.front import Front
 from sockd.http.management import events as management_events
 from sockd.http.management import schedules as management_schedules
 from sockd.http.management.doors import LIMITS, Management
-from sockd.http.server.answers import error_body
+from sockd.http.server.listening.sockets import bind_tcp, bind_unix
+from sockd.http.server.messages.answers import error_body
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp, bind_unix
 from tests.http.fake_worker import FakeWorker
 from tests.support import sockd_template
 from tests.support.fake_clock import FakeClock

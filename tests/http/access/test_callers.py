@@ -11,7 +11,7 @@ from sockd.base.config import ErrorDetail, HttpConfig
 from sockd.http.access.callers import Callers
 from sockd.http.access.keys import Keys
 from sockd.http.server.connection import Connection
-from sockd.http.server.head import Head
+from sockd.http.server.messages.head import Head
 
 pytestmark = pytest.mark.anyio
 NOBODY = cast(Connection, None)

@@ -15,8 +15,8 @@ from sockd.base.sigv4.signer import Signer
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.front import Front
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.raw import Raw, raw
 

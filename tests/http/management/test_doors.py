@@ -15,8 +15,8 @@ import pytest
 from sockd.base.config import CodeConfig, Config
 from sockd.base.telemetry import LogRecord
 from sockd.http.management.doors import LIMITS, Management
+from sockd.http.server.listening.sockets import bind_unix
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_unix
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, Reply, get, post, raw
 

@@ -22,9 +22,9 @@ from sockd.http.management import schedules as management_schedules
 from sockd.http.management.doors import Management
 from sockd.http.management.keyed import KeyedManagement
 from sockd.http.management.permissions import PERMISSIONS, Permission, Scope
-from sockd.http.server.asgi import AsgiApplication
+from sockd.http.server.apps.asgi import AsgiApplication
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from sockd.worker.doors import management_routes
 from tests.http.fake_events import FakeEvents
 from tests.http.fake_worker import FakeWorker

@@ -11,8 +11,8 @@ import pytest
 from sockd.base.config import Config, FunctionUrlsConfig, LambdaApiConfig
 from sockd.http.management import urls as management_urls
 from sockd.http.management.doors import LIMITS, Management
+from sockd.http.server.listening.sockets import bind_unix
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_unix
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.raw import Raw, Reply, get, post, raw

@@ -11,8 +11,8 @@ from sockd.http.access.callers import Callers
 from sockd.http.front import Front
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from tests.http.page.fake_page_worker import FakePageSources, FakePageWorker
 
 SANDBOX_UIDS = 0x10000000

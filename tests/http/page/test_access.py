@@ -17,8 +17,8 @@ from sockd.http.front import Front
 from sockd.http.page import access as access_module
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from tests.http.page.fake_page_worker import REQUEST_ID, FakePageSources, FakePageWorker
 from tests.http.raw import get, raw
 

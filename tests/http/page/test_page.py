@@ -379,7 +379,7 @@ async def test_when_the_worker_fails_the_page_says_no_more_than_that(
 
 
 def test_its_paths_are_its_own(page: Page) -> None:
-    from sockd.http.server.head import Head
+    from sockd.http.server.messages.head import Head
 
     def serves(target: bytes) -> bool:
         return page.serves(Head(b"GET", target, "1.1", []))

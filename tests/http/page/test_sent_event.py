@@ -19,8 +19,8 @@ from sockd.http.page import access as access_module
 from sockd.http.page import sent_event
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from tests.http.page.conftest import SANDBOX_UIDS
 from tests.http.page.fake_page_worker import FakePageSources, FakePageWorker
 from tests.http.raw import Raw, Reply, get, post, raw

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.http.server.answers import failure
+from sockd.http.server.messages.answers import failure
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sockd.http.server.body import IN_PIECES_BYTES, JOINED_AT_ONCE_BYTES, PIECE_BYTES, SEGMENT_BYTES, Body
+from sockd.http.server.messages.body import IN_PIECES_BYTES, JOINED_AT_ONCE_BYTES, PIECE_BYTES, SEGMENT_BYTES, Body
 from sockd.linux.allocator import resident_bytes
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sockd.base.config import MB, HttpConfig
 from sockd.base.errors import BadConfig
-from sockd.http.server.buffers import LEAST_BYTES, Buffer, BufferBudget, buffer_bytes
+from sockd.http.server.bounds.buffers import LEAST_BYTES, Buffer, BufferBudget, buffer_bytes
 from sockd.linux.cgroups.own_memory import memory_bytes
 from tests.fuzz.fuzzing import fuzz
 

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sockd.base.errors import SockdError
-from sockd.http.server.answers import Answer
-from sockd.http.server.buffers import Buffer, BufferBudget
+from sockd.http.server.bounds.buffers import Buffer, BufferBudget
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import BodyExchange
-from sockd.http.server.head import Head
+from sockd.http.server.listening.sockets import bind_tcp
+from sockd.http.server.messages.answers import Answer
+from sockd.http.server.messages.head import Head
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from sockd.http.server.states import (
     BETWEEN,
     DROP_BODY,

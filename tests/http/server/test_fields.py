@@ -10,8 +10,8 @@ import pytest
 
 from sockd.base.errors import MethodNotAllowed, SockdError
 from sockd.http.aws.errors import refusal as aws_refusal
-from sockd.http.server.answers import failure
-from sockd.http.server.fields import field, raw_field
+from sockd.http.server.messages.answers import failure
+from sockd.http.server.messages.fields import field, raw_field
 from sockd.http.urls.refusals import refusal as url_refusal
 
 HTTP = Path(__file__).parents[3] / "sockd" / "http"

@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from sockd.http.server.listener import Listener
-from sockd.http.server.sockets import bind_tcp
-from sockd.http.server.turns import Turns
+from sockd.http.server.listening.listener import Listener
+from sockd.http.server.listening.sockets import bind_tcp
+from sockd.http.server.listening.turns import Turns
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ import pytest
 from sockd.base.config import HttpConfig
 from sockd.base.errors import BadConfig
 from sockd.http.front import Front
+from sockd.http.server.listening.sockets import bind_tcp, bind_unix, parse_listen, url_of
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp, bind_unix, parse_listen, url_of
 from sockd.linux.network import loopback
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import get, post, raw

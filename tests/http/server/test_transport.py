@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from sockd.http.server.accept_queue import AcceptQueue
+from sockd.http.server.listening.accept_queue import AcceptQueue
+from sockd.http.server.listening.turns import Turns
 from sockd.http.server.transport import HIGH_BYTES, READ_BYTES, Transport
-from sockd.http.server.turns import Turns
 
 pytestmark = pytest.mark.anyio
 MUCH = bytes(range(256)) * 16_000

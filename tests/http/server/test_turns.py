@@ -16,9 +16,9 @@ from sockd.base.telemetry import Invocation
 from sockd.http.front import Front
 from sockd.http.server.connection import Connection
 from sockd.http.server.limits import ConnectionLimits
+from sockd.http.server.listening.sockets import bind_tcp
+from sockd.http.server.listening.turns import CROWD, OVERTAKEN, OVERTAKEN_BY_FEW, UNITS, Turns
 from sockd.http.server.server import LEAST_NEW, HttpServer
-from sockd.http.server.sockets import bind_tcp
-from sockd.http.server.turns import CROWD, OVERTAKEN, OVERTAKEN_BY_FEW, UNITS, Turns
 from tests.http.fake_worker import FakeCalls, FakeWorker
 from tests.http.raw import post, raw
 

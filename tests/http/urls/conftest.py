@@ -17,8 +17,8 @@ from sockd.functions.registry.function_url import FunctionUrl
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi
 from sockd.http.front import Front
+from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.server.sockets import bind_tcp
 from sockd.http.urls.door import UrlDoor
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda

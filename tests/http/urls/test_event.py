@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.http.server.fields import HOP_BY_HOP
+from sockd.http.server.messages.fields import HOP_BY_HOP
 from sockd.http.urls.event import UrlRequest, event
 
 ID = "abcdefghijklmnopqrstuvwxyz234567"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sockd.base.errors import BadConfig
-from sockd.http.server.head import Head
+from sockd.http.server.messages.head import Head
 from sockd.http.url_names import UrlNames
 from sockd.http.urls.addressed import Addressed, addressed
 

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from sockd.starts.zygotes.verification.result.verifier import PENDING, pair_of
 
 from sockd.base.errors import ImageUnavailable, NoCapacity, SandboxFailed, TimedOut
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.exchange import Reply
-from sockd.starts.zygotes.verification.result import agenda
-from sockd.starts.zygotes.verification.result import verifier as verifiers
+from sockd.starts.zygotes.verification import agenda
+from sockd.starts.zygotes.verification import verifier as verifiers
+from sockd.starts.zygotes.verification.verifier import PENDING, pair_of
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote.own_functions.checks import BEGUN
 from tests.starts.zygotes.verifying import ground, view_of

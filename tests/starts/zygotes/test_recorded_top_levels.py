@@ -10,8 +10,8 @@ import pytest
 from sockd.base.errors import FunctionFailed
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.starts.zygotes.top_levels.top_level import import_id
-from sockd.starts.zygotes.verification.result import trials
-from sockd.starts.zygotes.verification.result import verifier as verifiers
+from sockd.starts.zygotes.verification import trials
+from sockd.starts.zygotes.verification import verifier as verifiers
 from sockd_zygote import protocol
 from tests.starts.zygotes.verifying import PROGRAM, STEPS, A, B, ground, view_of
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sockd.starts.zygotes.verification.result.result import (
+
+from sockd.starts.zygotes.verification.result import (
     MOST_TOLD,
     BadFingerprint,
     Fingerprint,
@@ -17,7 +18,6 @@ from sockd.starts.zygotes.verification.result.result import (
     in_words,
     read_fingerprint,
 )
-
 from sockd_zygote.own_functions.checks import BEGUN, last_begun
 
 Names = dict[str, str]

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from sockd.starts.zygotes.verification.result.verifier import PENDING, Unverified, pair_of
 
 from sockd.base.errors import NoCapacity
 from sockd.starts.zygotes.top_levels.recordings import Recordings, load_learned, save_learned
 from sockd.starts.zygotes.top_levels.refusals import Refusals
 from sockd.starts.zygotes.top_levels.soundness import Preimported
 from sockd.starts.zygotes.top_levels.top_level import TopLevel
-from sockd.starts.zygotes.verification.result import trials
-from sockd.starts.zygotes.verification.result import verifier as verifiers
+from sockd.starts.zygotes.verification import trials
+from sockd.starts.zygotes.verification import verifier as verifiers
+from sockd.starts.zygotes.verification.verifier import PENDING, Unverified, pair_of
 from tests.starts.zygotes.verifying import PROGRAM, TOP, A, ground, node_of, view_of
 
 pytestmark = pytest.mark.anyio

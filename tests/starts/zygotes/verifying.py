@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from sockd.starts.zygotes.verification.result.verifier import Verifier
 
 from sockd.base.config import ZygoteConfig
 from sockd.base.errors import ImageUnavailable
@@ -20,7 +19,8 @@ from sockd.isolation.sandbox.exchange import Reply
 from sockd.starts.zygotes.top_levels.recordings import Recordings
 from sockd.starts.zygotes.top_levels.soundness import ImportView, Preimported
 from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel, import_id
-from sockd.starts.zygotes.verification.result import agenda, trials
+from sockd.starts.zygotes.verification import agenda, trials
+from sockd.starts.zygotes.verification.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote import protocol
 

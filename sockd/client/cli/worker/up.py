@@ -111,7 +111,7 @@ def _serve(settings: Config, *, take_over: bool) -> Ended:
     gc.disable()
     import uvloop
 
-    from sockd.http.server.inherited import Inherited
+    from sockd.http.server.listening.inherited import Inherited
     from sockd.linux.event_loop import EventLoop
     from sockd.worker import takeover
     from sockd.worker.run import serve

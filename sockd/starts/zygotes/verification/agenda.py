@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from sockd.starts.zygotes.verification.result.trials import Key, Work
-from sockd.starts.zygotes.verification.result.turns import Turns
+from sockd.starts.zygotes.verification.trials import Key, Work
+from sockd.starts.zygotes.verification.turns import Turns
 
 MOST_WAITING = 4096
 """Recordings and verifications that wait; a further one is considered again at its function's next start."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sockd.starts.packages.distribution import name_of
 from sockd.starts.zygotes.top_levels.refusals import Refusal, Refusals
 from sockd.starts.zygotes.top_levels.soundness import ImportView
-from sockd.starts.zygotes.verification.result.trials import Key
+from sockd.starts.zygotes.verification.trials import Key
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 
 

@@ -20,7 +20,7 @@ from sockd.base.config import MB, ZygoteConfig
 from sockd.base.errors import FunctionFailed, OutOfMemory, SandboxFailed, TimedOut
 from sockd.isolation.roots.program import Program
 from sockd.starts.zygotes.top_levels.soundness import ImportView
-from sockd.starts.zygotes.verification.result.result import (
+from sockd.starts.zygotes.verification.result import (
     BadFingerprint,
     Difference,
     Fingerprint,

@@ -25,10 +25,10 @@ from sockd.starts.zygotes.top_levels.reasons import Reasons
 from sockd.starts.zygotes.top_levels.recordings import Recordings
 from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.top_levels.top_level import BadRecording, TopLevel, read_steps
-from sockd.starts.zygotes.verification.result.agenda import Agenda
-from sockd.starts.zygotes.verification.result.refused_pairs import RefusedPairs
-from sockd.starts.zygotes.verification.result.result import in_words
-from sockd.starts.zygotes.verification.result.trials import TrialFailed, Trials, Work, until
+from sockd.starts.zygotes.verification.agenda import Agenda
+from sockd.starts.zygotes.verification.refused_pairs import RefusedPairs
+from sockd.starts.zygotes.verification.result import in_words
+from sockd.starts.zygotes.verification.trials import TrialFailed, Trials, Work, until
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Scope
 
 from sockd.http.server.connection import Connection
 from sockd.http.server.exchange import Exchange
-from sockd.http.server.fields import raw_field
-from sockd.http.server.head import Head
+from sockd.http.server.messages.fields import raw_field
+from sockd.http.server.messages.head import Head
 from sockd.http.server.states import OVER, STREAM_BODY, Payload, Stage
 
 _BUFFERED_BYTES = 64 * 1024

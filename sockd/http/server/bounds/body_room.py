@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from sockd.base.errors import RequestTooLarge
-from sockd.http.server.buffers import COPIES, PLACE_BYTES
+from sockd.http.server.bounds.buffers import COPIES, PLACE_BYTES
 from sockd.http.server.exchange import Exchange
 from sockd.http.server.limits import ConnectionLimits
 from sockd.http.server.outgoing import Outgoing

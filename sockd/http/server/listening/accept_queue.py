@@ -14,7 +14,7 @@ import select
 from collections import deque
 from typing import Protocol
 
-from sockd.http.server.turns import UNIT_BYTES, Turns
+from sockd.http.server.listening.turns import UNIT_BYTES, Turns
 
 PLACE = 0
 ASKED_FOR = 16

@@ -1,4 +1,4 @@
-"""The memory budget of the HTTP server, shared fairly by source (`sockd.http.server.sources`).
+"""The memory budget of the HTTP server, shared fairly by source (`sockd.http.server.bounds.sources`).
 
 Counted are bodies that need more than one read, until their requests have ended; answers that a client does not take; and long
 pipelines. A connection may hold `PLACE_BYTES` beside, uncounted.

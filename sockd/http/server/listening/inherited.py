@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sockd.base.errors import BadConfig
-from sockd.http.server.sockets import addresses_of, adopt_tcp, bind_more, bind_unix, own_path, parse_listen
+from sockd.http.server.listening.sockets import addresses_of, adopt_tcp, bind_more, bind_unix, own_path, parse_listen
 from sockd.linux.network import loopback
 
 HTTP, RUN, MANAGEMENT, KEYED = "http", "run", "management", "keyed"

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import httptools
 
-from sockd.http.server.head import Head, Headers, in_origin_form
 from sockd.http.server.limits import ConnectionLimits
-from sockd.http.server.refusals import (
+from sockd.http.server.messages.head import Head, Headers, in_origin_form
+from sockd.http.server.messages.refusals import (
     BODY_TOO_LARGE,
     HEAD_TOO_LARGE,
     MALFORMED,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from sockd.http.server.body_room import BodyRoom
+from sockd.http.server.bounds.body_room import BodyRoom
+from sockd.http.server.messages.refusals import NO_ROOM, TOO_MANY, TOO_SLOW, Refusal
 from sockd.http.server.outgoing import Budgets
-from sockd.http.server.refusals import NO_ROOM, TOO_MANY, TOO_SLOW, Refusal
 from sockd.http.server.states import BETWEEN, ENDED, UNBEGUN, UNFINISHED, Flow, Input, Output
 
 

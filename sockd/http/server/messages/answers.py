@@ -24,7 +24,7 @@ from sockd.base.errors import (
 )
 from sockd.base.telemetry import COLD, Invocation, TraceContext
 from sockd.base.trace_context import amzn_of
-from sockd.http.server.fields import field
+from sockd.http.server.messages.fields import field
 
 log = logging.getLogger("sockd.http")
 _encode = msgspec.json.encode

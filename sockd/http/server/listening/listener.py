@@ -10,8 +10,8 @@ import logging
 import socket
 from collections.abc import Callable
 
-from sockd.http.server.accept_queue import PLACE
-from sockd.http.server.turns import Turns
+from sockd.http.server.listening.accept_queue import PLACE
+from sockd.http.server.listening.turns import Turns
 
 BACKLOG = 2048
 NO_ROOM_S = 0.1
