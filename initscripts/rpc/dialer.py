@@ -8,16 +8,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from sockd_initscripts.rpc.addresses import Origin, parse_ip, parse_origin
-from sockd_initscripts.rpc.aws import AwsService, tenant
-from sockd_initscripts.rpc.aws_json import AwsJsonConnection
+from sockd_initscripts.rpc.aws.aws_json import AwsJsonConnection
+from sockd_initscripts.rpc.aws.endpoints import AwsService, tenant
+from sockd_initscripts.rpc.aws.s3 import S3Connection
 from sockd_initscripts.rpc.base import Connection, RpcFailed, malformed, unsupported
+from sockd_initscripts.rpc.dialing.addresses import Origin, parse_ip, parse_origin
+from sockd_initscripts.rpc.dialing.policy import EndpointPolicy
 from sockd_initscripts.rpc.grpc_channel import GrpcConnection
-from sockd_initscripts.rpc.http import HttpConnection
-from sockd_initscripts.rpc.http_client import HttpClient
-from sockd_initscripts.rpc.policy import EndpointPolicy
-from sockd_initscripts.rpc.pool import ConnectionPool, Place
-from sockd_initscripts.rpc.s3 import S3Connection
+from sockd_initscripts.rpc.http1.http import HttpConnection
+from sockd_initscripts.rpc.http1.http_client import HttpClient
+from sockd_initscripts.rpc.http1.pool import ConnectionPool, Place
 from sockd_initscripts.rpc.tcp import TcpConnection
 
 _SERVICES = ("s3:", "sqs:", "dynamodb:")

@@ -12,7 +12,6 @@ import re
 from typing import Any
 
 from sockd_initscripts.region import Region
-from sockd_initscripts.rpc.addresses import IpAddress, Origin
 from sockd_initscripts.rpc.base import (
     Body,
     Connection,
@@ -24,9 +23,10 @@ from sockd_initscripts.rpc.base import (
     refused,
     timed_out,
 )
-from sockd_initscripts.rpc.dialing import resolve, within
-from sockd_initscripts.rpc.policy import EndpointPolicy
-from sockd_initscripts.rpc.pool import ConnectionPool, Place
+from sockd_initscripts.rpc.dialing.addresses import IpAddress, Origin
+from sockd_initscripts.rpc.dialing.dialing import resolve, within
+from sockd_initscripts.rpc.dialing.policy import EndpointPolicy
+from sockd_initscripts.rpc.http1.pool import ConnectionPool, Place
 
 _METHOD = re.compile(r"/[A-Za-z0-9_.]+/[A-Za-z0-9_]+")
 MESSAGE_BYTES = 256 << 20

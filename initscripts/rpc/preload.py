@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from sockd_initscripts.rpc.addresses import Origin, parse_ip
-from sockd_initscripts.rpc.aws import AwsService
+from sockd_initscripts.rpc.aws.endpoints import AwsService
+from sockd_initscripts.rpc.dialing.addresses import Origin, parse_ip
+from sockd_initscripts.rpc.dialing.tls import client_context
 from sockd_initscripts.rpc.grpc_channel import new_channel
-from sockd_initscripts.rpc.tls import client_context
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "preload", "AWS_SECRET_ACCESS_KEY": "preload"}
 

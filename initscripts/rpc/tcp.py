@@ -13,7 +13,6 @@ import socket
 from typing import Literal
 
 from sockd_initscripts.region import Region
-from sockd_initscripts.rpc.addresses import Origin
 from sockd_initscripts.rpc.base import (
     Body,
     Connection,
@@ -25,9 +24,10 @@ from sockd_initscripts.rpc.base import (
     monotonic_ns,
     reset,
 )
-from sockd_initscripts.rpc.dialing import connect, within
+from sockd_initscripts.rpc.dialing.addresses import Origin
+from sockd_initscripts.rpc.dialing.dialing import connect, within
+from sockd_initscripts.rpc.dialing.policy import EndpointPolicy
 from sockd_initscripts.rpc.limits import RpcLimits
-from sockd_initscripts.rpc.policy import EndpointPolicy
 
 _FRAMING = re.compile(r"bytes:([1-9][0-9]{0,14})|line|u32be|eof")
 _READ_BYTES = 64 * 1024

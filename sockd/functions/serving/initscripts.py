@@ -82,7 +82,7 @@ class Initscript:
 
 
 def reached(rules: Egress) -> list[str]:
-    """What a private network reaches over TCP, as the engine reads it (`sockd_initscripts.rpc.policy`)."""
+    """What a private network reaches over TCP, as the engine reads it (`sockd_initscripts.rpc.dialing.policy`)."""
     entries = []
     for rule in rules.rules:
         if rule.protocol != "udp":

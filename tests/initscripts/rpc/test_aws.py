@@ -16,7 +16,7 @@ from sockd.base.sigv4 import credentials, signer, verifier
 from sockd.base.sigv4.canonical import SignedRequest
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
-from sockd_initscripts.rpc.aws import AwsService
+from sockd_initscripts.rpc.aws.endpoints import AwsService
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 

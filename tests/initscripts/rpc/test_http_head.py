@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from sockd_initscripts.rpc import RpcFailed
-from sockd_initscripts.rpc.http_head import Head, parse_head
+from sockd_initscripts.rpc.http1.http_head import Head, parse_head
 
 
 def head(*lines: str) -> Head:

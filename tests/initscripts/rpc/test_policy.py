@@ -10,7 +10,8 @@ import pytest
 
 from sockd.base.config import Config
 from sockd_initscripts.region import Region
-from sockd_initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcFailed, policy
+from sockd_initscripts.rpc import DENIED, ConnectionPool, Dialer, EndpointPolicy, RpcFailed
+from sockd_initscripts.rpc.dialing import policy
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 

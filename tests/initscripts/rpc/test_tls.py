@@ -11,7 +11,7 @@ import pytest
 
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcTiming
-from sockd_initscripts.rpc.tls import Trust, client_context
+from sockd_initscripts.rpc.dialing.tls import Trust, client_context
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.peer import Request, peer
 

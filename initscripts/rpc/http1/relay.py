@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from sockd_initscripts.rpc.http_stream import HttpStream
-from sockd_initscripts.rpc.pool import ConnectionPool
+from sockd_initscripts.rpc.http1.http_stream import HttpStream
+from sockd_initscripts.rpc.http1.pool import ConnectionPool
 
 _BUFFERED_BYTES = 256 * 1024
 

@@ -6,8 +6,8 @@ Owns which of both has begun. A sink gets the body of that one alone.
 from __future__ import annotations
 
 from sockd_initscripts.rpc.base import ReplyBuffer, reset
-from sockd_initscripts.rpc.http_head import Head
-from sockd_initscripts.rpc.http_reply import Sink
+from sockd_initscripts.rpc.http1.http_head import Head
+from sockd_initscripts.rpc.http1.http_reply import Sink
 
 
 class Race:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from sockd_initscripts.rpc.addresses import IpAddress, parse_ip
 from sockd_initscripts.rpc.base import RpcFailed, denied
-from sockd_initscripts.rpc.embedded import embedded
+from sockd_initscripts.rpc.dialing.addresses import IpAddress, parse_ip
+from sockd_initscripts.rpc.dialing.embedded import embedded
 
 _ENTRY = re.compile(
     r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?)?|(?P<bare_v6>[0-9A-Fa-f:./]+)"

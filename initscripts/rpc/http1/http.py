@@ -13,8 +13,8 @@ from typing import Literal
 
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc.base import Body, Connection, Reply, ReplyBuffer, RpcTiming, malformed
-from sockd_initscripts.rpc.http_client import HttpClient
-from sockd_initscripts.rpc.http_head import Head
+from sockd_initscripts.rpc.http1.http_client import HttpClient
+from sockd_initscripts.rpc.http1.http_head import Head
 
 _REQUEST_LINE = re.compile(r"([A-Z]{1,20}) (/[\x21-\x7e]*)")
 _HEADER = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e\x80-\xff\t]*)")

@@ -17,18 +17,18 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
-from sockd_initscripts.rpc.addresses import IpAddress, Origin
 from sockd_initscripts.rpc.base import RpcFailed, RpcTiming, busy, monotonic_ns
-from sockd_initscripts.rpc.dialing import connect, within
-from sockd_initscripts.rpc.http_head import Head
-from sockd_initscripts.rpc.http_reply import Sink
-from sockd_initscripts.rpc.http_stream import Exchange, HttpStream
-from sockd_initscripts.rpc.policy import EndpointPolicy
-from sockd_initscripts.rpc.pool import ConnectionPool, Place
-from sockd_initscripts.rpc.race import Race
-from sockd_initscripts.rpc.relay import relay
-from sockd_initscripts.rpc.reserved import Reserved
-from sockd_initscripts.rpc.tls import Trust
+from sockd_initscripts.rpc.dialing.addresses import IpAddress, Origin
+from sockd_initscripts.rpc.dialing.dialing import connect, within
+from sockd_initscripts.rpc.dialing.policy import EndpointPolicy
+from sockd_initscripts.rpc.dialing.tls import Trust
+from sockd_initscripts.rpc.http1.http_head import Head
+from sockd_initscripts.rpc.http1.http_reply import Sink
+from sockd_initscripts.rpc.http1.http_stream import Exchange, HttpStream
+from sockd_initscripts.rpc.http1.pool import ConnectionPool, Place
+from sockd_initscripts.rpc.http1.race import Race
+from sockd_initscripts.rpc.http1.relay import relay
+from sockd_initscripts.rpc.http1.reserved import Reserved
 
 _ADOPTIONS = itertools.count(1)
 

@@ -14,10 +14,10 @@ import select
 import socket
 from collections.abc import Callable
 
-from sockd_initscripts.rpc.addresses import IpAddress
 from sockd_initscripts.rpc.base import RpcFailed, monotonic_ns, reset, timed_out
-from sockd_initscripts.rpc.http_head import Head
-from sockd_initscripts.rpc.http_reply import IncomingReply, Sink
+from sockd_initscripts.rpc.dialing.addresses import IpAddress
+from sockd_initscripts.rpc.http1.http_head import Head
+from sockd_initscripts.rpc.http1.http_reply import IncomingReply, Sink
 from sockd_initscripts.rpc.limits import RpcLimits
 
 

@@ -15,12 +15,12 @@ import errno
 from collections.abc import Callable
 
 from sockd_initscripts.region import Region
+from sockd_initscripts.rpc.aws.ranges import ContentRange, Range, parse_content_range, split
 from sockd_initscripts.rpc.base import Reply, ReplyBuffer, RpcFailed, RpcTiming, protocol_error
-from sockd_initscripts.rpc.http import BodySink
-from sockd_initscripts.rpc.http_client import HttpClient
-from sockd_initscripts.rpc.http_head import Head
+from sockd_initscripts.rpc.http1.http import BodySink
+from sockd_initscripts.rpc.http1.http_client import HttpClient
+from sockd_initscripts.rpc.http1.http_head import Head
 from sockd_initscripts.rpc.limits import RpcLimits
-from sockd_initscripts.rpc.ranges import ContentRange, Range, parse_content_range, split
 
 HeadMaker = Callable[[dict[str, str]], bytes]
 """Signs a GET of the object with these headers."""

@@ -14,7 +14,7 @@ import os
 import select
 
 from sockd_initscripts.rpc.base import monotonic_ns
-from sockd_initscripts.rpc.http_stream import Exchange, HttpStream
+from sockd_initscripts.rpc.http1.http_stream import Exchange, HttpStream
 
 
 class Reserved:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from sockd.base.sigv4.credentials import Credentials
 from sockd.base.sigv4.signer import Signer
-from sockd_initscripts.rpc.addresses import Origin, parse_origin
 from sockd_initscripts.rpc.base import malformed
+from sockd_initscripts.rpc.dialing.addresses import Origin, parse_origin
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _WORD = re.compile(r"[\x21-\x7e]+")

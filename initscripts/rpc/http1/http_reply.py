@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from sockd_initscripts.rpc.base import ReplyBuffer, protocol_error, reset
-from sockd_initscripts.rpc.http_body import BodyUntilEnd, ChunkedBody, CollectedBody
-from sockd_initscripts.rpc.http_head import Head, parse_head
+from sockd_initscripts.rpc.http1.http_body import BodyUntilEnd, ChunkedBody, CollectedBody
+from sockd_initscripts.rpc.http1.http_head import Head, parse_head
 
 _INTERIM_HEADS = 8
 _END = b"\r\n\r\n"

@@ -10,10 +10,10 @@ import socket
 from typing import Literal
 
 from sockd_initscripts.region import Region
-from sockd_initscripts.rpc.aws import AwsService
+from sockd_initscripts.rpc.aws.endpoints import AwsService
 from sockd_initscripts.rpc.base import Body, Connection, Reply, RpcTiming, malformed
-from sockd_initscripts.rpc.http import BodySink
-from sockd_initscripts.rpc.http_client import HttpClient
+from sockd_initscripts.rpc.http1.http import BodySink
+from sockd_initscripts.rpc.http1.http_client import HttpClient
 
 _ACTION = re.compile(r"[A-Za-z]{1,64}")
 _TARGETS = {"sqs": "AmazonSQS", "dynamodb": "DynamoDB_20120810"}

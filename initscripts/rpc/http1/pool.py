@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
-from sockd_initscripts.rpc.addresses import Origin
-from sockd_initscripts.rpc.http_stream import HttpStream
+from sockd_initscripts.rpc.dialing.addresses import Origin
+from sockd_initscripts.rpc.dialing.policy import EndpointPolicy
+from sockd_initscripts.rpc.dialing.tls import Trust
+from sockd_initscripts.rpc.http1.http_stream import HttpStream
+from sockd_initscripts.rpc.http1.reserved import Reserved
 from sockd_initscripts.rpc.limits import RpcLimits
-from sockd_initscripts.rpc.policy import EndpointPolicy
-from sockd_initscripts.rpc.reserved import Reserved
-from sockd_initscripts.rpc.tls import Trust
 
 
 class Place(NamedTuple):

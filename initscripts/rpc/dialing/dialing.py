@@ -12,9 +12,9 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sockd_initscripts.rpc.addresses import IpAddress, Origin, parse_ip
 from sockd_initscripts.rpc.base import RpcFailed, refused, reset, timed_out
-from sockd_initscripts.rpc.policy import EndpointPolicy
+from sockd_initscripts.rpc.dialing.addresses import IpAddress, Origin, parse_ip
+from sockd_initscripts.rpc.dialing.policy import EndpointPolicy
 
 
 async def resolve(origin: Origin, policy: EndpointPolicy) -> list[IpAddress]:

@@ -17,12 +17,12 @@ from urllib.parse import quote
 import msgspec
 
 from sockd_initscripts.region import Region
-from sockd_initscripts.rpc.aws import AwsService
+from sockd_initscripts.rpc.aws.endpoints import AwsService
+from sockd_initscripts.rpc.aws.s3_object import ObjectChanged, ObjectRead, Unavailable
 from sockd_initscripts.rpc.base import Body, Connection, Reply, RpcFailed, RpcTiming, malformed
-from sockd_initscripts.rpc.http import BodySink
-from sockd_initscripts.rpc.http_client import HttpClient
+from sockd_initscripts.rpc.http1.http import BodySink
+from sockd_initscripts.rpc.http1.http_client import HttpClient
 from sockd_initscripts.rpc.limits import RpcLimits
-from sockd_initscripts.rpc.s3_object import ObjectChanged, ObjectRead, Unavailable
 
 _RANGE = re.compile(r"bytes=(?:\d{1,15}-\d{0,15}|-\d{1,15})")
 

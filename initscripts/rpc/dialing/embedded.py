@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from sockd_initscripts.rpc.addresses import IpAddress
+from sockd_initscripts.rpc.dialing.addresses import IpAddress
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")
