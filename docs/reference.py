@@ -120,7 +120,7 @@ AREAS = tuple(f"sockd.{area}" for area in "events functions http images isolatio
 
 def function() -> str:
     """`sockd.toml`."""
-    text = "# `sockd.toml`\n\nThe settings of a function, a file beside its code; every key is optional.\n"
+    text = "# `sockd.toml`\n\nThe settings of a function, a file next to its code; every key is optional.\n"
     text += _table(
         FunctionConfig,
         bounds=BOUNDS,

@@ -1,6 +1,6 @@
 """The initscript engine: WebAssembly guests that fetch a function's inputs while its sandbox is still being set up.
 
-One unprivileged process beside the worker (`python -m sockd_initscripts`): an asyncio loop that owns connections, app links and
+One unprivileged child of the worker (`python -m sockd_initscripts`): an asyncio loop that owns connections, app links and
 the lives of runs, and a thread for each guest that runs, which takes its start from the daemon itself. A guest calls the host
 functions of `abi.py`; replies are received into shared memory that the function maps read-only. Nothing here is needed for a
 function to run: whatever fails is an outcome in a report, and the function reads from the network.

@@ -53,11 +53,11 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     idle_connections: Count = 256
     """Connections kept for later runs, over all endpoints."""
     idle_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
-    """How long a connection is kept that nobody uses."""
+    """How long an idle connection is kept."""
     denied_endpoints: list[str] | None = None
     """What no initscript may connect to, whatever its function allows; None: `policy.DENIED`."""
     denied_ports: list[int] = []
-    """Ports of this host that are nobody's business: the daemon's own."""
+    """Ports of this host that no guest may reach: the daemon's own."""
     debug: bool = False
     """asyncio's debug mode, which names callbacks that took long."""
 

@@ -1,6 +1,6 @@
 """A run's region: POSIX shared memory that replies are received into and that the app maps read-only.
 
-Owns: the segments' mappings and the fds for the app that nobody has taken yet. A segment is created exclusively, opened
+Owns: the segments' mappings and the fds for the app that are not taken yet. A segment is created exclusively, opened
 once more read-only for the app, and loses its name before anything is written to it: from then on it can only be reached
 by those fds. The app cannot write to it, nor truncate it under us (which would be a SIGBUS here); its mode keeps an app of
 another uid from opening it for writing through /proc. A segment is never used again by another run. The memory is gone
@@ -58,14 +58,14 @@ class Segment:
         return fd
 
     def give_back(self, start: int) -> int:
-        """Free the pages from this offset to the end, which nobody has been shown; returns how many bytes that is."""
+        """Free the pages from this offset to the end, which were not shown yet; returns how many bytes that is."""
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         if first < self.size:
             self._map.madvise(mmap.MADV_REMOVE, first, self.size - first)
         return max(-(-self.size // mmap.PAGESIZE) * mmap.PAGESIZE - first, 0)
 
     def close(self) -> None:
-        """Unmap, as soon as nobody looks at a buffer any more."""
+        """Unmap, as soon as no buffer is in use any more."""
         self._close_fd()
         _release(self.view)
         try:

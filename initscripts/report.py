@@ -21,7 +21,7 @@ deadline    it ran longer than its budget says
 cpu         it computed longer than its budget says
 memory      its linear memory did not suffice
 cancelled   the app or the daemon had no more use for it
-bad_module  its module could not be loaded, or nobody defined the function
+bad_module  its module could not be loaded, or the function was not defined
 busy        the engine runs as many as it may
 record      there was no guest: the run only heard what the app read"""
 

@@ -1,6 +1,6 @@
 """The wires between the daemon and the engine process: SOCK_SEQPACKET, sans-IO but for `send` and `receive`.
 
-One datagram a message: a JSON object, a newline, and a payload that is not looked into; fds beside it. Starts have a wire of
+One datagram a message: a JSON object, a newline, and a payload that is not looked into; fds attached. Starts have a wire of
 their own, where the engine's guest threads wait for them: what is said on one may be heard before what was said earlier on
 the other, so the engine hears the control wire out before it calls a function unknown, and remembers to cancel what has not
 been started yet. Both ends import this file. What is no message of it, has a surplus fd or lacks one, raises WireError,
@@ -50,7 +50,7 @@ class Message(msgspec.Struct, kw_only=True, tag_field="op", forbid_unknown_field
 
 
 class Define(Message, tag="define"):
-    """Know this function from now on. Beside it its compiled file, unless runs are to be record-only, and then the file with
+    """Know this function from now on. Attached: its compiled file, unless runs are to be record-only, and then the file with
     the certificates of its authorities, if it has some of its own."""
 
     fds: ClassVar[range] = range(3)
@@ -68,7 +68,7 @@ class Forget(Message, tag="forget"):
 
 
 class Start(Message, tag="start"):
-    """Run its initscript. Beside it the engine's end of the app link, and the event's memfd if it is no payload."""
+    """Run its initscript. Attached: the engine's end of the app link, and the event's memfd if it is no payload."""
 
     fds: ClassVar[range] = range(1, 3)
     run: int
@@ -208,6 +208,6 @@ def receive(
 
 
 def close_all(fds: Sequence[int]) -> None:
-    """Close fds that nobody wants."""
+    """Close fds that are not wanted."""
     for fd in fds:
         os.close(fd)

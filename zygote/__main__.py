@@ -55,7 +55,7 @@ def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place
     for program in own:
         linux.install_filter(program)
     if not is_own:
-        os.dup2(0, 2)  # nobody reads what it said any more
+        os.dup2(0, 2)  # what it printed is not read any more
     run()
 
 

@@ -81,6 +81,6 @@ def receive(control: socket.socket, buffer: bytearray, max_fds: int) -> tuple[by
 
 
 def send(control: socket.socket, data: bytes, fds: tuple[int, ...] = ()) -> None:
-    """One datagram with file descriptors beside it."""
+    """One datagram with the file descriptors attached to it."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
     control.sendmsg([data], rights)

@@ -1,6 +1,6 @@
 """The two wires of a sandbox, sans-IO: bytes in, messages out. Both ends import this file; it needs only the stdlib.
 
-Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a JSON object, with file descriptors beside it.
+Control wire: daemon <-> Zygote. SOCK_SEQPACKET; one message is one datagram, a JSON object, with file descriptors attached.
 
     daemon                                   Zygote
       │ fork    {id, uid, network} [root, channel, output, procs… or a pipe, a network namespace if it has one]
@@ -43,7 +43,7 @@ Channel: daemon <-> handler sandbox. A stream; each frame is a 16-byte header an
       │◄──────────────── HEAD                     (an answer that comes piece by piece: its status and headers,
       │◄──────────────── CHUNK …                   then its body)
       │◄──────────────── CHUNK, empty             (all of it has been sent: nothing that follows is to cut it)
-      │ GONE                                      (nobody reads that answer any more)
+      │ GONE                                      (that answer is not read any more)
       ├───────────────────────────────────────►│ close the generator; tell the app
       │◄──────────────── MODULES                  (once, before the first answer ends: what the function imported)
       │◄──────────────── RESULT | FAILED          (RESULT after a HEAD has no answer in it)

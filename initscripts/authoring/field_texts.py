@@ -36,7 +36,7 @@ class Literal:
 
 
 Text = tuple[Field | Literal, ...]
-"""The parts, in their order; no two literals beside each other."""
+"""The parts, in their order; no literal follows another."""
 
 
 class Fields:

@@ -1,8 +1,8 @@
 """The recorder: from what one start read, and its event, to the source of an initscript that asks for the same.
 
 Pure; the reads come from `POST /functions/{name}/record`, in the order in which the function's storage library numbered
-them. What is not in the source: what the function read by other means; and the content of replies, which nobody recorded:
-a key that came out of another object is a constant here, and the comment beside it says so. The developer reads it,
+them. What is not in the source: what the function read by other means; and the content of replies, which was not recorded:
+a key that came out of another object is a constant here, and the comment next to it says so. The developer reads it,
 changes what was guessed wrongly, and builds it.
 
     field_texts         which fields a text came from       script_plan         reads → steps: objects, loops, directories

@@ -152,7 +152,7 @@ def build(source: Path, output: Path) -> Built:
     language = language_of(source)
     toolchain = find(language)
     begun = time.monotonic()
-    # Beside the output first, so that nobody ever finds half of it there.
+    # Next to the output first, so that half of it is never found there.
     beside = output.with_name(f".{output.name}.{os.getpid()}")
     compile_to = _build_c if language == "c" else _build_rust
     try:

@@ -29,7 +29,7 @@ LINKS_AHEAD = 4
 DIED = "engine_died"
 """How its runs end when the engine does."""
 NOT_READY, BUSY, NO_MEMORY = "not_ready", "busy", "no_memory"
-"""Why a cold start had no run beside it: there is no engine now; too many runs; no memory for the region."""
+"""Why a cold start had no run: there is no engine now; too many runs; no memory for the region."""
 
 _log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class EngineClient:
                 os.close(fd)
 
     def refuse(self, reason: str) -> None:
-        """Count a cold start that has no run beside it."""
+        """Count a cold start that has no run."""
         self.outcomes[reason] = self.outcomes.get(reason, 0) + 1
 
     def _none(self, reason: str) -> Run | None:
@@ -226,7 +226,7 @@ class EngineClient:
             return
         run = self._runs.get(message.report.run if isinstance(message, wire.Done) else message.run)
         if run is None:
-            raise WireError("the end of a run that nobody started")
+            raise WireError("the end of a run that was not started")
         if isinstance(message, wire.Done):
             run.told, report = data, message.report
             fetched = sum(rpc.bytes for rpc in report.rpcs)
@@ -261,7 +261,7 @@ def new_link() -> tuple[socket.socket, socket.socket]:
 
 
 def close_pair(link: tuple[socket.socket, socket.socket]) -> None:
-    """Let go of a link that nobody has used."""
+    """Let go of a link that was not used."""
     for end in link:
         end.close()
 

@@ -55,7 +55,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """One run of an initscript, beside the start of one sandbox."""
+    """One run of an initscript, during the start of one sandbox."""
 
     def __init__(self, number: int, link: socket.socket, cancel: Callable[[Run], None]) -> None:
         self.id = number
@@ -87,7 +87,7 @@ class Run:
         self.link.close()
 
     def cancel(self) -> None:
-        """Nobody needs it any more: the engine stops it, and its report still comes. Safe at any time."""
+        """Give it up: the engine stops it, and its report still comes. Safe at any time."""
         self.link.close()
         if not self.done.done():
             self._cancel(self)

@@ -84,7 +84,7 @@ class AlarmTimer:
                     self._due_s = due_s
 
     def close(self) -> None:
-        """Once nobody sets an alarm any more."""
+        """Once no alarm is set any more."""
         self._watched.remove(self._fd)
         os.close(self._fd)
 

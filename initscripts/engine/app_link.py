@@ -57,7 +57,7 @@ class AppLink:
                 self._calls.watched.add(self._sock.fileno(), self._read)
 
     def send(self, message: dict[str, Any], fd: int | None = None) -> bool:
-        """Send, now or as soon as there is room; False when nobody would get it. The fd is ours to close.
+        """Send, now or as soon as there is room; False when it would not arrive. The fd is ours to close.
 
         Raises wire.WireError when the message is too large."""
         try:

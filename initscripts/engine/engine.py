@@ -123,7 +123,7 @@ class Engine:
         self._guests: set[int] = set()
         """The runs whose guests have not ended."""
         self._cancelled: OrderedDict[int, None] = OrderedDict()
-        """Runs that nobody knew when they were cancelled: they had just ended, or their start is on its way."""
+        """Runs that were not known when they were cancelled: they had just ended, or their start is on its way."""
         self._is_closing = False
         self._threads: GuestThreads | None = None
         self._calls: LoopCalls | None = None
@@ -231,7 +231,7 @@ class Engine:
         elif run.is_recording:
             self._calls.post(run.record)
         else:
-            # As many that wait as there are at work: starts of a burst that nobody waits for come too late to be of use.
+            # As many that wait as there are at work: starts of a burst that are not waited for come too late to be of use.
             if self._threads.count < (wanted := min(2 * len(self._guests), self.limits.runs)):
                 self._calls.post(self._threads.have, wanted)
             if self._is_closing or run.id in self._cancelled:

@@ -98,7 +98,7 @@ def _rehearse(compiled: bytes, event: bytes, env: Mapping[str, str], budget: Bud
 
 
 def _authorities(env: Mapping[str, str]) -> bytes | None:
-    """What the file AWS_CA_BUNDLE of this host has; as in a worker, nobody is trusted if it cannot be read."""
+    """What the file AWS_CA_BUNDLE of this host has; as in a worker, no peer is trusted if it cannot be read."""
     file = env.get("AWS_CA_BUNDLE")
     try:
         return Path(file).read_bytes() if file else None
@@ -136,7 +136,7 @@ async def _receive(sock: socket.socket) -> list[Received]:
 
 
 async def _next(sock: socket.socket) -> dict[str, Any] | None:
-    """One datagram of the engine, without what is beside it; None at the end of the link."""
+    """One datagram of the engine, without what is attached; None at the end of the link."""
     while True:
         try:
             data, beside, _, _ = sock.recvmsg(wire.MAX_DATAGRAM, _ONE_FD, socket.MSG_CMSG_CLOEXEC)

@@ -223,7 +223,7 @@ class Rpcs:
         self._tasks.add(task)
         task.add_done_callback(
             lambda _: rpc.drop()
-        )  # of a task that is cancelled before its first step, nobody else would
+        )  # of a task that is cancelled before its first step, nothing else would
         task.add_done_callback(self._tasks.discard)
 
     async def _carry_out(self, rpc: Rpc) -> None:

@@ -159,7 +159,7 @@ class Run:
             )  # unless it has one, as every guest that ran
             self._calls.post(self._guest_ended)
         if self.verdict.outcome in ("exit", "cancelled"):
-            # Nobody waits for this thread now.
+            # This thread is not waited for now.
             try:
                 self._template.prepare()
             except Exception:  # the next guest meets the same, and says so in its report

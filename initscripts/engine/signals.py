@@ -68,7 +68,7 @@ class LoopCalls:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.watched = Watched(loop)
-        """Where they add what the loop shall listen to, which wakes nobody."""
+        """Where they add what the loop shall listen to, which wakes no thread."""
         self._calls: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._is_woken = False
 

@@ -58,7 +58,7 @@ def busy(detail: str) -> RpcFailed:
 
 
 def refused(detail: str) -> RpcFailed:
-    """Nobody listens there, or the way there is closed."""
+    """Nothing listens there, or the way there is closed."""
     return RpcFailed(errno.ECONNREFUSED, "refused", detail)
 
 

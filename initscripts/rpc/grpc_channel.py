@@ -1,7 +1,7 @@
 """`grpc://`: unary calls by method path ("/pkg.Service/Method"), messages as raw bytes; without TLS.
 
 grpcio hands a message out as one `bytes`, so a reply is copied once. The status of a reply is gRPC's (0 = OK), with the
-server's message as its body if it is another; that nobody answered is a failed RPC. Channels are kept: each stays
+server's message as its body if it is another; one without an answer is a failed RPC. Channels are kept: each stays
 connected to the one address that was checked when it was made. Owns nothing; channels are the pool's.
 """
 

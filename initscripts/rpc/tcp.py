@@ -2,7 +2,7 @@
 
 The method says where a reply ends: "bytes:N", "line" (its newline is part of it), "u32be" (a length before it, which is
 stripped; the request is sent as it is), "eof". One RPC at a time goes over a connection; others wait for their turn.
-Nothing is kept for other runs: nobody knows in which state a conversation is. Owns its socket.
+Nothing is kept for other runs: the state of a conversation is not known here. Owns its socket.
 """
 
 from __future__ import annotations

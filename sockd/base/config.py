@@ -52,7 +52,7 @@ BUILD_BOUNDS: dict[str, tuple[float, float]] = {
 """Minimum and maximum of each number in [builds]."""
 RunRule = Literal["open", "keys", "off"]
 ErrorDetail = Literal["full", "id"]
-"""Who may call a function at `/run`: everybody, those with a key (`sockd keys`), nobody."""
+"""Who may call a function at `/run`: everybody, those with a key (`sockd keys`), no client."""
 
 
 class Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,7 +75,7 @@ class HttpConfig(Slice, frozen=True):
     """Open at a time; one more is answered 503 and closed."""
     buffer_mb: int | None = None
     """The most memory for bodies, answers and archives of all clients together; None is a tenth of the memory. Each open
-    connection may have 64 KB beside."""
+    connection may have 64 KB more."""
     stall_s: float = 60.0
     """How long a client may take nothing of an answer that waits for it."""
     run: bool | Literal["keys"] = True
@@ -172,9 +172,9 @@ class SandboxConfig(Slice, frozen=True):
     idle_limit: int = 2000
     """Most idle sandboxes, frozen ones included."""
     pythons: tuple[str, ...] = ()
-    """Paths of Python interpreters for functions with `python`, beside those in the usual places."""
+    """Paths of Python interpreters for functions with `python`, besides those in the usual places."""
     base_uid: int = 0x10000000
-    """The first of the uids that sandboxes and Zygotes get; nobody else may use those from it on."""
+    """The first of the uids that sandboxes and Zygotes get; no other program may use those from it on."""
     spawn_deadline_s: float = 5.0
     """How long a Zygote may take to fork."""
     init_ceiling: float = 6.0
@@ -210,7 +210,7 @@ class NetworkConfig(Slice, frozen=True):
     ip_forward: bool = False
     """Whether the worker switches net.ipv4.ip_forward on, and leaves it on; false: it asks for that to be done."""
     range: str = "100.64.0.0/10"
-    """Addresses of endpoints, at least 4096 unicast ones. They are seen by nobody but functions: the host sends everything on
+    """Addresses of endpoints, at least 4096 unicast ones. They are seen by functions alone: the host sends everything on
     under its own."""
     uplink: str = "198.18.0.0/15"
     """Where the worker takes the two addresses from that its link to the host has; the host has no route for them otherwise."""
@@ -243,7 +243,7 @@ class NetworkConfig(Slice, frozen=True):
     queries: int = 1024
     """DNS queries of one sandbox per second; more are dropped. The default is AWS's."""
     denied: tuple[str, ...] = ("100.100.100.200", "168.63.129.16", "192.0.0.192")
-    """Networks that no private network and no initscript reaches, whatever `egress` says, beside link-local ones: metadata
+    """Networks that no private network and no initscript reaches, whatever `egress` says, besides link-local ones: metadata
     services of clouds."""
     host_deny: tuple[str, ...] = (
         *("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "fd00:ec2::23/128", "fd20:ce::254/128"),
@@ -254,7 +254,7 @@ class NetworkConfig(Slice, frozen=True):
 
 
 class LatencyConfig(Slice, frozen=True):
-    """Optimizations with effects beside speed, each with a switch (docs/performance.md)."""
+    """Optimizations with effects other than speed, each with a switch (docs/performance.md)."""
 
     favordynmods: Literal["auto", "on", "off"] = "auto"
     """Cheap moves of processes between cgroups, machine-wide until reboot; auto: where they are needed."""
@@ -383,11 +383,11 @@ class CodeConfig(Slice, frozen=True):
     max_files: int = 20000
     """In it."""
     keep_versions: int = 5
-    """Deploys of each function that are remembered, beside those that were published."""
+    """Deploys of each function that are remembered, besides those that were published."""
     max_published: int = 1000
     """Published versions of one function, and its aliases: each at most so many."""
     live_versions: int = 64
-    """Published versions of all functions that stay live, with sandboxes of their own, when nobody uses them."""
+    """Published versions of all functions that stay live, with sandboxes of their own, when they are not used."""
 
 
 class InitscriptsConfig(Slice, frozen=True):
@@ -492,7 +492,7 @@ class ImagesConfig(Slice, frozen=True):
     salt_epoch: int = 0
     """A new number ends the sharing of chunks with earlier uploads."""
     gc_grace_s: float | None = None
-    """How long what nobody uses is kept in the store before it is deleted; None: two minutes in a directory, a day in S3."""
+    """How long what is not used is kept in the store before it is deleted; None: two minutes in a directory, a day in S3."""
     store_attempt_s: float = 10.0
     """How long one attempt of a request to an S3 store may take; there are three."""
     stall_s: float = 2.5
@@ -691,7 +691,7 @@ class DebugConfig(Slice, frozen=True):
     max_s: float = 3600.0
     """How long it may take, the debugger's coming included; the function's own deadlines do not hold meanwhile."""
     memory_mb: int = 128
-    """The memory of the debugger, in MB, beside the function's own."""
+    """The memory of the debugger, in MB, besides the function's own."""
 
 
 class LambdaApiConfig(Slice, frozen=True):

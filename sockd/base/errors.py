@@ -23,7 +23,7 @@
      ├─ NoCapacity 503                    nothing was run; trying again may help
      │   ├─ BeingRestored            packages or an image of the function are being fetched again
      │   ├─ BuffersFull              the front's memory for bodies and answers
-     │   ├─ ClientGone               it waited for its turn, and nobody waits for it
+     │   ├─ ClientGone               it waited for its turn, and its client has gone
      │   ├─ DatabaseUnavailable       what the worker stores cannot be read or written now
      │   ├─ Draining
      │   ├─ StartsBusy               as many of the function's sandboxes were starting as may

@@ -1,6 +1,6 @@
 """Extras of sockd's distribution, and the command that installs their packages.
 
-The name `sockd` on a package index is nobody's, so no command names it: the packages of an extra are named themselves, as the
+The name `sockd` on a package index is not ours, so no command names it: the packages of an extra are named themselves, as the
 installed metadata lists them.
 """
 

@@ -21,7 +21,7 @@ class Sink(Protocol):
     begun: Invocation | None = None
     """What is known of the invocation when its answer begins; set before `head` is called."""
     on_gone: Callable[[], None] | None = None
-    """For the sink to call, at any time and once: nobody reads any more. What comes after that is to be dropped."""
+    """For the sink to call, at any time and once: its client has gone. What comes after that is to be dropped."""
 
     async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Called once, before the first chunk. Names are in lower case; names and values are fit for HTTP, whatever their
@@ -43,11 +43,11 @@ class InvokeRequest(msgspec.Struct):
     arrived_ns: int
     """When the request's head was read, CLOCK_MONOTONIC."""
     gone: Callable[[], bool] | None = None
-    """Whether nobody wants the answer any more; asked if it had to wait, before anything is run."""
+    """Whether the client has gone; asked if it had to wait, before anything is run."""
     trigger: str = "http"
     """What asked for it, in OpenTelemetry's words for `faas.trigger`: http, timer, other (an SDK's Invoke)."""
     details: dict[str, Any] | None = None
-    """What the sandbox gets beside the event (see `sockd_zygote.messages.details`):
+    """What the sandbox gets with the event (see `sockd_zygote.messages.details`):
 
         client_context   any JSON, AWS's ClientContext
         trace            text for `_X_AMZN_TRACE_ID`; traceparent and tracestate: for TRACEPARENT and TRACESTATE
@@ -60,7 +60,7 @@ class InvokeRequest(msgspec.Struct):
     query: bytes = b""
     """The HTTP query, undecoded, for a web app: a function of events is not called with one."""
     as_http: Callable[[], tuple[dict[str, Any], bytes]] | None = None
-    """For a function that is a web app, which nobody knows before it has been looked up: what `details["http"]` is to be, and
+    """For a function that is a web app, which is not known before it has been looked up: what `details["http"]` is to be, and
     the body that is its payload."""
     sink: Sink | None = None
     """Takes a streamed answer; without one its pieces are joined, up to the limit of an answer."""
@@ -72,7 +72,7 @@ class InvokeRequest(msgspec.Struct):
     qualifier: str = ""
     """Which version: empty or "$LATEST" is what was deployed last; else a published number, or an alias."""
     retried_as: bytes = b""
-    """What all tries of one call have in common, at least 6 random bytes; empty: nobody has said."""
+    """What all tries of one call have in common, at least 6 random bytes; empty: not known."""
     expected: list[str] | None = None
     """The code that may run, as digests and source tags (`sockd.base.call_signature`); None: whatever is deployed."""
     entered: bool = False

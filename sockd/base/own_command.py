@@ -1,6 +1,6 @@
 """The command line of hints: `sockd …` as the shell, or sudo, finds the very sockd that runs. Pure but for looking at PATH.
 
-An environment that `make` builds is on nobody's PATH, and sudo searches directories of its own, so a hint names the program by
+An environment that `make` builds is on no PATH, and sudo searches directories of its own, so a hint names the program by
 its absolute path wherever the bare name would find another program or none.
 """
 

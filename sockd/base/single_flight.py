@@ -73,5 +73,5 @@ class SingleFlight(Generic[K, V]):
     def _finished(self, key: K, task: asyncio.Task[V]) -> None:
         del self._running[key]
         if not task.cancelled():
-            # Read it here: if every waiter was cancelled, asyncio would report an exception that nobody fetched.
+            # Read it here: if every waiter was cancelled, asyncio would report an exception that was never retrieved.
             task.exception()

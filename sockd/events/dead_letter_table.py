@@ -1,4 +1,4 @@
-"""Dead letters as rows: events that ended without success, and nobody had asked for them.
+"""Dead letters as rows: events that ended without success and had no destination for failures.
 
 Owns the rows of a table, and their sum, which triggers keep; its transactions are the event store's.
 """

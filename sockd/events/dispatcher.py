@@ -179,7 +179,7 @@ class Dispatcher:
         try:
             again_s = await self._attempt(event, self._clock.monotonic() - entry.born)
         except Exception:
-            # The event stays in the store for the next daemon; here it is in nobody's way.
+            # The event stays in the store for the next daemon; here it holds up no other event.
             _log.exception("event %s of %s", uuid.UUID(bytes=event.id), event.function)
             self.queue.drop(event)
         finally:

@@ -1,4 +1,4 @@
-"""Bodies of events: what each says, in a table of its own, from the moment it is accepted until nobody needs it.
+"""Bodies of events: what each says, in a table of its own, from the moment it is accepted until it is not needed any more.
 
 Owns the rows of a table; its transactions are the event store's. An event that becomes a dead letter, or is revived,
 leaves its body where it is: only its other columns move.

@@ -140,7 +140,7 @@ class Events:
         if retry_key:
             about = f"{name}\0{self._functions.incarnation(name)}\0{qualifier}\0{retry_key}\0"
             key = hashlib.sha256(about.encode() + payload).digest()
-        # On its own: a caller that leaves must not leave an event in the store that nobody here knows of.
+        # On its own: a caller that leaves must not leave an event in the store that this worker does not know of.
         accepting = asyncio.ensure_future(self._accept(event, payload, key))
         return str(uuid.UUID(bytes=await asyncio.shield(accepting)))
 

@@ -1,6 +1,6 @@
 """The application that functions with a private network reach at their gateway: `/run` of functions that their `egress` names.
 
-Owns nothing. Beside the caller's egress rules, the rules of the public port hold (`http.run`, a function's `run`): a rule of
+Owns nothing. Besides the caller's egress rules, the rules of the public port hold (`http.run`, a function's `run`): a rule of
 egress opens the way to a function, and gives no right to call it.
 """
 

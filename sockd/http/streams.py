@@ -27,7 +27,7 @@ class Stream(StreamingResponse):
         *,
         endless: bool = False,
     ) -> None:
-        """Args: endless: the pieces come until the worker or the client ends them, so nobody waits for the last one."""
+        """Args: endless: the pieces come until the worker or the client ends them, so that the last one is not waited for."""
         super().__init__(pieces, 200, headers, media_type)
         self._pieces = pieces
         self._endless = endless

@@ -44,7 +44,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
 
 
 async def store(request: Request, archive: Any, limit_bytes: int, *, prefix_bytes: int = 0, setting: str = "") -> bytes:
-    """Write the body to a file, a megabyte at a time and beside the loop: a disk may stall for as long as it likes.
+    """Write the body to a file, a megabyte at a time and in a thread: a disk may stall for as long as it likes.
 
     Args: prefix_bytes: so many bytes come first and do not belong to the file; they are returned; setting: the key of the
         worker's configuration that the limit is from."""

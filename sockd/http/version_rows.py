@@ -37,7 +37,7 @@ def deploy_of(record: FunctionRecord) -> dict[str, Any]:
 
 
 def ran(record: FunctionRecord) -> str:
-    """The digest of a deploy's code; of an image, which has no code beside it, the image's."""
+    """The digest of a deploy's code; of an image, which comes without code, the image's."""
     return record.image.removeprefix("sha256:") or record.digest
 
 

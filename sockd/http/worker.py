@@ -114,7 +114,7 @@ class Functions(Protocol):
         Args:
             zip_path: stays the caller's, who removes it afterwards.
             overrides: keys of `sockd.toml` that win over the file's.
-            initscript: a WebAssembly module beside the code.
+            initscript: a WebAssembly module for the code.
         Raises: BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed."""
 
     async def deploy_initscript(self, name: str, initscript: bytes, progress: Progress) -> FunctionInfo:

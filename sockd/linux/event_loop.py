@@ -1,7 +1,7 @@
 """The event loop of our processes: uvloop's, which goes on watching a descriptor that has an error, and whose timers are
 never early.
 
-epoll(7) reports EPOLLERR beside EPOLLIN for a socket that its peer has reset, or closed with unread data, until the error is
+epoll(7) reports EPOLLERR with EPOLLIN for a socket that its peer has reset, or closed with unread data, until the error is
 read. libuv takes EPOLLERR for the end of the descriptor and stops watching it (uv__poll_io); uvloop calls the reader and the
 writer once more and closes its watch (UVPoll._fatal_error). A reader that takes 64 KB of what came before the reset is then never
 called for the rest and for the end, and `add_reader` and `add_writer` raise RuntimeError until somebody removes the closed watch.
@@ -84,7 +84,7 @@ class EventLoop(uvloop.Loop):
             raise
 
     def _on_given_up(self, watch: _Watch) -> None:
-        """uvloop has let go of a callback. If nobody removed it, the watch is closed; uvloop is in the middle of that."""
+        """uvloop has let go of a callback. Unless its owner removed it, the watch is closed; uvloop is in the middle of that."""
         number = _number(watch.fd)
         if self._watches.get((number, watch.direction)) is watch and not self.is_closed():
             self._given_up.add(number)

@@ -14,7 +14,7 @@ _SIZE = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def memory_file(name: str, data: bytes) -> int:
-    """A file with these bytes, which nobody changes any more."""
+    """A file with these bytes, sealed against changes."""
     fd = _empty_file(name)
     try:
         view = memoryview(data)

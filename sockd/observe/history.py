@@ -108,7 +108,7 @@ class History:
             sums.pop(name, None)
 
     def _close(self, number: int, sums: Mapping[str, Sum]) -> None:
-        """POLICY: of a minute with many functions, those that were called most have a row, beside the worker's."""
+        """POLICY: of a minute with many functions, those that were called most have a row, besides the worker's."""
         minutes = {name: each.minute() for name, each in sums.items()}
         kept = nlargest(MOST_FUNCTIONS + 1, minutes, key=lambda name: (name == WORKER, minutes[name].count))
         row = self._rows.setdefault(number, {})

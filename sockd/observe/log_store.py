@@ -79,7 +79,7 @@ class LogStore:
         )
 
     def forget(self, name: str) -> None:
-        """A function was removed: what it printed is nobody's any more."""
+        """Drop what a removed function has printed."""
         self._push(Body(name, ""))
 
     async def find(

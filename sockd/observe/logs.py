@@ -20,9 +20,9 @@ from sockd.base.telemetry import LogRecord
 from sockd.isolation.sandbox.live_output import LiveOutput
 
 RECORD_BYTES = 256
-"""What a record costs beside its text."""
+"""What a record costs besides its text."""
 MAX_RUNNING = 10_000
-"""Requests of which a follower knows what it has had; requests that nobody waits for any more leave no record."""
+"""Requests of which a follower knows what it has had; requests whose follower has gone leave no record."""
 
 
 class Ring:

@@ -254,7 +254,7 @@ def told_of(request: InvokeRequest, ending: T) -> T | FunctionFailed:
 
 
 def client_left(request: InvokeRequest, outcome: Outcome) -> bool:
-    """Whether nobody waits for the answer any more; asked before it is sent, because who has it may go."""
+    """Whether no client waits for the answer any more; asked before it is sent, because a client that has it may go."""
     if outcome.reply.stream is not None:
         return outcome.reply.stream.was_left
     gone = request.gone

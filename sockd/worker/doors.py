@@ -223,7 +223,7 @@ class Doors:
 
 
 def management_routes(daemon: Daemon, config: Config, keys: Keys, tmp: Path) -> list[Route]:
-    """Return the routes of the management API beside those of `Management`. Args: tmp: a directory for uploads."""
+    """Return the routes of the management API except those of `Management`. Args: tmp: a directory for uploads."""
     return [
         *debug.routes(daemon.calls, config.http.max_payload_bytes),
         *env.routes(daemon.environments),

@@ -66,7 +66,7 @@ class Drain:
     async def serve_on(self, *interruptions: asyncio.Future[Any]) -> None:
         """Serve until no request that is under way takes long, until the deadline or an interruption.
 
-        New requests are served as before, so that a long one keeps nobody waiting, but each answer closes its connection: clients
+        New requests are served as before, so that none waits for a long one, but each answer closes its connection: clients
         that keep theirs open come back on another one, and none of them is cut when the worker leaves."""
         for server in self._servers:
             server.retire()
@@ -90,7 +90,7 @@ class Drain:
         await asyncio.gather(events, *(server.running_ended() for server in self._servers))
 
     def stay(self) -> None:
-        """Take `serve_on` back: nobody takes over."""
+        """Take `serve_on` back: no worker takes over."""
         for server in self._servers:
             server.retire(False)
         self._draining.resume_events()

@@ -101,7 +101,7 @@ class Link:
         return message
 
     def is_unchanged(self, message: Message, timeout_s: float) -> bool:
-        """Whether the object that `message` is a copy of is the same now, as the engine finds out. False: nobody knows.
+        """Whether the object that `message` is a copy of is the same now, as the engine finds out. False: it is not known.
 
         Raises: NoMessage, when the engine is gone or silent."""
         number = message.number
@@ -264,7 +264,7 @@ class Link:
     def _file(self, data: bytes, flags: int, fds: array.array[int]) -> None:
         """Take in one datagram; a descriptor that is kept is taken out of `fds`."""
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or self._closed:
-            raise wire.WireError("a datagram was cut, or nobody wants it")
+            raise wire.WireError("a datagram was cut, or is not wanted")
         self._inbox.file(data, fds)
         self._patient, self._is_hung = True, False
 

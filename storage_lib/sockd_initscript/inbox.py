@@ -38,7 +38,7 @@ class Inbox:
         """Whether the objects of messages were the same each time that the engine checked them."""
         self._messages: dict[int, Message] = {}
         self._replies: dict[Key, list[Message]] = {}
-        """Replies that nobody has taken, in the order in which they came."""
+        """Replies that were not taken, in the order in which they came."""
         self._due: dict[Key, int] = {}
         """RPCs whose replies or failures have not been heard."""
         self._failed: dict[int, str] = {}
@@ -54,7 +54,7 @@ class Inbox:
             raise wire.WireError(f"{message['op']} is not for us")
         operation(self, message, fds)
         if fds:
-            raise wire.WireError(f"{message['op']} with a descriptor that nobody takes")
+            raise wire.WireError(f"{message['op']} with a descriptor that is not expected")
 
     # -- looked at
 
@@ -79,7 +79,7 @@ class Inbox:
         return None
 
     def find_reply(self, key: Key, *, take: bool) -> Message | None:
-        """Find the first reply to this RPC; None: it is on its way. Args: take: nobody finds it again. Raises: NoMessage."""
+        """Find the first reply to this RPC; None: it is on its way. Args: take: it is not found again. Raises: NoMessage."""
         waiting = self._replies.get(key)
         if waiting:
             return waiting.pop(0) if take else waiting[0]
@@ -106,7 +106,7 @@ class Inbox:
         self._replies.clear()
 
     def close(self) -> None:
-        """Drop everything, and close what nobody has taken."""
+        """Drop everything, and close what was not taken."""
         self.forget()
         for segment in self.segments.values():
             segment.close()

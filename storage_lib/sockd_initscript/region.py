@@ -41,7 +41,7 @@ class Segment:
     def copy(self, out: int, offset: int, length: int) -> None:
         """Append bytes of it to the file behind `out`. Raises: as `view`.
 
-        In the kernel, if nobody looks at it yet: from tmpfs to tmpfs sendfile(2) needs 40 ms for 102 MB and write(2) from
+        In the kernel, if it is not mapped yet: from tmpfs to tmpfs sendfile(2) needs 40 ms for 102 MB and write(2) from
         a mapping 47, page faults included (measured); copy_file_range(2) refuses to cross file systems."""
         with self._lock:
             source = os.dup(self._fd) if self._fd >= 0 else -1  # the other may be closed while we copy

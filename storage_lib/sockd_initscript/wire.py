@@ -1,7 +1,7 @@
 """The app link, sans-IO: the datagrams between the initscript engine and the function that its script works for.
 
 SOCK_SEQPACKET, one datagram a message: a JSON object, a newline, and a payload that is not looked into; at most one file
-descriptor beside it. Both ends import this file; it needs only the standard library.
+descriptor attached. Both ends import this file; it needs only the standard library.
 
     engine                                   app
       │ sent       {id, rpc}                       an RPC is on its way; a read of that reply waits for it
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_DATAGRAM = 64 * 1024
 """Bytes; a longer datagram is refused before it is sent."""
 MAX_PAYLOAD = 32 * 1024
-"""Bytes of payload beside a message to the script."""
+"""Bytes of payload with a message to the script."""
 ID_MASK = (1 << 64) - 1
 
 FIELDS: dict[str, dict[str, type]] = {
@@ -78,7 +78,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], bytes]:
     text, newline, payload = data.partition(b"\n")
     try:
         message = _decode(str(text, "utf-8"))
-        if b"\\u" in text:  # half a surrogate pair is no text: nobody could pass it on, not even in a report
+        if b"\\u" in text:  # half a surrogate pair is no text: it could not be passed on, not even in a report
             _spell_out(message).encode()
     except (ValueError, RecursionError) as error:
         raise WireError(f"not JSON: {error}") from None

@@ -30,7 +30,7 @@ HARMLESS = frozenset(
         *("x-amz-checksum-mode", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amzn-trace-id"),
     )
 )
-"""Headers of a request, in lower case, beside which its answer is what it is without them."""
+"""Headers of a request, in lower case, that change nothing in its answer."""
 UNDERSTOOD = HARMLESS | {"range", "if-match"}
 
 _known: Known | None = None

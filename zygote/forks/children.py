@@ -27,7 +27,7 @@ HARMLESS: dict[tuple[str, ...], tuple[str, ...]] = {
 """Commands that the standard library (`ctypes.util`, `platform`) and matplotlib run at import. Of what functions have otherwise
 they read variables alone: these, and `OF_ANY_PROGRAM`."""
 OF_ANY_PROGRAM = ("GLIBC_TUNABLES", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOCPATH")
-"""Variables that any program reads, beside PATH, which `subprocess` reads where it is observed, and those that count as read."""
+"""Variables that any program reads, besides PATH, which `subprocess` reads where it is observed, and those that count as read."""
 OF_FILE = ("HOME", "MAGIC", "POSIXLY_CORRECT")
 """Variables that file(1) reads, which `platform.architecture` asks about the interpreter."""
 
@@ -52,7 +52,7 @@ class Ends:
             self.complaints.append("an import handles SIGCHLD")
 
     def _reap(self) -> bool:
-        """Whether a child has ended that nobody has asked for."""
+        """Whether a child has ended and is not reaped."""
         found = False
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

@@ -24,7 +24,7 @@ DRAWN = 1 << 64
 """Seeds from here on were drawn by numpy from the kernel (they have 128 bits): people write smaller ones."""
 DRAWN_BY_TORCH = 1 << 32
 TORCH_DEFAULT_SEED = 67280421310721
-"""What every `torch.Generator` begins with that nobody has seeded (c10/core/GeneratorImpl.h)."""
+"""What every `torch.Generator` begins with that was not seeded (c10/core/GeneratorImpl.h)."""
 CHUNK = 20_000
 CLOCK_SINCE = 1 << 32
 """Integers from here on are no seeds that people write, but a clock's milliseconds or nanoseconds."""

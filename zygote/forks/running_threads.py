@@ -46,7 +46,7 @@ def complaints() -> list[str]:
 
 
 def is_refused(name: str, own: str) -> bool:
-    """Whether a native thread is of a library that nobody has tried. Args: own: what an unnamed thread is called."""
+    """Whether a native thread is of a library that was not tried. Args: own: what an unnamed thread is called."""
     if name in HARMLESS:
         return False
     return name != own or not any(module in sys.modules for module in ON_ONE_THREAD)

@@ -62,7 +62,7 @@ class Messages:
         self._length = PromisedLength(request)
         self._outlet = outlet
         self._over = asyncio.Event()
-        """The answer is complete, or nobody reads it."""
+        """The answer is complete, or its client has gone."""
         self._started = False
 
     def look(self) -> None:

@@ -25,7 +25,7 @@ FDS = "/proc/self/fd"
 began_ns = 0
 """When the initscript's replies began to age (CLOCK_MONOTONIC)."""
 _made: int | None = None
-"""What was made by then; None: nobody counts."""
+"""What was made by then; None: not counted."""
 _asked: socket.socket | None = None
 
 
@@ -46,12 +46,12 @@ def end() -> None:
 
 
 def may_have_written() -> bool:
-    """Whether anything may have left this sandbox since `begin`, or nobody knows."""
+    """Whether anything may have left this sandbox since `begin`, or it is not known."""
     return _made is None or sockets_made() != _made
 
 
 def sockets_made() -> int | None:
-    """Sockets that this cgroup has made, in 32 bits; None: nobody counts, or this process has no room for a socket."""
+    """Sockets that this cgroup has made, in 32 bits; None: they are not counted, or this process has no room for a socket."""
     global _asked
     import socket
 

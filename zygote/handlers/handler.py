@@ -77,7 +77,7 @@ class Handler:
     def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Any:
         """Handle one request.
 
-        Args: told: what came beside the event, if anything did.
+        Args: told: what came with the event, if anything did.
         Returns: bytes, or something with `pour`. Raises: whatever the function raises; InvalidEvent; MarshalError."""
         if self._context is None:
             answer = self._callable(parse_event(event))
@@ -100,7 +100,7 @@ class Handler:
         return Pieces(answer, self._run)
 
     def close(self) -> None:
-        """Nobody will call it any more."""
+        """End it: no request will come any more."""
 
 
 class Runner:

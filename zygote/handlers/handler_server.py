@@ -1,6 +1,6 @@
 """The loop of a handler sandbox: wait for a function, load it, answer its requests one by one until the channel closes.
 
-Runs after confinement, beside user code and with no more rights than it. What it says is therefore a claim: the daemon
+Runs after confinement, together with user code and with no more rights than it. What it says is therefore a claim: the daemon
 checks frame types, lengths and request numbers, and destroys a sandbox whose channel does not add up.
 """
 
@@ -54,7 +54,7 @@ def run(channel: int, *, is_spare: bool = False) -> int:
         print_exit_message(error.code)
         return exit_status(error.code)
     except (OSError, protocol.ProtocolError):
-        return 1  # the channel is gone, or of no use: nobody is left to tell
+        return 1  # the channel is gone, or of no use: the daemon has gone
     finally:
         flush()
 
@@ -271,7 +271,7 @@ def end_if_forked(error: BaseException | None = None) -> None:
 
 
 def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
-    """Call the handler with the details beside its event (`sockd_zygote.messages.details`). Returns the answer; empty: it
+    """Call the handler with the details of its event (`sockd_zygote.messages.details`). Returns the answer; empty: it
     has gone out."""
     event, told = details.split(body)
     with details.Trace(told):

@@ -1,4 +1,4 @@
-"""The reads that the init of a template makes through the storage library. Forks have them in memory, so an initscript beside a
+"""The reads that the init of a template makes through the storage library. Forks have them in memory, so an initscript during a
 start of one need not fetch them again.
 """
 

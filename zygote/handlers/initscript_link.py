@@ -1,6 +1,6 @@
 """The function's end of the link to its initscript: offered before its code runs, taken back after its first answer.
 
-Owns one descriptor, which came beside INIT, until the function's own library has taken it. An initscript works for the
+Owns one descriptor, which came with INIT, until the function's own library has taken it. An initscript works for the
 first request of a sandbox only; afterwards nothing of it is left but memory that the function still looks at.
 
 `sockd_initscript` finds the descriptor here, in the process that has it. A program of `runtime = "provided"` finds it in its
@@ -23,7 +23,7 @@ offered: int | None = None
 
 
 def only_one(rights: tuple[int, ...]) -> int | None:
-    """The descriptor that came beside INIT, if any. Raises: ProtocolError when there are more; they are closed."""
+    """The descriptor that came with INIT, if any. Raises: ProtocolError when there are more; they are closed."""
     if len(rights) > 1:
         for fd in rights:
             os.close(fd)

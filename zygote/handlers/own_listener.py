@@ -41,7 +41,7 @@ class OwnListener:
         self._tables = [TABLE, f"{TABLE}6"]
 
     def find(self) -> tuple[str, str] | None:
-        """Return the socket's inode number and the address at which it is reached; None: nobody listens, or another uid does."""
+        """Return the socket's inode number and the address at which it is reached; None: no process of our uid listens."""
         for table in list(self._tables):
             for fields in _listeners(table):
                 address, _, _ = fields[1].partition(":")

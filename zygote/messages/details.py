@@ -1,4 +1,4 @@
-"""What a request brings beside its event: a length and JSON in INVOKE, read only by those that have any.
+"""What a request brings with its event: a length and JSON in INVOKE, read only by those that have any.
 
 http             the request as it came, for a web app (`sockd.base.invoke_request`); the event is its body then
 client_context   AWS's ClientContext, for `context.client_context`

@@ -125,6 +125,6 @@ def apply_json() -> None:
 
 
 def is_default(handler: logging.Handler) -> bool:
-    """Whether `basicConfig` has made it, and nobody said how its lines are to look."""
+    """Whether `basicConfig` has made it, and how its lines are to look was not said."""
     layout = getattr(handler.formatter, "_fmt", None)
     return type(handler) is logging.StreamHandler and layout == logging.BASIC_FORMAT

@@ -22,7 +22,7 @@ class Outlet:
     """`head` once, then `chunk`; in the end `flush`, or `complete` where its maker goes on."""
 
     gone = False
-    """The daemon has said that nobody reads any more."""
+    """The daemon has said that the client has gone."""
     begun = False
     """A head has been sent: no other answer can be given."""
     is_complete = False

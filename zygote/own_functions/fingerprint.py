@@ -33,7 +33,7 @@ DEPTH = 2
 MOST_ITEMS = 2000
 """The most items of one container that are described."""
 MOST_CHARACTERS = 4096
-"""The most characters of a constant's text that are compared, and beside them its length."""
+"""The most characters of a constant's text that are compared, and with them its length."""
 SHOWN = 100
 """Characters of a value that people are shown."""
 MOST_PARTS = 64

@@ -1,4 +1,4 @@
-"""What code may change in the interpreter and the standard library beside the names of modules: registries, settings, the
+"""What code may change in the interpreter and the standard library besides the names of modules: registries, settings, the
 process.
 
 Read in a trial, before and after imports and in two sandboxes that are compared. It imports nothing: what is not loaded has not

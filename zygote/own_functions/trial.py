@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sockd_zygote.own_functions.fingerprint import Names
 
 INTERPRETER, CHECKS, FAILED = "(interpreter)", "(checks)", "(top level)"
-"""Beside the modules: what code changes in the interpreter and the standard library; what was tried; how the top level failed."""
+"""Not of modules: what code changes in the interpreter and the standard library; what was tried; how the top level failed."""
 MOST_NAMES = 20_000
 """The most names of all modules whose names are reported."""
 MOST_PARTS = 20_000

@@ -39,7 +39,7 @@ def parse_content_range(text: str) -> ContentRange | None:
 def split(first_bytes: int, total: int, *, parts: int, part_bytes: int) -> list[Range]:
     """POLICY: the ranges behind the first, which is on its way already.
 
-    As many as there may be requests beside the first one, of equal size, since all begin at the same time and the slowest
+    As many as there may be requests besides the first one, of equal size, since all begin at the same time and the slowest
     decides; fewer if they were smaller than is worth a request. Starts are multiples of 4 KiB."""
     rest = total - first_bytes
     count = max(1, min(parts - 1, rest // part_bytes))

@@ -42,7 +42,7 @@ def client_context() -> ssl.SSLContext:
 
 
 def _context_of(authorities: bytes) -> ssl.SSLContext:
-    """A context that trusts these alone, and nobody if there are no certificates in it."""
+    """A context that trusts these alone, and none if there are no certificates in it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         # Bundles have comments in all languages, and ssl takes text only in ASCII.

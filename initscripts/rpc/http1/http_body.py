@@ -1,6 +1,6 @@
 """Bodies whose length is not known beforehand: decoded and collected in the region as they come.
 
-Chunks are httptools' (llhttp) to decode. Content-Encoding is nobody's: a body is given as it is stored, as boto3 does.
+Chunks are httptools' (llhttp) to decode. Content-Encoding is not decoded: a body is given as it is stored, as boto3 does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ChunkedBody:
 
     def on_message_begin(self) -> None:
         if self.whole:
-            self._failure = protocol_error("a second response that nobody asked for")
+            self._failure = protocol_error("a second response without a request")
             raise self._failure
 
     def on_body(self, data: bytes) -> None:

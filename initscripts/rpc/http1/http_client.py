@@ -199,7 +199,7 @@ class HttpClient:
         return reserved.stream if reserved.go_on(exchange) else None
 
     def _release(self) -> None:
-        """Nobody has used what is reserved: others may."""
+        """What is reserved was not used: others may."""
         reserved, self._reserved = self._reserved, None
         if reserved is None:
             return

@@ -1,4 +1,4 @@
-"""The connections that nobody uses just now, kept for the next request to the same place.
+"""The connections that are idle, kept for the next request to the same place.
 
 Connections are kept by origin and tenant. Requests that are each signed (S3, SQS, DynamoDB) share one tenant, because a signed
 request does not depend on the requests before it. Bytes that a guest writes freely have the tenant of the guest's environment,

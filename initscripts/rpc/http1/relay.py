@@ -31,7 +31,7 @@ async def relay(stream: HttpStream, pool: ConnectionPool) -> socket.socket:
         stream.abort()
         raise
     to_peer.connection_made(stream.transport)
-    if stream.closed:  # while we waited: nobody will tell the new protocol
+    if stream.closed:  # while we waited: the new protocol would not learn of it
         to_peer.connection_lost(None)
     else:
         stream.hand_over(to_peer)

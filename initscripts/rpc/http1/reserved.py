@@ -52,7 +52,7 @@ class Reserved:
         return self._is_fresh
 
     def abandon(self, exchange: Exchange) -> None:
-        """On the loop, instead of `go_on`: nobody waits for the reply."""
+        """On the loop, instead of `go_on`: the reply is not waited for."""
         if self._is_fresh:
             self.stream.abandon(exchange)
         else:

@@ -28,7 +28,7 @@ class Store(Protocol):
     def close(self) -> None: ...
 
     def tidy(self) -> bool:
-        """One short step of what can wait until nobody wants anything else. Returns whether there are more."""
+        """One short step of what can wait until nothing else is to be done. Returns whether there are more."""
 
 
 S = TypeVar("S", bound=Store)

@@ -213,7 +213,7 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
         shown = Text(one_line(text))
         shown.truncate(
             max(screen.width - 3, 1), overflow="ellipsis"
-        )  # beside the spinner: a longer one becomes several lines
+        )  # next to the spinner: a longer one becomes several lines
         return shown
 
     with screen.status(line(first)) as status:

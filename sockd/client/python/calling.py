@@ -59,7 +59,7 @@ def call(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any], retries
 def _tried(target: Target, event: bytes, key: str) -> Any:
     """One try. Args: key: what all tries of a call have in common; empty: there is only this one. Raises: as `call`."""
     # The worker makes the nonce of a signed call the id of its request, so that its log is known before its answer. Hashing
-    # is left out where nobody needs it: JSON over a connection that proves by itself who answers.
+    # is left out where it is not needed: JSON over a connection that proves by itself who answers.
     is_signed = event.startswith(PICKLED) or target.printed is not None or not is_authenticated(target.url)
     nonce = uuid.uuid4().hex if target.key is not None and is_signed else ""
     if target.printed is None:

@@ -40,7 +40,7 @@ class UnverifiedAnswer(RemoteError):
 
 
 class NoWorker(ConnectionError):
-    """Nobody answers where the worker should be, or the connection was lost before the answer."""
+    """Nothing answers where the worker should be, or the connection was lost before the answer."""
 
     retry_after_s: float | None = 0.0
     """As of `RemoteError`; None: there can be no worker at this address."""

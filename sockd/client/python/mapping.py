@@ -78,7 +78,7 @@ class _Calls(Generic[T, R]):
         self._feeding = threading.Lock()
         self._count = concurrency if self.total is None else min(concurrency, self.total)
         self._room = threading.Semaphore(2 * self._count)
-        """For calls under way, and for results that nobody has read: then no more inputs are taken."""
+        """For calls under way, and for results that were not read yet: then no more inputs are taken."""
         self._results: SimpleQueue[tuple[int, T, R] | None] = SimpleQueue()
         """None: a thread has ended."""
         self._failed: list[BaseException] = []
@@ -98,7 +98,7 @@ class _Calls(Generic[T, R]):
                 self._room.release()
                 yield each
         finally:
-            # An interrupt, or nobody reads on: what is under way ends, and no more is begun.
+            # An interrupt, or no more is read: what is under way ends, and no more is begun.
             self._stopped.set()
             self._room.release(2 * self._count + 1)
         if self._failed:

@@ -175,7 +175,7 @@ class RemoteFunction(Generic[P, R]):
 
     def _code_of_others(self, url: str, deployer: deploying.Deployer) -> list[str]:
         """What may run of a function that somebody else has deployed: the code that is here; and on this very host what was
-        deployed from this very file, although other files beside it may have changed since."""
+        deployed from this very file, although other files next to it may have changed since."""
         code = [source_tag(deployer.source)] if url.startswith(UNIX) else []
         try:
             return [self._packed().digest, *code]
@@ -229,7 +229,7 @@ def function(
     Args:
         name: of the worker's function; None: its own.
         namespace: first part of the worker's name of the function, before a "-"; separates the names of projects.
-        packages: as lines of a requirements.txt; none: the file beside the module, if there is one.
+        packages: as lines of a requirements.txt; none: the file next to the module, if there is one.
         files: names in the module's directory, all that is packed; None: everything there.
         pickle: whether what JSON cannot hold is pickled (`sockd.client.python.values`).
         prints: whether what it prints is shown here, on stderr, as it comes; only to a user who may deploy.

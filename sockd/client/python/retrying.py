@@ -30,7 +30,7 @@ def persisted(attempt: Callable[[], T], retries: int) -> T:
             if retries <= 0 or wanted_s is None:
                 raise
         retries -= 1
-        # A worker that answers again tells nobody. Many callers lose the same worker: their pauses differ.
+        # Nothing tells that a worker answers again. Many callers lose the same worker: their pauses differ.
         select.poll().poll(max(wanted_s, pause_s * random.uniform(0.5, 1.0)) * 1000)
         pause_s = min(2 * pause_s, longest_s)
 

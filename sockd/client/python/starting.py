@@ -36,7 +36,7 @@ class Waiting:
         self._began = time.monotonic()
 
     def pause(self) -> bool:
-        """Whether to try again, after a moment: a socket that begins to listen tells nobody, so there is no event."""
+        """Whether to try again, after a moment: there is no event of a socket that begins to listen."""
         waited = time.monotonic() - self._began
         is_worth_it = waited < self._patience.absent_s or (
             waited < self._patience.starting_s and is_locked(self._state_dir)

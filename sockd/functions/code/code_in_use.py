@@ -1,7 +1,7 @@
 """Code that is in use: what of the code store is not garbage, though no record says so yet, or any more.
 
 Owns the list of it: the code of deploys under way, and of closed versions that still run. A collection never overlaps with a
-publication whose digest nobody has noted.
+publication whose digest is not noted yet.
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ class CodeInUse:
             self._held.remove(digest)
 
     async def collect(self) -> None:
-        """Delete the code that nobody needs."""
+        """Delete the code that is not in use."""
         async with self._publishing:
             await in_thread(self._store.gc, self._recorded() | set(self._held))

@@ -6,7 +6,7 @@
 Owns both kinds of directory. A version is built in tmp and published by rename, so a reader sees all of it or nothing, and of two
 builders of the same version either may win. Knows nothing of functions: the versions that are still needed are passed to `gc`.
 Every method that touches the disk blocks: the daemon calls them through `asyncio.to_thread`, and any two of them may run at once,
-except `gc` beside a `publish` whose digest nobody has recorded yet.
+except `gc` during a `publish` whose digest is not recorded yet.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class CodeStore:
     """The published versions below `root`."""
 
     def __init__(self, root: Path, tmp: Path, config: CodeConfig) -> None:
-        """Stores its arguments; both directories must exist and be on one file system, writable by nobody else."""
+        """Stores its arguments; both directories must exist and be on one file system, writable by the worker alone."""
         self._root = root
         self._tmp = tmp
         self._config = config
@@ -132,7 +132,7 @@ class CodeStore:
         return CodeVersion(final.name, final, tree.size_bytes, len(tree.files))
 
     def compile_for(self, digest: str, python: Interpreter) -> None:
-        """Adds an interpreter's bytecode to a published version, beside that of others (PEP 3147). Blocks.
+        """Adds an interpreter's bytecode to a published version, next to that of others (PEP 3147). Blocks.
 
         Each file is written whole, or not at all: sandboxes may have the version mounted."""
         if python != OWN_PYTHON:
@@ -193,7 +193,7 @@ def _open_warily(path: str, flags: int) -> int:
 def compile_bytecode(
     directory: Path, python: Interpreter = OWN_PYTHON, *, memory_bytes: int = COMPILE_MEMORY_BYTES
 ) -> None:
-    """Writes the bytecode of every module of a tree beside it, with the paths that a sandbox sees. Blocks.
+    """Writes the bytecode of every module of a tree next to it, with the paths that a sandbox sees. Blocks.
 
     A read-only mount without bytecode makes every cold start compile again. What does not compile stays source: the
     handler gets its SyntaxError at init, where AWS gives it too. Compiling runs no code of the function's, but its text

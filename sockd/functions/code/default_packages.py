@@ -37,7 +37,7 @@ MAX_FILES = 2000
 MAX_BYTES = 64 << 20
 """Most that is read of a function's code; more is taken to mention all."""
 ALSO = {"boto3": (b"botocore",)}
-"""Modules that a default package is used by, beside its own."""
+"""Modules that a default package is used by, besides its own."""
 
 
 class Lock(msgspec.Struct, frozen=True):

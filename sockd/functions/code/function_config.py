@@ -87,7 +87,7 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """What the initscript of a function is given, and what one run of it may use."""
 
     wasm: str | None = None
-    """The module, a file of the code; None: it is uploaded beside the code."""
+    """The module, a file of the code; None: it is uploaded with the code."""
     args: str | None = None
     """What the script reads as its input; None: the event."""
     deadline_s: float = 10.0
@@ -128,7 +128,7 @@ class InitscriptConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class FunctionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Where a function's packages come from, beside those that it names."""
+    """Where a function's packages come from, besides those that it names."""
 
     index: str | None = None
     """The index, by its name in the worker's `packages.indexes`, or by the URL of one that the worker has; None: its own."""
@@ -177,7 +177,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     methods: list[str] | None = None
     """HTTP methods by which it can be called; `*` is all. None: GET and POST, a web app by all."""
     run: RunRule | None = None
-    """Who may call it at /run: everybody (open), those with a key (keys), nobody (off); None: as the worker's `http.run`, which
+    """Who may call it at /run: everybody (open), those with a key (keys), none (off); None: as the worker's `http.run`, which
     holds besides, so that this can only be stricter. Of all its versions, what was deployed last says it."""
     errors: ErrorDetail | None = None
     """What /run tells of an exception of this function: all of it (full), or the request's id; None: as the worker's
@@ -224,7 +224,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     secrets: dict[str, str] = msgspec.field(default_factory=dict)
     """As `env`, but set one by one, kept over deploys and never shown."""
     sealed: str | None = None
-    """In the registry: what the two above are (`sockd.functions.registry.secrets`); nobody has opened it."""
+    """In the registry: what the two above are (`sockd.functions.registry.secrets`); it is still sealed."""
     aws: AwsAttributes | None = None
     deployer: dict[str, str] = msgspec.field(default_factory=dict)
     """For a decorated function, `source`, the FILE:FUNCTION that it was deployed from, and `key`, which signs its deployer's
@@ -283,7 +283,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         return msgspec.json.decode(text, type=cls)
 
     def opened(self) -> FunctionConfig:
-        """Return these settings. Raises: SecretsLocked: nobody could open their environment."""
+        """Return these settings. Raises: SecretsLocked: no key here opens their environment."""
         if self.sealed is not None:
             raise SecretsLocked(
                 "the variables and secrets of this function do not open with the worker's key: put the right key back "
@@ -336,7 +336,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def shown_environment(self) -> dict[str, str]:
-        """All of it, without what nobody is to see."""
+        """All of it, without what is secret."""
         return self.env | dict.fromkeys(self.secrets, MASK)
 
     def with_shared(self, other: FunctionConfig) -> FunctionConfig:

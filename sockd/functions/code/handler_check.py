@@ -26,7 +26,7 @@ MAX_SAID_BYTES = 500
 APP = "app"
 """The web app that a module may have instead of a handler (`sockd_zygote.handlers.entry.load_any`)."""
 MAYBE_APPS = frozenset(handler for handler, kind in DETECTED_APPS.items() if kind == "maybe")
-"""Handlers that may be missing beside an app; OpenLambda's `f` may be in every module, which OL_ENTRY_FILE names."""
+"""Handlers that may be missing if there is an app; OpenLambda's `f` may be in every module, which OL_ENTRY_FILE names."""
 SAM = ("lambda_handler", "handler")
 """What AWS SAM's app.py has instead of an app."""
 

@@ -64,7 +64,7 @@ def _pylock_line(name: str, package: Table, python: Interpreter) -> str:
 def from_uv_lock(lock: Table, project: Table | None, python: Interpreter) -> list[str]:
     """Return the lines of a uv.lock.
 
-    Args: project: `[project]` of the pyproject.toml beside it; None: there is none.
+    Args: project: `[project]` of the pyproject.toml next to it; None: there is none.
     Raises: BadArchive, also if the lock file is older than the project's dependencies."""
     packages: dict[str, list[Table]] = {}
     for package in _tables(UV_LOCK, lock.get("package")):

@@ -65,7 +65,7 @@ def select(directory: Path, *, only: Sequence[str] | None = None, max_entries: i
 
     Args:
         directory: its files are not read, except ignore files and, for private keys, the beginning of small ones.
-        only: names at the top of the directory; these are packed whatever the rules say, and nothing beside them. None: all.
+        only: names at the top of the directory; these are packed whatever the rules say, and nothing else. None: all.
         max_entries: most files and directories that are packed.
     Raises: BadArchive for links that leave the directory, devices, invalid names and too many files; OSError."""
     walk = _Walk(directory, only)

@@ -28,7 +28,7 @@ class Deploys:
 
         Args:
             overrides: keys of sockd.toml, its `deployer`, and what else is in `parsing.NO_SETTINGS`.
-            wasm: its initscript, uploaded beside the code.
+            wasm: its initscript, uploaded with the code.
         Raises: NameTaken, SecretsLocked, BadArchive, BadFunctionConfig, BadInitscript, PackagesFailed, NoCapacity; VersionFailed,
             and what else a start raises: its check failed, and nothing has changed."""
         check_name(name)

@@ -54,7 +54,7 @@ class _OnePath:
         return self._base
 
     def _mount(self) -> None:
-        # Kept by the thread: of a cancelled `mounted` nobody gets the result, and `close` must find it.
+        # Kept by the thread: the result of a cancelled `mounted` goes nowhere, and `close` must find it.
         self._base = self._mounting.mount(str(self._path), self._host)
         self._base.hold()
 

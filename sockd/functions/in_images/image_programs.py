@@ -37,7 +37,7 @@ JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 NODE_PROGRAMS = ("node", "nodejs", "npm", "npx", "yarn", "pnpm")
 NODE_OPTIONS, NODE_HEAP = "NODE_OPTIONS", "--max-old-space-size"
 NODE_BESIDE_MB = 64
-"""The memory of Node beside its heap of old objects: code, buffers, young objects."""
+"""The memory of Node outside of its heap of old objects: code, buffers, young objects."""
 HEAP_OPTIONS = ("-Xmx", "-XX:MaxRAM", "-XX:MaxHeapSize")
 WRITERS = {
     "NGINX_VERSION": ("nginx", "/var/cache/nginx and /run"),

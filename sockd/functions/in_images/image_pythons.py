@@ -3,7 +3,7 @@ their image's Python, all other functions of images are programs.
 
 The image's Python itself answers, as a program in a sandbox without network (`isolation/roots/python_probe`), and compiles our
 packages there. Its answer is foreign: it is checked, and decides about the functions of this image alone. Owns what is kept of
-the answers, beside the image's files, and the copies of our packages.
+the answers, next to the image's files, and the copies of our packages.
 """
 
 from __future__ import annotations

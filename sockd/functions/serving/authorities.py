@@ -23,8 +23,8 @@ _SHARED = ("/etc/ssl/certs/", "/usr/")
 
 
 def open_authorities(env: Mapping[str, str], code: Path | None) -> int:
-    """A descriptor of the file, the caller's; or NONE. A file that cannot be read is an empty one: with it nobody is trusted, as
-    the function itself trusts nobody then.
+    """A descriptor of the file, the caller's; or NONE. A file that cannot be read is an empty one: with it no peer is trusted, as
+    the function itself trusts none then.
 
     Args: code: the function's files; None: they are in an image, and so is what the variable names."""
     named = env.get(VARIABLE)

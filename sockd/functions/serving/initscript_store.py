@@ -45,7 +45,7 @@ class InitscriptStore:
     """The modules below `root`. What touches the disk blocks; all is small."""
 
     def __init__(self, root: Path, tmp: Path, ground: Ground, config: InitscriptsConfig, *, compiler_uid: int) -> None:
-        """Stores its arguments; both directories are on one file system, writable by nobody else."""
+        """Stores its arguments; both directories are on one file system, writable by the worker alone."""
         self._root = root
         self._tmp = tmp
         self._ground = ground
@@ -187,7 +187,7 @@ class InitscriptStore:
 
 @functools.cache
 def compiler_key() -> str:
-    """What a compiled module depends on beside its source: wasmtime's version, our settings for it, the architecture."""
+    """What a compiled module depends on besides its source: wasmtime's version, our settings for it, the architecture."""
     ours = Path(sockd_initscripts.__file__).parent
     settings = b"".join((ours / "engine" / name).read_bytes() for name in ("abi.py", "compiled_file.py", "modules.py"))
     try:

@@ -1,4 +1,4 @@
-"""Initscripts of a worker: the modules of functions, and their runs beside cold starts.
+"""Initscripts of a worker: the modules of functions, and their runs during cold starts.
 
 Owns the store and the engine's client, and each run's part of the memory budget. An initscript can only make a start
 faster, or abort it: if the engine, memory or a slot for the run is missing, this is counted, and the sandbox starts without
@@ -106,7 +106,7 @@ def budget_of(settings: InitscriptConfig, endpoints: list[str] | None) -> Budget
 
 
 class CompanionRun:
-    """A run beside the start of one sandbox (`sockd.isolation.sandbox.companion`).
+    """A run during the start of one sandbox (`sockd.isolation.sandbox.companion`).
 
     Owns the run's reservations, of the worker's memory and of the engine's: all of its budget while it runs, what it
     fetched until the sandbox's last process is gone, because the function may have that mapped. `give_up` when there
@@ -165,7 +165,7 @@ class CompanionRun:
         assert ending is not None
         if self._gone:
             self._hold(0)
-        elif ending.outcome != DIED:  # then nobody knows what the function has mapped
+        elif ending.outcome != DIED:  # then what the function has mapped is not known
             self._hold(min(ending.region_bytes, self.reserved_bytes))
 
     def _hold(self, size: int) -> None:

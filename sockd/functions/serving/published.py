@@ -33,7 +33,7 @@ class Published:
     ) -> None:
         """Args:
         restore_files: see that a deploy's packages and its image are there.
-        most: how many stay live that nobody uses."""
+        most: how many stay live that are not used."""
         self._registry = registry
         self._restore_files = restore_files
         self._caches = caches

@@ -1,6 +1,6 @@
 """Refused writes: what a start could not write, by what it printed and raised, and what to do about it.
 
-    POLICY: programs say so in the words of strerror(3) or by the name of the error, with the path beside them. A line without an
+    POLICY: programs say so in the words of strerror(3) or by the name of the error, with the path next to them. A line without an
     absolute path tells nothing. A start that went on without its file is reported, too: it may fail later.
 
 Owns nothing. Knows no program: what writes where is seen, not known.

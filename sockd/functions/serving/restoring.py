@@ -33,8 +33,8 @@ from sockd.functions.registry.function_record import FunctionRecord
 from sockd.images.store.image_record import ImageRecord
 
 PAUSE_S = (5.0, 300.0)
-"""Until functions are tried again that could not be restored: the first time, and at most. An index or a registry that answers
-again tells nobody."""
+"""Until functions are tried again that could not be restored: the first time, and at most. Nothing tells when an index or a
+registry answers again."""
 RETRY_S = 10
 """When a caller may try again whose function could not be restored."""
 

@@ -117,7 +117,7 @@ class StartGate:
         self._init_s = 0.0
         """How long an init takes when nothing competes with it; 0: not known, or quick."""
         self._since_s = 0.0
-        """Since when requests have waited beside sandboxes that serve."""
+        """Since when requests have waited although sandboxes serve."""
         self._has_served = False
         self._waking: asyncio.Handle | None = None
 

@@ -75,7 +75,7 @@ class Signatures:
     def signer(self, request: SignedRequest, body: bytes | bytearray) -> str:
         """The name of the key that a request to a function URL is signed with. Takes as long as `check`. Raises: AccessDenied."""
         if self._verifier is None:
-            raise MissingSignature("this worker has no keys ([lambda_api.keys]), so nobody can sign")
+            raise MissingSignature("this worker has no keys ([lambda_api.keys]), so no request can be signed")
         try:
             return self._verifier.verify(request, hashlib.sha256(body).hexdigest()).access_key
         except SignatureRefused as refused:

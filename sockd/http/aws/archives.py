@@ -1,6 +1,6 @@
 """Archives within requests: base64 in JSON, decoded into a file.
 
-Owns the file until its block ends. An archive of 50 MB is 67 MB of text: it is decoded beside the loop, and piece by
+Owns the file until its block ends. An archive of 50 MB is 67 MB of text: it is decoded in a thread, and piece by
 piece, so that the interpreter's lock is never held for long.
 """
 

@@ -75,7 +75,7 @@ def _typed(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # its client has gone
         except Exception as error:
             return respond(failure(error, request_id_text(new_request_id())))
 

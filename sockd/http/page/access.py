@@ -4,7 +4,7 @@ The page shows output of functions, which is private to their owner. Functions o
 web pages in local browsers. Pages that functions serve have the same origin as this page. So:
 
     POLICY: on loopback the page is open to this machine, but not to the uids that functions, Zygotes and initscripts run as,
-    not under a name that is not loopback's (`Host`, which the front checks), and not through a proxy, whose clients nobody
+    not under a name that is not loopback's (`Host`, which the front checks), and not through a proxy, whose clients nothing
     knows. Everywhere else, and on loopback if `page.ask_for_key` says so, it wants a key as HTTP Basic credentials
     (`basic_keys`) that may read all functions, and off loopback it is closed unless `page.enabled` says otherwise.
 

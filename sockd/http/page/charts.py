@@ -82,5 +82,5 @@ def columns(values: Sequence[float], *, height: int, width: int) -> list[Column]
 
 
 def short(number: float) -> str:
-    """A number without digits that nobody sees."""
+    """A number without digits that do not show."""
     return f"{number:.2f}".rstrip("0").rstrip(".")

@@ -246,7 +246,7 @@ class Page:
                 self._access.check_stream(request)
                 return await handler(request) if request.method == "GET" else Response(None, 200, STREAM)
             except ClientDisconnect:
-                return Response(status_code=400)  # nobody reads it
+                return Response(status_code=400)  # its client has gone
             except SockdError as error:
                 return await self._responses.error(request, error)
             except Exception as error:

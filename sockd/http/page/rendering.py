@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 COMPILED = Path(__file__).parent / "__pycache__"
-"""Where templates lie as bytecode, beside ours: a process that can write there has the worker's rights already."""
+"""Where templates lie as bytecode, next to ours: a process that can write there has the worker's rights already."""
 STEP_S = 0.001
 
 

@@ -29,7 +29,7 @@ class ConnectionLimits:
     answer."""
     half_close: bool = True
     """A client that shuts its sending half down still gets its answer. Off where an answer may take for ever and only
-    the end of file tells that nobody reads it."""
+    the end of file tells that it is not read."""
 
 
 def allowed_s(limits: ConnectionLimits, keep_alive_s: float) -> Mapping[Input, float]:

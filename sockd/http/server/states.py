@@ -14,7 +14,7 @@ A connection has two sides that proceed independently. What it reads (`Input`):
       │                              └───────────bytes came────────────────┘
     every state ──input ended──► DRAINING ──dropped──► CLOSED
 
-and what its peer takes of the answers (`Output`). Beside them, `Flow` says whether the socket is read from. A request has two
+and what its peer takes of the answers (`Output`). `Flow` says whether the socket is read from. A request has two
 sides likewise: what comes of its body (`Payload`), and its answer (`Stage`).
 
 Pure. A transition that is not in the table is a bug of the caller.
@@ -102,7 +102,7 @@ class Stage(enum.Enum):
     """The head of the answer has been written."""
     ANSWERED = "answered"
     LOST = "lost"
-    """Nobody will read an answer."""
+    """No answer will be read."""
 
 
 S = TypeVar("S", bound=enum.Enum)

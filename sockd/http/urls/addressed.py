@@ -18,7 +18,7 @@ class Addressed(NamedTuple):
     """A request to a function URL."""
 
     id: str
-    """As it was written, in lower case; nobody has looked whether there is one."""
+    """As it was written, in lower case; whether there is one was not checked."""
     path: bytes
     """What the function sees, undecoded; at least a slash."""
     query: bytes

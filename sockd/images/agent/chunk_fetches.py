@@ -180,7 +180,7 @@ class ChunkFetches:
         return self._retries[0][0] - now_s if self._retries else None
 
     def _ended(self, fetch: _Fetch, error: SockdError | None, *, is_prefetch: bool) -> list[Waiter]:
-        """Who is to be called; nobody if the chunk is tried again."""
+        """What is to be called; nothing if the chunk is tried again."""
         with self._changed:
             self._prefetching -= is_prefetch
             self._changed.notify()

@@ -201,7 +201,7 @@ class ImageServer:
             self.prefetch(image, ahead, Urgency.READ_AHEAD)
 
     def prefetch(self, image: OpenImage, index: int, urgency: Urgency) -> None:
-        """Fetch a chunk that nobody waits for, unless this worker has it."""
+        """Fetch a chunk that no read waits for, unless this worker has it."""
         contents = image.contents
         chunk = contents.chunks[index]
         if chunk is not None and not self._source.has(chunk.name):

@@ -102,7 +102,7 @@ def ahead(run: int, has_profile: bool) -> int:
     """POLICY: how many chunks are prefetched for a reader that has used `run` chunks in order, at most MOST_AHEAD.
 
     2, 4, 8, as a start reads most of a shared object (docs/experiments/0013-reading-ahead-in-images.md). If its profile has
-    brought what a start reads: 0, 1, 2, 4, 8, as what it reads beside is less likely to be followed by its neighbours."""
+    brought what a start reads: 0, 1, 2, 4, 8, as what it reads besides is less likely to be followed by its neighbours."""
     if has_profile:
         return int(min(1 << run - 2, MOST_AHEAD)) if run > 1 else 0
     return int(min(1 << run, MOST_AHEAD))

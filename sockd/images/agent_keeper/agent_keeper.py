@@ -270,7 +270,7 @@ class AgentKeeper:
 
     def _fail(self, why: str) -> None:
         self._serving.set_exception(ImageUnavailable(why))
-        self._serving.exception()  # nobody may be waiting
+        self._serving.exception()  # or asyncio logs that it was never retrieved
 
     async def _close_mount(self) -> None:
         mount, self.mount = self.mount, None

@@ -61,7 +61,7 @@ class FuseMount:
         """Mount, and answer INIT. Raises: OSError; BadMessage for a kernel of another time."""
         with ExitStack() as stack, ExitStack() as mounted:
             devices = [_opened(stack)]
-            # The kernel reads `rootmode` in octal. Nobody but us may look at the mount (no `allow_other`).
+            # The kernel reads `rootmode` in octal. Only root may look at the mount (no `allow_other`).
             options: dict[str, str | int] = {
                 "fd": str(devices[0]),
                 "rootmode": f"{stat.S_IFDIR:o}",
@@ -90,7 +90,7 @@ class FuseMount:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended with its last server, as nobody else holds it."""
+        """Whether it has ended with its last server, as no other process holds it."""
         return self._holder is not None and self._holder.is_gone
 
     @property

@@ -1,7 +1,7 @@
 """LRU-2: which key a full cache gives up (O'Neil, O'Neil and Weikum, SIGMOD '93, with K = 2).
 
 Pure: knows keys and times, holds no data. The victim is the key whose last but one use is oldest. Keys that were used once go
-first, in the order of their uses, so that a scan over data that nobody uses again evicts only other data of the scan.
+first, in the order of their uses, so that a scan over data that is not used again evicts only other data of the scan.
 
 Two facts from the paper that the rule needs to work:
     Uses of one key shortly after each other are one use (correlated references): a start reads a chunk in several parts.

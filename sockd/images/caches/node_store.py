@@ -16,7 +16,7 @@ from sockd.images.caches.slab import CORRELATED_S, LEAST_SLOTS, Slab
 from sockd.images.caches.stripes import framed_bytes, is_intact
 
 Framed = bytes | bytearray
-"""A stripe; nobody changes one that was received into a bytearray."""
+"""A stripe; one is never changed that was received into a bytearray."""
 MOST_UNWRITTEN = 64
 """Stripes that wait for the disk."""
 _READERS = 4

@@ -82,7 +82,7 @@ def is_intact(framed: bytes | bytearray | memoryview) -> bool:
 
 
 def join(stripes: Mapping[int, Stripe]) -> bytes:
-    """The chunk of four or five stripes, which nobody has verified.
+    """The chunk of four or five stripes, not verified.
 
     Raises: BadStripe: too few, or stripes of chunks of different lengths."""
     lengths = {stripe.chunk_bytes for stripe in stripes.values()}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sockd.images.chunks.chunk import Chunk
 
 Chunks = Sequence[Chunk | None]
-"""The chunks of an image; None: zeros, which have no counterpart, as nobody fetches them."""
+"""The chunks of an image; None: zeros, which have no counterpart, because zeros are not fetched."""
 
 
 class Counterparts(NamedTuple):

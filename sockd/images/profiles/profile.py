@@ -7,8 +7,8 @@
 names: a profile of the same container image with other bytes, which another version of sockd may have made of it, is refused.
 Numbers are big-endian.
 
-The profile is stored beside the manifest. Reads are answered from the startup data, each segment of which is authenticated before
-anything of it is used.
+The profile is stored next to the manifest. Reads are answered from the startup data, each segment of which is authenticated
+before anything of it is used.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 `blocks` is a bitmap of the chunk's 128 blocks; bit 0 is the first one. Numbers are big-endian. Blocks are not compressed: to
 decompress them takes longer than to fetch them (ADR 59). Of startup data that another image's start has read, a chunk that this
-image does not have is NO_CHUNK, with the bytes of its blocks in place of a bitmap: nobody reads them (`move`).
+image does not have is NO_CHUNK, with the bytes of its blocks in place of a bitmap: they are never read (`move`).
 
 The bytes are authenticated before this module reads them (`segments.py`): what it checks are lengths, so that a bug is an error
 and never other data.
@@ -132,7 +132,7 @@ class StartupData:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """No more will be there: nobody waits any longer."""
+        """No more will be there: end all waits for more."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -1,6 +1,6 @@
 """An importer that keeps images as encrypted chunks in the chunk store, and serves them through the agent.
 
-With the copies beside an image's record (`kept_copies`) a start needs no request to the store but for chunks that no cache has;
+With the copies next to an image's record (`kept_copies`) a start needs no request to the store but for chunks that no cache has;
 with a warm cache an image starts while the store is down. A start without startup data of its own records a profile; it uses one
 that is derived from another build's (`derived_profile`). An image that the store has already, of this tenant, is not fetched from
 its registry, unless its chunks are damaged (`ImageUpload`).
@@ -67,7 +67,7 @@ class ChunkedImporter:
         self._stall_s = stall_s
         self._waits = StoreWaits(stall_s)
         self._tasks = BackgroundTasks()
-        """Profiles that are recorded, and the agent's start beside an import."""
+        """Profiles that are recorded, and the agent's start during an import."""
         self.store = OpenedStore(images, open_parts, self._waits)
         self.served = ServedImages(start_agent)
         self.starts = FirstStarts(self.store, self.served, self._tasks, most_bytes=profile_bytes)

@@ -98,7 +98,7 @@ def possible_parents(
     """POLICY: (builds of the repository that are tried, in this order; other images that are compared).
 
     The latest build first, but those whose profiles are here before those whose profiles the store may have. Of other images
-    only those whose profiles are here: programs on a common base read other things beside it, which should not be fetched."""
+    only those whose profiles are here: programs on a common base read other things besides, which should not be fetched."""
     latest_first = sorted((each for each in others if each.digest != record.digest), key=lambda each: -each.imported_at)
     builds = [each for each in latest_first if each.repository == record.repository]
     strangers = (each for each in latest_first if each.repository != record.repository and has_profile(each))

@@ -82,7 +82,7 @@ class ImageDirectories:
         return digest.removeprefix("sha256:") in self._unreadable
 
     def of(self, record: ImageRecord) -> Path:
-        """Return where an image's files are; what is put beside them goes with the image."""
+        """Return where an image's files are; what is put next to them goes with the image."""
         return self._root / record.hex
 
     def new(self) -> Path:

@@ -63,7 +63,7 @@ class ImageMounts:
 
     async def mounted(self, record: ImageRecord, within_s: float | None = None) -> ImageBase:
         """An image's mount, which the caller holds in the same step. A mount that takes longer than `within_s` goes on for other
-        starts, and is given up when it is there and nobody waits for it.
+        starts, and is given up when it is there and no start waits for it.
 
         Raises: TooManyRequests; ImageNotReady; SockdError, OSError."""
         begun_ns = time.monotonic_ns()

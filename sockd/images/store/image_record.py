@@ -1,4 +1,4 @@
-"""What the worker knows of an image that it has: plain data, kept as JSON beside its files."""
+"""What the worker knows of an image that it has: plain data, kept as JSON next to its files."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ImageStore:
             self.directories, base, importer, self.mounting, most_cold=most_cold, on_unmount=self._wake
         )
         self._why_not: str | None = None
-        """None: nobody has tried yet."""
+        """None: it was not tried yet."""
         self._tmp = tmp
         self._importer = importer
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
@@ -145,7 +145,7 @@ class ImageStore:
 
     @property
     def why_not(self) -> str:
-        """Why this worker runs no functions in images; empty if it does, or if nobody has tried (`try_host`)."""
+        """Why this worker runs no functions in images; empty if it does, or if it was not tried (`try_host`)."""
         return self._why_not or ""
 
     async def try_host(self) -> None:

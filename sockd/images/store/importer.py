@@ -46,7 +46,7 @@ class Importer(Protocol):
         """As `ImageBase.settled`."""
 
     async def close(self, record: ImageRecord) -> None:
-        """Nobody uses what `open` gave any more."""
+        """Let go of what `open` gave."""
 
     async def remove(self, record: ImageRecord) -> None:
         """The image is removed: whatever the importer has of it outside of its directory goes. Raises: SockdError."""

@@ -1,4 +1,4 @@
-"""The copies of a manifest and a startup profile that lie beside an image's record, sealed as in the chunk store.
+"""The copies of a manifest and a startup profile that lie next to an image's record, sealed as in the chunk store.
 
     images/<hex>/manifest       a copy of the manifest, after the root that it was read from
     images/<hex>/profile        a copy of the startup profile, from the first start with one, or from a deploy that found it
@@ -80,7 +80,7 @@ def stored_manifest(catalog: Catalog, record: ImageRecord, directory: Path) -> M
 
 
 def renewed(catalog: Catalog, record: ImageRecord, directory: Path, imported: Path) -> Manifest | None:
-    """Take over the copies that another import of the image has made, if they name other chunks of the store than those beside
+    """Take over the copies that another import of the image has made, if they name other chunks of the store than those next to
     its record, which may be lost. Returns the manifest if it is in another root. Raises: ChunkStoreFailed, OSError."""
     new = opened_manifest(catalog, (imported / MANIFEST).read_bytes(), record.stored_name)
     old = None

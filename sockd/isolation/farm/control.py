@@ -22,7 +22,7 @@ _buffer = bytearray(protocol.CONTROL_ANSWER_MAX_BYTES)
 
 
 MOST_STRAYS = 64
-"""Answers that nobody waits for, in the life of a wire. There is one for a request that was given up twice; a Zygote that sends
+"""Answers that are not waited for, in the life of a wire. There is one for a request that was given up twice; a Zygote that sends
 more sends them for the daemon's time."""
 
 
@@ -107,7 +107,7 @@ class ControlWire:
             self._pending.pop(number, None)
 
     async def _abandon(self, number: int, future: asyncio.Future[Answer]) -> None:
-        """Wait for an answer that nobody wants any more, until the deadline: what was sent with the request is in use by
+        """Wait for an answer that is of no use any more, until the deadline: what was sent with the request is in use by
         the Zygote and its new child until then, and the caller is about to give it back."""
         if future.cancelled():
             if self.closed or number not in self._pending:  # answered after the cancelling, before this
@@ -217,7 +217,7 @@ def duplicates(fds: Sequence[int]) -> list[int]:
 
 
 def close_all(fds: Sequence[int]) -> None:
-    """Close descriptors that nobody took."""
+    """Close descriptors that were not taken."""
     for fd in fds:
         os.close(fd)
 

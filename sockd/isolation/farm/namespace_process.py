@@ -20,7 +20,7 @@ from sockd.linux.processes import launching
 from sockd_zygote import linux, protocol
 
 LEAST_PORT = "ipv4/ip_unprivileged_port_start"
-"""Nobody else has ports there, so those below 1024 need no capability, as in docker's containers: web servers listen on 80."""
+"""No other process is there, so ports below 1024 need no capability, as in docker's containers: web servers listen on 80."""
 
 
 def main(control_fd: str) -> None:

@@ -57,7 +57,7 @@ class Configured:
 
     @property
     def closed(self) -> egress.Denied:
-        """Networks that no rule opens, beside those that never are."""
+        """Networks that no rule opens, in addition to those that never are."""
         own = {self.addresses: "network.range", self.uplink: "network.uplink"}
         return dict.fromkeys(self.denied, "network.denied") | own
 

@@ -27,7 +27,7 @@ HOST = "host"
 NEVER = tuple(IPv4Network(each) for each in ("0.0.0.0/8", "169.254.0.0/16", "240.0.0.0/4"))
 """What no rule opens, nor an answer of DNS: this network, link-local addresses with the clouds' metadata, reserved ones."""
 UNROUTED = tuple(IPv4Network(each) for each in ("127.0.0.0/8", "224.0.0.0/4"))
-"""What the kernel sends on to nobody: loopback and multicast."""
+"""What the kernel never sends on: loopback and multicast."""
 PRIVATE = tuple(
     IPv4Network(each)
     for each in (

@@ -68,7 +68,7 @@ class Endpoint:
             try:
                 router.dismiss(self.address, policy.chain, self._granted)
             except OSError as error:
-                # The address stays taken: nobody else may come under the rules that it has.
+                # The address stays taken: no other sandbox may come under the rules that it has.
                 _log.error("the rules of %s could not be taken away: %s", self.address, error)
                 return
             finally:

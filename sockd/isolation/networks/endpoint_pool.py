@@ -1,7 +1,7 @@
 """EndpointPool: endpoints of one walled Zygote, made before they are needed (Mohan et al., "Agile Cold Starts").
 
-Owns those that nobody has taken yet, and those whose processes are gone. `take` costs microseconds; what is taken is made anew
-off the path, and what is not there when it is needed is made on the path and counted. While nobody takes any, more are made than
+Owns those that are not taken yet, and those whose processes are gone. `take` costs microseconds; what is taken is made anew
+off the path, and what is not there when it is needed is made on the path and counted. While none are taken, more are made than
 the last minute asked for, so that a burst from idle finds them. The kernel's work to remove endpoints is done between bursts as
 well, for all of them at once.
 """
@@ -25,7 +25,7 @@ AT_ONCE = 8
 FEW = 1 / 8
 """The share of the wanted endpoints: with fewer ready they are made anew at once, else when the burst is over."""
 QUIET_S = 0.05
-"""A burst is over when nobody took one for so long."""
+"""A burst is over when none was taken for so long."""
 MOST_ENDED = 128
 """Endpoints that wait for their removal; with one more, all are removed at once."""
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class NamespaceMaker(Protocol):
 
 
 class EndpointPool:
-    """`take`, or else `make`; `adjust` now and then; `aclose` closes what nobody has taken."""
+    """`take`, or else `make`; `adjust` now and then; `aclose` closes what was not taken."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class EndpointPool:
         """Args:
         router: endpoints are connected to it; None: they are empty, for functions without network.
         reserve: sets memory aside, or has none.
-        idle_share: how many should be ready while nobody takes any, whatever the demand was.
+        idle_share: how many should be ready while none are taken, whatever the demand was.
         is_short: whether memory is too scarce for more than the demand."""
         self._maker = maker
         self._router = router
@@ -99,7 +99,7 @@ class EndpointPool:
         return await self._furnish(namespace)
 
     def take_back(self, endpoint: Endpoint) -> None:
-        """Its last process is gone: it is removed between two bursts, for it is nobody else's ever."""
+        """Its last process is gone: it is removed between two bursts, for no other sandbox gets it."""
         self._ended.append(endpoint)
         if self._is_closed or len(self._ended) > MOST_ENDED:
             self._remove_ended()

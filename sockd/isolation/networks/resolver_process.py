@@ -37,7 +37,7 @@ DAEMON_S = 5.0
 """How long the daemon may take. It drops a reply if the wire is full."""
 _MESSAGE_BYTES = 1 << 16
 _NEVER_FORWARDED = (dns.SVCB, dns.HTTPS)
-"""Kinds of records that lead to addresses which nobody opens."""
+"""Kinds of records that lead to addresses which no rule opens."""
 HOST_TTL_S = 3600
 _GATEWAY = IPv4Address(PRIVATE_NAMESERVER)
 _FAILED = dns.Addresses([], 0, dns.SERVER_FAILURE)
@@ -143,7 +143,7 @@ class ResolverProcess:
         return dns.Addresses([IPv4Address(each) for each in opened["addresses"]], opened["ttl_s"], opened["code"])
 
     async def _forward(self, asked: dns.Question) -> bytes:
-        """One datagram, whatever size the client announced: nobody answers TCP here, and no hop between drops fragments."""
+        """One datagram, whatever size the client announced: nothing answers TCP here, and no hop between drops fragments."""
         message = await self._ask_nameservers(asked.name, asked.kind)
         return dns.answer(asked, _FAILED) if message is None else asked.number.to_bytes(2) + message[2:]
 

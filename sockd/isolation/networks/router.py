@@ -77,7 +77,7 @@ class Router:
     ) -> Router:
         """Args:
             worker: the worker's id; addresses: of endpoints; uplink: where the link to the host takes its own from.
-            never: what no rule of a function opens, beside these two; most: of one sandbox.
+            never: what no rule of a function opens, besides these two; most: of one sandbox.
             shares: divides connections among sandboxes, by the classes of `most`.
         Raises: FileNotFoundError: no nft(8); OSError: the kernel lacks something; BadConfig."""
         async with AsyncExitStack() as stack:
@@ -111,7 +111,7 @@ class Router:
         return await self._thread.run(_bound, port)
 
     async def connect(self, namespace: int, address: str) -> None:
-        """Make a namespace an endpoint of this router: a link, an address, nobody's rules, so that all it sends is refused.
+        """Make a namespace an endpoint of this router: a link, an address, no function's rules, so that all it sends is refused.
 
         Raises: OSError; what was made goes with the namespace."""
         self._index = self._index + 1 if self._index < _MOST_INDEX else FIRST_INDEX

@@ -25,7 +25,7 @@ class ImageMounting:
         self._attaching = attaching
         self._kernel = kernel
         self.way: Found | None = None
-        """How images are mounted; None: nobody has tried, or they are not."""
+        """How images are mounted; None: it was not tried, or they are not."""
         self._directory: Path | None = None
         """Where they are, once it is known that they can be mounted."""
 

@@ -1,6 +1,6 @@
 """Id maps by which the files of one user of an image are a sandbox's own.
 
-In a container, a program runs as the image's USER, else as root, and has that user's files, also those that nobody else may
+In a container, a program runs as the image's USER, else as root, and has that user's files, also those that no other user may
 reach, such as a home directory of mode 0700. A sandbox's process has a uid of its own on the host and no capability. So its
 mount of the image is mapped (MOUNT_ATTR_IDMAP): files of that user and group are shown as the sandbox's, others as they are.
 """
@@ -54,8 +54,8 @@ class OwnerMaps:
 
 
 def owner_is(owner: int, own: int) -> list[user_namespaces.Extent]:
-    """The map of an owner's id to a sandbox's and of all others to themselves; what an image says belongs to the sandbox's id is
-    nobody's. Pure."""
+    """The map of an owner's id to a sandbox's and of all others to themselves; what an image says belongs to the sandbox's id has
+    no owner. Pure."""
     first, second = sorted((owner, own))
     gaps = (0, first), (first + 1, second), (second + 1, END_OF_IDS)
     return [(owner, own, 1), *((start, start, end - start) for start, end in gaps if start < end)]

@@ -1,6 +1,6 @@
-"""Premade: things of one kind that are made before they are needed, a few, each while nobody waits for it.
+"""Premade: things of one kind that are made before they are needed, a few, each while no start waits for it.
 
-Owns those that nobody has taken yet.
+Owns those that are not taken yet.
 """
 
 from __future__ import annotations

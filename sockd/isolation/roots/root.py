@@ -53,7 +53,7 @@ class Root(ABC):
 
     @abstractmethod
     def replace_tmp(self, limits: Limits) -> None:
-        """A new /tmp of another size over the old, which nobody has used yet (a spare becomes a function)."""
+        """A new /tmp of another size over the old, which is not in use yet (a spare becomes a function)."""
 
     @abstractmethod
     def mount_code(self, program: Program) -> None:

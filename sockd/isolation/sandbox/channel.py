@@ -71,7 +71,7 @@ class Channel:
         self._push(data)
 
     def send_first(self, kind: int, number: int, body: bytes, fd: int) -> None:
-        """Send the first frame, with a copy of a descriptor beside it; the caller keeps its own.
+        """Send the first frame, with a copy of a descriptor attached; the caller keeps its own.
 
         Raises: OSError: the kernel has no room for it, or for as much as its first bytes."""
         data = protocol.encode_frame(kind, number, body)

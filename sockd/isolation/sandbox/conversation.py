@@ -267,7 +267,7 @@ class Conversation:
     def _on_end(self, error: Exception | None) -> None:
         """Handle the end of the channel: find its cause, answer the request that waits, and destroy the sandbox."""
         if self.exchange is None and not self.is_priming:
-            self.destroy()  # nobody waits for an answer, and no request may begin in it from now on
+            self.destroy()  # no client waits for an answer, and no request may begin in it from now on
         elif not self.lifecycle.is_dead:
             self._explaining = self._loop.create_task(self._explain_end(error))
             self._explaining.add_done_callback(_report)

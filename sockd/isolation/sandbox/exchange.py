@@ -44,7 +44,7 @@ class Call(msgspec.Struct):
     event: bytes
     """JSON, as it came; for a web app the request's body."""
     details: bytes = b""
-    """JSON of what the sandbox gets beside the event."""
+    """JSON of what the sandbox gets with the event."""
 
 
 class Exchange(msgspec.Struct, eq=False):

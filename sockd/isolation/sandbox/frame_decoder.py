@@ -17,7 +17,7 @@ class FrameDecoder:
     a memoryview, as a copy of megabytes takes milliseconds and its times are still to be cut off."""
 
     awaited: int | None = None
-    """The number that a RESULT must have whose body is still to come; None: any. Nothing is kept of an answer to nobody."""
+    """The number that a RESULT must have whose body is still to come; None: any. Nothing is kept of an unread answer."""
 
     def __init__(self, limits: Mapping[int, int]) -> None:
         """Args: limits: the kinds of frame that the peer may send, and the longest body of each."""

@@ -22,14 +22,14 @@ def take(conversation: Conversation, kind: int, number: int, body: bytes) -> Non
 
 def _primed(conversation: Conversation, number: int, body: bytes) -> None:
     if not conversation.is_priming:
-        raise protocol.ProtocolError("PRIMED that nobody waits for")
+        raise protocol.ProtocolError("PRIMED that is not waited for")
     conversation.end_priming(None)
 
 
 def _ready(conversation: Conversation, number: int, body: bytes) -> None:
     exchange, init, program = conversation.exchange, conversation.init, conversation.program
     if exchange is None or conversation.lifecycle.state is not State.STARTING:
-        raise protocol.ProtocolError("READY that nobody waits for")
+        raise protocol.ProtocolError("READY that is not waited for")
     started, ended = read_times(body)
     init.started_ns, init.took_ns = started, max(0, ended - started)
     conversation.lifecycle.advance(Step.READY)
@@ -108,7 +108,7 @@ def _awaiting(conversation: Conversation, kind: int, number: int) -> Exchange:
     """The exchange that a frame is for. Raises: ProtocolError, when it is for none that is under way."""
     exchange = conversation.exchange
     if exchange is None or number != exchange.number or conversation.lifecycle.state is not State.BUSY:
-        raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} that nobody waits for")
+        raise protocol.ProtocolError(f"{protocol.FRAME_NAMES[kind]} {number} that is not waited for")
     return exchange
 
 

@@ -20,7 +20,7 @@ from sockd.isolation.sandbox.read_turns import READ_BYTES, ReadTurns, Series
 PIPE_BYTES = 256 * 1024
 WRITABLE = 0o622
 """A program may open its output again, as /dev/stdout, where web servers log to: the pipe is ours, and the program has another
-uid. Nobody else has a path to it."""
+uid. No other process has a path to it."""
 
 _scratch = memoryview(bytearray(READ_BYTES))
 """Where all outputs read to."""

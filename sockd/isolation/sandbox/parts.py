@@ -28,7 +28,7 @@ class Parts:
     max_answer_bytes: int
     spawn_deadline_s: float
     stop_grace_s: float = 1.0
-    """How long a function may go on with an answer that nobody reads any more."""
+    """How long a function may go on with an answer that no client reads any more."""
     take_ends: Callable[[], SandboxPipes] = SandboxPipes.open
     """A new sandbox's connections; perhaps made ahead."""
     turns: ReadTurns = field(default_factory=ReadTurns)

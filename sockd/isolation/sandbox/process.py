@@ -197,7 +197,7 @@ class SandboxProcess:
         """Wait a little until it is known how it exited, after its end of the channel was closed."""
         if not self._parent_tells:
             await pidfds.wait_status(self.pidfd, EXIT_GRACE_S)
-            if self.pidfd >= 0:  # it was destroyed meanwhile, and nobody asks any more
+            if self.pidfd >= 0:  # it was destroyed meanwhile, and its status is not needed any more
                 self._status = pidfds.exit_status(self.pidfd)
             return
         await pidfds.wait_exited(self.pidfd, EXIT_GRACE_S)

@@ -100,7 +100,7 @@ class Sandbox:
         The reservation must be the program's already.
 
         Args:
-            companion: what works beside this start; its `sandbox_gone` is called at the sandbox's end, also after a failure.
+            companion: what works during this start; its `sandbox_gone` is called at the sandbox's end, also after a failure.
             init: INIT's body, if it is not the program's.
         Raises: OSError, when a mount or a limit fails."""
         self.companion = companion
@@ -159,7 +159,7 @@ class Sandbox:
 
     @property
     def reserved_bytes(self) -> int:
-        """What of the memory budget it holds, and what works beside it for it."""
+        """What of the memory budget it holds, and its companion for it."""
         beside = self.companion.reserved_bytes if self.companion is not None else 0
         return self.process.reserved_bytes + beside
 

@@ -40,7 +40,7 @@ class Flow(NamedTuple):
     pause: Callable[[], None]
     resume: Callable[[], None]
     stop: Callable[[], None]
-    """Nobody reads its answer any more."""
+    """Drop the rest of the answer: its client has gone."""
 
 
 class Joined(Sink):

@@ -125,7 +125,7 @@ def shared_array(value_bytes: int, count: int) -> tuple[int, mmap.mmap]:
 
 
 def socket_storage(value_bytes: int) -> int:
-    """A map that holds a value beside each socket for as long as there is the socket; its descriptor. Raises: OSError.
+    """A map that holds a value with each socket for as long as there is the socket; its descriptor. Raises: OSError.
 
     What a listener accepts begins with a copy of the listener's.
     The kernel wants to know the types of its keys and values (BTF); it gets an integer for both, as it uses them for

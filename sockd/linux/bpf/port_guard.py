@@ -53,7 +53,7 @@ class PortGuard:
         return guard
 
     def hold(self, port: int) -> None:
-        """Nobody in the cgroup can bind this port from now on; who has bound it already keeps it. Raises: OSError."""
+        """No process in the cgroup can bind this port from now on; one that has bound it already keeps it. Raises: OSError."""
         self._held[port] += 1
         if self._ports_fd >= 0 and self._held[port] == 1:
             bpf.update(self._ports_fd, _key(port), _HELD)

@@ -159,7 +159,7 @@ class SocketCounts:
         return Account(self, index)
 
     def _unused(self) -> int:
-        """The index of an account that nobody has and nothing is counted in, or NO_FUNCTION."""
+        """The index of an account that is free and nothing is counted in, or NO_FUNCTION."""
         for _ in range(len(self._not_empty)):
             self.give_back(self._not_empty.popleft())
         # One that was never used first: of a function that was removed, a sandbox may still be on its last request.
@@ -224,7 +224,7 @@ UNCOUNTED = SocketCounts()
 
 
 def ephemeral_ports() -> int:
-    """How many ports the kernel picks from where nobody names one (ip(7), ip_local_port_range)."""
+    """How many ports the kernel picks from where a program names none (ip(7), ip_local_port_range)."""
     first, last = map(int, _PORT_RANGE.read_text().split())
     return last - first + 1
 

@@ -2,7 +2,7 @@
 one by which a sandbox reads how many it has made, run at getsockopt(2).
 
 Pure: instructions, for `bpf.load`. Their maps: cgroup id -> index of its account; the accounts, an array of `FIELDS` numbers of
-32 bits; and beside each socket what it is counted in (`_OWN` and so on).
+32 bits; and with each socket what it is counted in (`_OWN` and so on).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ surely free again, which the daemon writes; sockets made and Unix sockets connec
 
 STORAGE_BYTES = 24
 _OWN, _OF_FUNCTION, _COOKIE, _STATE = 0, 4, 8, 16
-"""Beside a socket: the two accounts, the cookie of the socket that this was written for (an accepted one begins with a copy of
+"""With a socket: the two accounts, the cookie of the socket that this was written for (an accepted one begins with a copy of
 its listener's), and how far it is."""
 _PORT_TAKEN, _ACCEPTED, _GONE = 1, 2, 3
 _KEY = -40
@@ -43,7 +43,7 @@ Code = list[Instruction | str]
 
 
 def count(cgroups_fd: int, accounts_fd: int, storage_fd: int, refusal: int) -> Code:
-    """At socket(2): refuse if one of the three accounts is full, or else note beside the socket what it is counted in, and
+    """At socket(2): refuse if one of the three accounts is full, or else store with the socket what it is counted in, and
     add 1 to each. A full worker refuses only who has `RESERVED` already: others cannot take a sandbox's last sockets.
     What its own account does not limit is counted as made, and nowhere else.
 
@@ -126,7 +126,7 @@ def follow_connections(accounts_fd: int, storage_fd: int) -> Code:
 
 
 def _beside(storage_fd: int) -> Code:
-    """R8 = what is noted beside the socket in R2; go to "done" if nothing is."""
+    """R8 = what is stored with the socket in R2; go to "done" if nothing is."""
     code: Code = [asm.map_address(R1, storage_fd), asm.move(R3, 0), asm.move(R4, 0), asm.call(Helper.SK_STORAGE_GET)]
     return [*code, asm.jump_if_equal(R0, 0, "done"), asm.copy(R8, R0)]
 

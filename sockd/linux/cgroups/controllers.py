@@ -101,7 +101,7 @@ class MemoryV1:
         self._files.write("memory.force_empty", "0")
 
     def cache_bytes(self) -> int:
-        # `cache` counts tmpfs too, whose pages are nobody's but the cgroup's.
+        # `cache` counts tmpfs too, whose pages are the cgroup's alone.
         stat = self._files.read_field
         return stat("memory.stat", "cache") - stat("memory.stat", "shmem")
 

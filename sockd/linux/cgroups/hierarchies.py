@@ -40,7 +40,7 @@ class Controller:
 class Hierarchies:
     """This host's cgroup layout.
 
-    `hybrid` hosts have their controllers on v1 and an empty v2 tree beside them; that tree still freezes and kills, which
+    `hybrid` hosts have their controllers on v1 and an empty v2 tree as well; that tree still freezes and kills, which
     v1 does worse (freezer) or not at all."""
 
     memory: Controller | None

@@ -3,7 +3,7 @@
 Owns nothing but the fds kept in the `CgroupFiles` that it is given, and pidfds while it waits.
 
 v2 has a file for each of these. v1 has the freezer and otherwise only a list of pids, so there one kills by signalling
-each process and looking again, until a look finds nobody.
+each process and looking again, until a look finds none.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class PopulationV1:
 
     def kill(self) -> None:
         self._killed = True
-        # Frozen, nobody can fork away from the list that is being read; and the frozen die only once they are thawed.
+        # A frozen process cannot fork away from the list that is being read; and the frozen die only once they are thawed.
         self.freeze()
         try:
             for pids in _batches(self._pids(), _PIDFDS_AT_ONCE):

@@ -140,7 +140,7 @@ class ConfinedProcess:
 async def exec_launcher(
     confinement: str, fds: Sequence[int], stdin: int, stdout: int, stderr: int | None
 ) -> asyncio.subprocess.Process:
-    """The launcher's process. A cancellation ends it: before it has joined its cgroup, nobody else could."""
+    """The launcher's process. A cancellation ends it: before it has joined its cgroup, nothing else could."""
     starting = asyncio.ensure_future(
         start_module(
             *("sockd.linux.confined.launcher", confinement), keep=fds, stdin=stdin, stdout=stdout, stderr=stderr

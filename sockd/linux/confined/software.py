@@ -1,4 +1,4 @@
-"""The software that confined processes import beside the standard library, and its places in their trees."""
+"""The software that confined processes import besides the standard library, and its places in their trees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Places = tuple[tuple[str, str], ...]
 
 
 def software(ours: Sequence[str], libraries: Sequence[str]) -> Places:
-    """Pure but for looking. Args: ours: packages of ours; libraries: packages of others; what these import is beside them."""
+    """Pure but for looking. Args: ours: packages of ours; libraries: packages of others; what these import is next to them."""
     home = Path(__file__).parents[3]
     places = [(str(home / name), f"{HOME}/{name}") for name in ours if (home / name).is_dir()]
     return (*places, *((directory, f"{HOME}/lib-{number}") for number, directory in enumerate(_directories(libraries))))

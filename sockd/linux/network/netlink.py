@@ -155,7 +155,7 @@ class NetlinkSocket:
 
 
 def _words(body: bytes) -> str:
-    """What the kernel says beside an error (NLMSGERR_ATTR_MSG); the request's header stands before it (NETLINK_CAP_ACK)."""
+    """What the kernel says about an error (NLMSGERR_ATTR_MSG); the request's header stands before it (NETLINK_CAP_ACK)."""
     try:
         return attributes(body[4 + _header.size :]).get(_ERROR_TEXT, b"").rstrip(b"\0").decode(errors="replace")
     except ValueError:

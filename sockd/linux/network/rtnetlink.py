@@ -97,7 +97,7 @@ def default_route(index: int, gateway: str) -> Message:
 
 
 def neighbour(index: int, value: str, mac: bytes) -> Message:
-    """A permanent neighbour: nobody asks for its hardware address."""
+    """A permanent neighbour, whose hardware address is not asked for."""
     body = _neighbour.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
     body += attribute(_NDA_DST, socket.inet_aton(value)) + attribute(_NDA_LLADDR, mac)
     return Message(_NEWNEIGH, _NEW, body, f"neighbour {value}")

@@ -30,7 +30,7 @@ _ANSWER = struct.Struct(f"=4x{_ID.size}s12x12xII")
 
 def owner(theirs: Address, ours: Address) -> int | None:
     """The uid of the socket whose own address is `theirs` and whose peer is `ours`; None: it is no socket of this network
-    namespace, nobody holds it any more, or the kernel cannot tell (CONFIG_INET_DIAG, which `ss` needs, too)."""
+    namespace, no process holds it any more, or the kernel cannot tell (CONFIG_INET_DIAG, which `ss` needs, too)."""
     wanted = _ID.pack(theirs[1], ours[1], *(packed(host) for host, _ in (theirs, ours)))
     family = socket.AF_INET6 if ":" in theirs[0] else socket.AF_INET
     request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0) + wanted + _ID_REST
@@ -44,7 +44,7 @@ def owner(theirs: Address, ours: Address) -> int | None:
     if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:  # NLMSG_ERROR: there is none
         return None
     found, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
-    # For want of a connection the kernel finds a listener; and what nobody holds any more has no inode, and uid 0.
+    # For want of a connection the kernel finds a listener; and what no process holds any more has no inode, and uid 0.
     return uid if found == wanted and inode else None
 
 

@@ -55,7 +55,7 @@ def run_bounded(
 
 
 def _has_ended(child: int, deadline_s: float) -> bool:
-    """Wait for a child of ours that nobody has reaped, until the deadline (pidfd_open(2))."""
+    """Wait for a child of ours that is not reaped, until the deadline (pidfd_open(2))."""
     pidfd = os.pidfd_open(child)
     try:
         ended = select.poll()

@@ -1,6 +1,6 @@
 """CPU time of threads, and how long they were ready to run and had no CPU (/proc/TID/schedstat, scheduler/sched-stats).
 
-Owns nothing. Nothing is read while nobody asks: the kernel keeps these numbers anyhow.
+Owns nothing. Nothing is read before it is asked for: the kernel keeps these numbers anyhow.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ THEIRS = 500
 
 
 def protect_ourselves() -> bool:
-    """Make this process one of the last, if nobody has decided otherwise (`OOMScoreAdjust=`). False: not allowed."""
+    """Make this process one of the last, unless the host has decided otherwise (`OOMScoreAdjust=`). False: not allowed."""
     own = Path("/proc/self/oom_score_adj")
     try:
         if int(own.read_text()) == 0:

@@ -196,7 +196,7 @@ _UNCHANGED = 0xFFFFFFFF
 # the walled tree enter what the daemon has had made.
 _ZYGOTE_FORKS = (0, CLONE_NEWUSER, SANDBOX_NAMESPACES)
 
-# The engine is threads of one process: it starts no other, and nobody's files have owners or links for it to change.
+# The engine is threads of one process: it starts no other, and there are no files whose owners or links it could change.
 _ENGINE_CALLS = _HANDLER_CALLS - frozenset(
     """
     fork vfork chown fchown lchown fchownat link linkat symlink symlinkat mkdir mkdirat rmdir rename renameat renameat2

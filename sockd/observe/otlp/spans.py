@@ -107,7 +107,7 @@ def parts_of(trace: Trace, report: RunReport | None) -> Iterator[trace_spans.Spa
 
 
 def report_of(finished: Finished) -> RunReport | None:
-    """The engine's report of the run beside it."""
+    """The engine's report of the initscript's run."""
     if not finished.told:
         return None
     message, _ = wire.decode_to_daemon(finished.told, 0)

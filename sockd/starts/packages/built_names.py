@@ -1,4 +1,4 @@
-"""Modules of packages that were built from source, beside those of the other packages of a function.
+"""Modules of packages that were built from source, next to those of the other packages of a function.
 
 A build runs foreign code, which decides what its wheel holds. One that holds a module of another package takes that package's
 place for each function that has both, wherever their directories stand on sys.path. Pure.
@@ -14,7 +14,7 @@ from sockd.starts.packages.provided_names import Provided
 COMMON = frozenset(
     ("benchmarks", "conftest", "docs", "doc", "example", "examples", "scripts", "setup", "test", "tests", "tools")
 )
-"""Modules that packages leave in their wheels by mistake, and nobody imports."""
+"""Modules that packages leave in their wheels by mistake, and no function imports."""
 
 
 def module_of_another(closure: Closure, provided: Callable[[Distribution], Provided]) -> str:

@@ -202,7 +202,7 @@ class InstallCache:
         ]
 
     async def remove(self, key: str, *, users: Callable[[str], Sequence[str]]) -> None:
-        """Deletes a distribution that nobody uses; from here on it is not installed, whatever happens to this call.
+        """Deletes a distribution that no function uses; from here on it is not installed, whatever happens to this call.
 
         Who deploys must be among the users before it calls `ensure`.
         Raises: NoSuchPackage; BadRequest when it is used."""

@@ -139,7 +139,7 @@ class Installer:
             cwd=directory,
             max_file_bytes=self._max_bytes,
         )
-        # 1 says that a file does not compile: templates and tests for other Pythons do that, and nobody imports them.
+        # 1 says that a file does not compile: templates and tests for other Pythons do that, and no function imports them.
         if completed.returncode != 1:
             self._check(completed, distribution)
 

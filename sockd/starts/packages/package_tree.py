@@ -1,6 +1,6 @@
 """The files of one unpacked wheel: validate them before use, describe them, and set their permissions.
 
-Pure functions over a directory that nobody else writes to; all of them block.
+Pure functions over a directory that nothing else writes to; all of them block.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def preference(filename: str, python: Interpreter = OWN_PYTHON) -> tuple[int, tu
 
 
 def build_environment(python: Interpreter = OWN_PYTHON) -> str:
-    """What decides what a build makes here, beside its source: the most specific tag of the interpreter and platform."""
+    """What decides what a build makes here, besides its source: the most specific tag of the interpreter and platform."""
     return str(next(iter(_tag_ranks(python.tag))))
 
 

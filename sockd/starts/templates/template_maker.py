@@ -1,7 +1,7 @@
 """Makes one template: a child of the best Zygote, which runs the version's init; then a first fork of it, which must be ready.
 
 Owns the Zygote until it is a template. The init has what a sandbox of the version would have: its limits, its network, its output
-in the function's log; and the least CPU weight, as nobody's request waits for it.
+in the function's log; and the least CPU weight, because no request waits for it.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class TemplateSpares:
             self.refill(template)
 
     def wants_pages(self, template: Template) -> bool:
-        """Whether nobody has looked yet which pages a first request writes to."""
+        """Whether it is not known yet which pages a first request writes to."""
         return self._config.spares > 0 and not self._of(template).knows_pages
 
     def learn_pages(self, template: Template, sandbox: Sandbox, then: Callable[[], None]) -> None:

@@ -84,7 +84,7 @@ class Children:
         return await self._fork(zygote, limits, reservation, None)
 
     async def fork_apart(self, node: ZygoteNode, program: Program, *, deadline_s: float = 0.0) -> Sandbox:
-        """A child of a node that becomes a program for nobody's request, with half the CPU weight of one for a request.
+        """A child of a node that becomes a program ahead of any request, with half the CPU weight of one for a request.
 
         Args: deadline_s: how long it waits, as requests do, for the least memory that it can use, where little is free; for that
             idle sandboxes are evicted. 0: it does not wait.
@@ -101,7 +101,7 @@ class Children:
         return await self._become_apart(node, limits, reservation, program, weight="half")
 
     async def start_apart(self, program: Program, *, deadline_s: float) -> Sandbox:
-        """A child of a root Zygote that becomes a program for nobody's request, with all of the memory that it is to have.
+        """A child of a root Zygote that becomes a program ahead of any request, with all of the memory that it is to have.
 
         Args: deadline_s: how long it waits for that. Raises: SandboxFailed, NoCapacity, OSError."""
         budget = self._parts.budget

@@ -113,7 +113,7 @@ async def _endpoint_as_read() -> dict[str, list[list[Any]]]:
 
 
 class _OwnNamespaces:
-    """Owned by us: nobody else enters them."""
+    """Owned by us: no other program enters them."""
 
     async def make(self, count: int) -> list[int]:
         return [network_namespaces.new() for _ in range(count)]

@@ -132,7 +132,7 @@ def _shown(paths: Sequence[str]) -> str:
 
 
 def _files_beside_image(directory: Path, *, in_image: bool) -> list[str] | None:
-    """The files that a function in an image has beside it; None: all, as it is in no image, or an initscript may be among them.
+    """The files that a function has outside of its image; None: all, as it is in no image, or an initscript may be among them.
 
     The directory is often that of the Dockerfile: with all that the image is built from, or the image itself."""
     try:

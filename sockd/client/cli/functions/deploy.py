@@ -174,7 +174,7 @@ def deploy(
             raise
         released = release.run(management, name) if release is not None else ""
     left_out = code.left_out if code is not None else ()
-    # Of a worker elsewhere nobody here knows where its port is published.
+    # Where the port of a worker elsewhere is published is not known here.
     url = None if management.is_elsewhere else f"{management.get('status')['url']}/run/{name}"
     if as_json:
         print_json({**function, "url": url, "left_out": left_out_json(left_out), "notes": notes})

@@ -1,6 +1,6 @@
 """Where the files are that come with sockd and are no modules of it: benchmarks, fault-injection suite, docs, systemd unit.
 
-In a checkout they are beside the package, in an installed wheel in `sockd/source_tree` (setup.py).
+In a checkout they are next to the package, in an installed wheel in `sockd/source_tree` (setup.py).
 """
 
 from __future__ import annotations

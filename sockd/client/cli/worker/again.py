@@ -1,4 +1,4 @@
-"""The worker's program, started by a process that runs it: in its place, or beside it; and tried before.
+"""The worker's program, started by a process that runs it: in its place, or as another one; and tried before.
 
 A process that is replaced hands its listening sockets on as systemd does (sd_listen_fds(3)). Owns nothing.
 """

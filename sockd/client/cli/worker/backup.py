@@ -2,7 +2,7 @@
 
 The copy is a state directory: put in the place of one, it is what the worker was. Databases are copied by SQLite's own backup,
 each as of one moment; code and initscripts, whose names are their digests, before and after that, so that all that the copy of
-the registry names is beside it. Packages are left out unless asked for: a worker installs again what its functions need. Images
+the registry names is next to it. Packages are left out unless asked for: a worker installs again what its functions need. Images
 likewise, with a warning that names them; what a worker with a store elsewhere has of them is small, and always copied. The copy
 gets its name when it is complete (`backup_parts`).
 """

@@ -74,7 +74,7 @@ def listed(backup: Path) -> Parts | None:
 
 @contextmanager
 def unfinished(backup: Path) -> Iterator[Path]:
-    """Yield a directory beside the backup, which gets the backup's name if the body succeeds, and is removed if it fails.
+    """Yield a directory next to the backup, which gets the backup's name if the body succeeds, and is removed if it fails.
 
     Raises: Failure; OSError."""
     directory = backup.with_name(f"{backup.name}.part")

@@ -1,6 +1,6 @@
 """`sockd restore`: what `sockd backup` has copied becomes a worker's state directory again, while no worker runs on it.
 
-The copy is made beside the state directory and renamed, so that there is the old state, or the new one. The old one is kept
+The copy is made next to the state directory and renamed, so that there is the old state, or the new one. The old one is kept
 under another name. Owns the lock of the state directory meanwhile, so that no worker starts on it.
 """
 

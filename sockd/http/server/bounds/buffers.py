@@ -1,7 +1,7 @@
 """The memory budget of the HTTP server, shared fairly by source (`sockd.http.server.bounds.sources`).
 
 Counted are bodies that need more than one read, until their requests have ended; answers that a client does not take; and long
-pipelines. A connection may hold `PLACE_BYTES` beside, uncounted.
+pipelines. A connection may hold `PLACE_BYTES` more, uncounted.
 
     POLICY: one source may use the whole budget while no other wants it. When the budget is full, a source that holds less
     takes room from the source that holds most, whose longest idle buffer is dropped with a 503; a source that holds most
@@ -132,7 +132,7 @@ class BufferBudget:
         return share.size if share is not None else 0
 
     def is_crowded_by(self, source: str) -> bool:
-        """More is held than the budget has, and nobody holds more of it than this source."""
+        """More is held than the budget has, and no source holds more of it than this one."""
         return self.used > self.total and self.held_by(source) >= max(share.size for share in self._shares.values())
 
     def _grow(self, buffer: Buffer, more: int) -> bool:

@@ -62,7 +62,7 @@ class Listener:
         return units
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no connection any more."""
         self._is_closed = True
         self._loop.remove_reader(self._sock.fileno())
         self._sock.close()

@@ -37,7 +37,7 @@ _BOTH_LOOPBACKS = {
     "0.0.0.0": ("0.0.0.0", "::1"),
     "::": ("::", "127.0.0.1"),
 }
-"""What is bound for these hosts. Clients that say `localhost` reach one of the two, and nobody else is to have the other."""
+"""What is bound for these hosts. Clients that say `localhost` reach one of the two, and no other program is to have the other."""
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 

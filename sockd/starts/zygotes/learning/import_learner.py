@@ -233,7 +233,7 @@ class ImportLearner:
             self._tree.remove(node)
 
     def forget_reason(self, view: ImportView) -> None:
-        """A version is no longer served: nobody asks why it has no Zygote."""
+        """Forget a version that is no longer served."""
         self._unmade.forget(view.program)
 
     def why_unmade(self, view: ImportView) -> str:
@@ -260,7 +260,7 @@ class ImportLearner:
     def is_learning(self) -> bool:
         """Whether a Zygote is being made, or is still to be considered."""
         is_rebuilding = self._rebuilding is not None and not self._rebuilding.done()
-        # A learner without work clears the event beside a busy one.
+        # A learner without work clears the event although another is busy.
         return self._wake.is_set() or bool(self._planner.under_way) or is_rebuilding
 
     async def aclose(self) -> None:
