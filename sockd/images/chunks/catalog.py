@@ -1,7 +1,7 @@
 """The images of one worker in a chunk store: uploads, references, and the move to another root.
 
 What protects an image from the garbage collector is a reference: an object that names worker, root and image. The order of
-writes makes it safe beside a collector of another worker, without a lock:
+writes makes it safe while a collector of another worker runs, without a lock:
 
     upload    reference to the active root; read the table: still active? (otherwise again); chunks; manifest
     move      the collector has copied the manifest: reference to the active root; still active?; use the new manifest;
@@ -16,20 +16,21 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
 
-from sockd.base.errors import ChunkStoreFailed, ManifestMissing, SecretsLocked, StoreUnavailable, Tampered
+from sockd.base.errors import ChunkStoreFailed, ManifestMissing, SecretsLocked, StoreUnavailable
 from sockd.images.chunks.chunk import Chunk
 from sockd.images.chunks.image_keys import ImageKeys
-from sockd.images.chunks.layout import REFERENCES, Image, Reference, check_part, manifest_key, profile_key
-from sockd.images.chunks.manifest import Manifest, seal, unseal
+from sockd.images.chunks.layout import check_part
+from sockd.images.chunks.manifest import Manifest
+from sockd.images.chunks.references import References
 from sockd.images.chunks.root_table import RootState, RootTable, changed_table, ensured_table
 from sockd.images.chunks.root_watch import RootWatch
-from sockd.images.chunks.store import ChunkStore, check_root
+from sockd.images.chunks.store import ChunkStore
+from sockd.images.chunks.tenant_images import TenantImages
 
 _ATTEMPTS = 20
 
@@ -75,39 +76,18 @@ class Catalog:
         tenant: seals the manifests.
         zone, epoch: of the salt (ImageKeys.salt).
         salt_per_tenant: chunks are shared within the tenant only."""
+        self.tenant_images = TenantImages(store, keys, tenant)
         self._store = store
         self._keys = keys
-        self._worker = check_part(worker, "a worker's name")
         self._watch = watch or RootWatch(store, worker)
-        self._tenant = check_part(tenant, "a tenant's name")
+        self._references = References(store, check_part(worker, "a worker's name"), self.tenant_images)
         self._zone = zone
         self._epoch = epoch
         self._salt_tenant = tenant if salt_per_tenant else ""
         self._clock = clock
         self._lock = threading.RLock()
-        self._held: dict[str, list[str]] = {}
-        """Roots from which this worker uses an image, the newest first."""
-        self._uploading: Counter[tuple[str, str]] = Counter()
-        self._loaded = False
         self._active = ""
-        """When the table of roots was read last."""
-
-    @property
-    def tenant_key(self) -> bytes:
-        """What seals this tenant's manifests and startup profiles."""
-        return self._keys.tenant_key(self._tenant)
-
-    def sealed(self, manifest: Manifest) -> bytes:
-        """A manifest as it may lie on a disk."""
-        return seal(manifest, self.tenant_key)
-
-    def unsealed(self, data: bytes, *, root: str, image: str) -> Manifest:
-        """Raises: Tampered; also when `root` may not name a root."""
-        try:
-            check_root(root)
-        except ValueError:
-            raise Tampered("a copy of a manifest does not say of which root it is") from None
-        return unseal(data, self.tenant_key, root=root, image=image)
+        """The active root when the table of roots was read last."""
 
     def check(self) -> None:
         """Ask the store for its table of roots: whether it can be reached."""
@@ -116,30 +96,31 @@ class Catalog:
     def images(self) -> list[str]:
         """What this worker holds."""
         with self._lock:
-            return sorted(self._holdings())
+            return self._held().images()
 
     def begin(self, image: str) -> UploadTarget:
         """Reserve an image's place. `publish` or `abandon` must follow."""
         check_part(image, "an image")
         with self._lock:
-            self._holdings()
+            held = self._held()
             for _ in range(_ATTEMPTS):
                 table = self._table()
                 if self._refer(image, table.active):
-                    self._uploading[image, table.active] += 1
+                    held.begin_upload(image, table.active)
                     salt = self._keys.salt(table.origin, zone=self._zone, epoch=self._epoch, tenant=self._salt_tenant)
                     return UploadTarget(image, table.active, salt)
-                self._drop_unused(image, table.active)
+                held.drop_unused(image, table.active)
         raise StoreUnavailable(self._store.name, "its active root changes all the time")
 
     def early_manifest(self, image: str) -> EarlyManifest | None:
-        """For `existing`, in a thread beside `begin`, to save a request. None: it is not there, or the store fails."""
+        """For `existing`, in a thread during `begin`, to save a request. None: it is not there, or the store fails."""
         root = self._active
-        return EarlyManifest(root, data) if (data := self._early(manifest_key, root, image)) is not None else None
+        data = _early(self.tenant_images.sealed_manifest, root, image)
+        return EarlyManifest(root, data) if data is not None else None
 
     def early_profile(self, image: str) -> bytes | None:
         """As `early_manifest`: the startup profile, which says itself of which bytes it is."""
-        return self._early(profile_key, self._active, image)
+        return _early(self.tenant_images.profile, self._active, image)
 
     def existing(self, target: UploadTarget, early: EarlyManifest | None = None) -> Manifest | None:
         """The image, when its place has it already: nothing needs to be uploaded. Raises: Tampered.
@@ -147,8 +128,8 @@ class Catalog:
         Args: early: is used if it is of this place. A root that is active now has been so since the manifest was read, and
             nothing is deleted from it."""
         if early is not None and early.root == target.root:
-            return self.unsealed(early.data, root=target.root, image=target.image)
-        return self._manifest(target.root, target.image)
+            return self.tenant_images.unseal(early.data, root=target.root, image=target.image)
+        return self.tenant_images.manifest(target.root, target.image)
 
     def adopt(self, target: UploadTarget) -> None:
         """Hold the existing image of this place; instead of `publish`."""
@@ -162,8 +143,7 @@ class Catalog:
 
         Of an image that is held from an older root, too, `follow` drops the older one."""
         manifest = Manifest(target.image, size_bytes, target.root, chunks, header)
-        key = manifest_key(target.root, self._image(target.image))
-        self._store.put_object(key, self.sealed(manifest))
+        self.tenant_images.put_manifest(manifest)
         with self._lock:
             self._hold(target)
         return manifest
@@ -171,15 +151,15 @@ class Catalog:
     def abandon(self, target: UploadTarget) -> None:
         """Give up an upload. Its chunks go with the root."""
         with self._lock:
-            self._end_upload(target)
-            self._drop_unused(target.image, target.root)
+            self._references.end_upload(target.image, target.root)
+            self._references.drop_unused(target.image, target.root)
 
     def open(self, image: str) -> Manifest:
         """The manifest from the newest root that this worker uses. Raises: ManifestMissing; Tampered."""
         with self._lock:
-            roots = list(self._holdings().get(image, ()))
+            roots = self._held().roots(image)
         for root in roots:
-            if (manifest := self._manifest(root, image)) is not None:
+            if (manifest := self.tenant_images.manifest(root, image)) is not None:
                 self._watch.reading(root)
                 return manifest
         raise ManifestMissing(self._store.name, image)
@@ -187,8 +167,7 @@ class Catalog:
     def remove(self, image: str) -> None:
         """This worker does not use the image any more; one that it does not hold is fine."""
         with self._lock:
-            for root in self._holdings().pop(image, []):
-                self._drop_unused(image, root)
+            self._held().remove(image)
 
     def reconcile(self, known: Collection[str]) -> list[str]:
         """Remove what no record of the worker names: uploads that died with a daemon. Call it before the first `begin`.
@@ -198,7 +177,7 @@ class Catalog:
             for image in self.images():
                 if image not in known:
                     self.remove(image)
-            return sorted(set(known) - self._holdings().keys())
+            return sorted(set(known) - set(self.images()))
 
     def follow(self, switch: Callable[[Manifest], None]) -> list[str]:
         """Use images from the active root that the collector has copied there.
@@ -209,7 +188,8 @@ class Catalog:
         References of this worker that somebody deleted are written again. Call it about once a minute.
 
         Returns: the images that moved. Raises: Tampered; what `switch` raises."""
-        self._write_lost_references()
+        with self._lock:
+            self._held().write_lost()
         moved = []
         for image in self.images():
             manifest = self._next_manifest(image)
@@ -217,92 +197,57 @@ class Catalog:
                 continue
             switch(manifest)
             with self._lock:
-                roots = self._holdings().get(image, [])
-                if manifest.root in roots:
-                    self._held[image] = [manifest.root]
-                    for root in roots:
-                        self._drop_unused(image, root)
+                if manifest.root in self._held().roots(image):
+                    self._held().hold_only(image, manifest.root)
                     moved.append(image)
         return moved
 
     def profile(self, manifest: Manifest) -> bytes | None:
         """The startup profile in the root of a manifest, None without one. Takes no lock: an upload holds it while it waits for
         the store."""
-        found = self._store.get_object(profile_key(manifest.root, self._image(manifest.image)))
-        return found.data if found is not None else None
+        return self.tenant_images.profile(manifest.root, manifest.image)
 
     def set_profile(self, image: str, data: bytes) -> None:
         """Raises: ManifestMissing: the worker does not hold the image."""
         with self._lock:
-            roots = list(self._holdings().get(image, ()))
+            roots = self._held().roots(image)
         if not roots:
             raise ManifestMissing(self._store.name, image)
-        self._store.put_object(profile_key(roots[0], self._image(image)), data)
+        self.tenant_images.put_profile(roots[0], image, data)
 
-    # ---- references ----
-
-    def _holdings(self) -> dict[str, list[str]]:
-        """`_held`, read from the store once."""
-        if not self._loaded:
+    def _held(self) -> References:
+        """This worker's references, read from the store once."""
+        if not self._references.is_loaded:
             table = self._table()
             self._check_key(table)
-            order = list(table.roots)
-            references = [Reference.parse(key) for key in self._store.list_objects(f"{REFERENCES}{self._worker}/")]
-            for reference in references:
-                if reference.image.tenant == self._tenant:
-                    self._held.setdefault(reference.image.name, []).append(reference.root)
-            for roots in self._held.values():
-                roots.sort(key=lambda root: -order.index(root) if root in order else 1)
-            self._loaded = True
-        return self._held
-
-    def _write_lost_references(self) -> None:
-        with self._lock:
-            held = {(image, root) for image, roots in self._holdings().items() for root in roots} | set(self._uploading)
-            written = {Reference.parse(key) for key in self._store.list_objects(f"{REFERENCES}{self._worker}/")}
-            for image, root in held:
-                reference = Reference(self._worker, root, self._image(image))
-                if reference not in written:
-                    self._store.put_object(reference.key, b"")
+            self._references.load(list(table.roots))
+        return self._references
 
     def _next_manifest(self, image: str) -> Manifest | None:
         """The image in the active root, with a reference to it, if it is not what is used already."""
         with self._lock:
-            roots = self._holdings().get(image, [])
-            active = self._table().active
+            held = self._held()
+            roots, active = held.roots(image), self._table().active
             if not roots or roots == [active]:
                 return None
-            manifest = self._manifest(active, image)
+            manifest = self.tenant_images.manifest(active, image)
             if manifest is None:
                 return None
             if not self._refer(image, active):
-                self._drop_unused(image, active)
+                held.drop_unused(image, active)
                 return None
-            self._held[image] = [active, *(root for root in roots if root != active)]
+            held.prefer(image, active)
             return manifest
 
     def _refer(self, image: str, root: str) -> bool:
         """Write a reference. False: the root was not active afterwards, so that the reference protects nothing."""
-        self._store.put_object(Reference(self._worker, root, self._image(image)).key, b"")
+        self._references.write(image, root)
         return self._table().state(root) is RootState.ACTIVE
 
-    def _drop_unused(self, image: str, root: str) -> None:
-        if root not in self._held.get(image, ()) and not self._uploading[image, root]:
-            self._drop(image, root)
-
-    def _drop(self, image: str, root: str) -> None:
-        self._store.delete_object(Reference(self._worker, root, self._image(image)).key)
-
     def _hold(self, target: UploadTarget) -> None:
-        self._end_upload(target)
-        roots = self._holdings().setdefault(target.image, [])
-        if target.root not in roots:
-            roots.insert(0, target.root)
-
-    def _end_upload(self, target: UploadTarget) -> None:
-        self._uploading[target.image, target.root] -= 1
-        if self._uploading[target.image, target.root] <= 0:
-            del self._uploading[target.image, target.root]
+        held = self._held()
+        held.end_upload(target.image, target.root)
+        held.hold(target.image, target.root)
 
     def _table(self) -> RootTable:
         """As it is now."""
@@ -321,21 +266,13 @@ class Catalog:
                 "(images.key_file, or images.key in the state directory), or another store (images.store)"
             )
 
-    def _early(self, key: Callable[[str, Image], str], root: str, image: str) -> bytes | None:
-        try:
-            found = self._store.get_object(key(root, self._image(image))) if root else None
-        except ChunkStoreFailed:
-            return None  # the next caller asks again
-        return found.data if found is not None else None
 
-    def _image(self, image: str) -> Image:
-        return Image(self._tenant, image)
-
-    def _manifest(self, root: str, image: str) -> Manifest | None:
-        found = self._store.get_object(manifest_key(root, self._image(image)))
-        if found is None:
-            return None
-        return self.unsealed(found.data, root=root, image=image)
+def _early(read: Callable[[str, str], bytes | None], root: str, image: str) -> bytes | None:
+    """What is read before the table of roots is asked; None also if the store fails: the next caller asks again."""
+    try:
+        return read(root, image) if root else None
+    except ChunkStoreFailed:
+        return None
 
 
 def new_root_name() -> str:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 def copy_of(catalog: Catalog, manifest: Manifest) -> bytes:
     """A manifest as it is kept."""
-    return manifest.root.encode() + b"\n" + catalog.sealed(manifest)
+    return manifest.root.encode() + b"\n" + catalog.tenant_images.seal(manifest)
 
 
 def keep_manifest(catalog: Catalog, manifest: Manifest, directory: Path) -> None:
@@ -55,7 +55,7 @@ def keep_stored_profile(sealed: bytes, directory: Path) -> None:
 
 def keep_profile(catalog: Catalog, manifest: Manifest, profile: Profile, directory: Path) -> None:
     """Store a new profile, and keep a copy. Raises: OSError; ChunkStoreFailed."""
-    sealed = seal_profile(manifest, profile, catalog.tenant_key)
+    sealed = seal_profile(manifest, profile, catalog.tenant_images.key)
     _write(directory / PROFILE, sealed)
     catalog.set_profile(manifest.image, sealed)
 
@@ -128,7 +128,7 @@ def sealed_manifest(copy: bytes) -> bytes:
 def opened_manifest(catalog: Catalog, copy: bytes, image: str) -> Manifest:
     """Raises: Tampered."""
     root = copy.partition(b"\n")[0].decode(errors="replace")
-    return catalog.unsealed(sealed_manifest(copy), root=root, image=image)
+    return catalog.tenant_images.unseal(sealed_manifest(copy), root=root, image=image)
 
 
 def _opened_profile(
@@ -137,7 +137,7 @@ def _opened_profile(
     """None: there is no file, or one that is not used. Args: is_checked: whether its startup data is authenticated now."""
     try:
         with ExitStack() as stack:
-            found = OpenProfile.of(open_file(), manifest, catalog.tenant_key)
+            found = OpenProfile.of(open_file(), manifest, catalog.tenant_images.key)
             stack.callback(found.close)
             if is_checked:
                 found.check()

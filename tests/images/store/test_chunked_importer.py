@@ -245,7 +245,7 @@ async def test_a_profile_without_data_is_replaced_by_one_with_data(workers: Work
     manifest = first.publish(IMAGE)
     await first.start()
     await first.record()
-    key = first.catalog.tenant_key
+    key = first.catalog.tenant_images.key
     assert whole(unsealed(first.copy.read_bytes(), manifest, key)) == Profile(READS)
     second = workers.new()
     second.adopt()
@@ -270,7 +270,7 @@ async def test_startup_data_is_bounded_by_the_setting(workers: Workers) -> None:
     await first.start()
     await first.check()  # 10 MB of noise were read
     await first.record()
-    found = whole(unsealed(first.copy.read_bytes(), manifest, first.catalog.tenant_key))
+    found = whole(unsealed(first.copy.read_bytes(), manifest, first.catalog.tenant_images.key))
     assert 1 << 19 <= len(found.data) <= 1 << 20 and len(found.order) == CHUNKS
     second = workers.new(profile_mb=1)
     second.adopt()
@@ -281,7 +281,7 @@ async def test_startup_data_is_bounded_by_the_setting(workers: Workers) -> None:
 async def test_a_profile_that_somebody_sealed_for_another_image_is_refused(workers: Workers, profiled: Worker) -> None:
     manifest = profiled.catalog.open(RECORD.stored_name)
     other = Manifest("sha256:other-2", manifest.size_bytes, manifest.root, manifest.chunks)
-    sealed = seal_profile(other, Profile(READS, b"data"), profiled.catalog.tenant_key)
+    sealed = seal_profile(other, Profile(READS, b"data"), profiled.catalog.tenant_images.key)
     profiled.catalog.set_profile(RECORD.stored_name, sealed)
     second = workers.new()
     second.adopt()

@@ -33,7 +33,7 @@ async def recorded_build(worker: Worker) -> Profile:
     sealed = (directory / PROFILE).read_bytes()
     assert worker.catalog.profile(worker.catalog.open(BUILD_RECORD.stored_name)) == sealed
     manifest = worker.catalog.open(BUILD_RECORD.stored_name)
-    return whole(unsealed(sealed, manifest, worker.catalog.tenant_key))
+    return whole(unsealed(sealed, manifest, worker.catalog.tenant_images.key))
 
 
 async def test_the_first_start_of_a_new_build_fetches_changed_chunks_and_is_recorded(
