@@ -34,10 +34,10 @@ class FunctionRecord:
 
     @cached_property
     def readable(self) -> FunctionConfig:
-        """Its settings for views, parsed once: an environment that nobody can open is empty."""
+        """Its settings for views, parsed once: an environment that cannot be opened is empty."""
         return FunctionConfig.from_json(self.config)
 
     @property
     def settings(self) -> FunctionConfig:
-        """Its settings. Raises: SecretsLocked: nobody could open their environment."""
+        """Its settings. Raises: SecretsLocked: no key here opens their environment."""
         return self.readable.opened()

@@ -41,7 +41,7 @@ FROM old_versions AS versions JOIN old_functions USING (name)
 
 
 def seal(database: sqlite3.Connection, vault: Vault) -> None:
-    """Seal what an older sockd kept as plain text, and leave no page of it, in the file or in the log beside it."""
+    """Seal what an older sockd kept as plain text, and leave no page of it, in the file or in its log."""
     rows = database.execute("SELECT name, version, config FROM versions").fetchall()
     database.execute("BEGIN IMMEDIATE")
     for name, version, config in rows:

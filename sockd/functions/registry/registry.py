@@ -52,7 +52,7 @@ class Registry:
 
     @classmethod
     async def open(cls, path: Path, vault: Vault | None = None, *, keep_versions: int = 5) -> Registry:
-        """The registry in a SQLite file. Args: vault: None: one with its key beside the file. Raises: as SqliteStore.open."""
+        """The registry in a SQLite file. Args: vault: None: one with its key next to the file. Raises: as SqliteStore.open."""
         store = SqliteStore.open(path, vault or Vault.at(path.parent / "secret.key"))
         return await cls.load(store, keep_versions=keep_versions)
 

@@ -97,7 +97,7 @@ def is_sealed(config: str) -> bool:
 
 
 def key_path(config: SecretsConfig, state_dir: Path) -> Path:
-    """Where the key is: as configured, in the environment, among systemd's credentials, or beside the data."""
+    """Where the key is: as configured, in the environment, among systemd's credentials, or next to the data."""
     configured = config.key_file or os.environ.get(KEY_FILE_VARIABLE)
     if configured:
         return Path(configured)

@@ -44,7 +44,7 @@ class SqliteStore:
         """Open the file, making an empty one when there is none.
 
         Args:
-            path: the file; SQLite keeps two more beside it.
+            path: the file; SQLite keeps two more next to it.
             vault: what seals environments. If it has no key it is given one, but not while something is sealed with the
                 one that is missing.
         Raises: BadRegistry when the file is damaged, foreign or of a newer sockd; BadConfig, of the key; OSError."""

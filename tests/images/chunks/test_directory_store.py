@@ -104,7 +104,7 @@ def test_a_killed_writer_leaves_whole_chunks_and_nothing_that_stays(store: Direc
 
 def test_recovery_leaves_files_that_are_being_written(store: DirectoryStore, path: Path) -> None:
     (path / "tmp/left-behind").write_bytes(b"half")
-    with store._written(b"whole") as written:
+    with store._files.written(b"whole") as written:
         store.recover()
         assert os.listdir(path / "tmp") == [os.path.basename(written)]
     assert os.listdir(path / "tmp") == []
