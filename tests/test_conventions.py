@@ -20,6 +20,8 @@ NEEDS_ITS_NEIGHBOUR = re.compile(r"(Of|Those|Whose|Likewise|It)\b")
 """How a docstring begins that cannot be read without the name above it."""
 NO_SUBJECT = re.compile(r"(?<!`)\btold\b(?![`:])|\bwhoever\b|\bfor who\b", re.IGNORECASE)
 """Words of sentences that do not name who acts. The name of a parameter in them is allowed."""
+RETIRED = re.compile(r"(?<!`)\b(?:nobody|beside)\b(?![`:])", re.IGNORECASE)
+"""Words that the product's docstrings and comments do without: plain English names the process, the client or the place."""
 NAMED_PATH = re.compile(r"(?<![\w/.<{-])((?:[A-Za-z_][\w-]*/)+[\w-]+\.(?:py|js|css|html|md))\b")
 """A file as docstrings name it: from the root of the repository or from any folder. Paths to C are left out: the kernel's."""
 LINES, METHODS = 400, 25
@@ -239,6 +241,12 @@ def test_a_comment_names_who_acts() -> None:
     files = [file for file in DOCUMENTED if NO_SUBJECT.search(file.read_text())]
     found = [(name(file), line, text) for file in files for line, text in comments(file) if NO_SUBJECT.search(text)]
     assert found == []
+
+
+def test_the_product_does_without_retired_words() -> None:
+    files = [file for file in PRODUCT if RETIRED.search(file.read_text())]
+    texts = ((file, line, text) for file in files for line, text in [*docstrings(file), *comments(file)])
+    assert [(name(file), line, text) for file, line, text in texts if RETIRED.search(text)] == []
 
 
 def test_paths_in_docstrings_lead_to_files() -> None:

@@ -32,7 +32,7 @@ class Environments:
         """The names of the secrets of every function that has any."""
         found = {}
         for name in self._live.names():
-            with contextlib.suppress(SecretsLocked):  # it cannot be told
+            with contextlib.suppress(SecretsLocked):  # not known then
                 found[name] = sorted(self._live.settings(name).secrets)
         return {name: names for name, names in found.items() if names}
 

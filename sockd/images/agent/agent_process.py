@@ -65,7 +65,7 @@ class AgentProcess:
                     self._answer(self._done(message, descriptors))
 
     def _answer(self, answer: wire.ToDaemon) -> None:
-        """It is not waited for if the daemon has ended; then the next `receive` finds the socket's end."""
+        """Send without an error if the daemon has ended: then the next `receive` finds the end of the socket."""
         with suppress(BrokenPipeError):
             wire.send(self._control, answer)
 

@@ -5,7 +5,7 @@
 
     ACTIVE     uploads go here
     RETIRED    no new uploads; images that are still referenced are copied to the active root
-    EXPIRED    no reference names it; no worker should read it, so a read is an alarm; still complete at first, later being deleted
+    EXPIRED    no reference names it; no worker should read it, so a read is an alarm; at first still complete, later deleted
     DELETED    nothing is left of it
 
 A new root keeps the origin of its predecessors. The origin is in the salt of chunks, therefore an image that is uploaded again
