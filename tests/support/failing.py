@@ -26,7 +26,8 @@ from sockd.linux import syscalls
 from sockd.linux.cgroups.cgroup_limits import CgroupLimits
 from sockd.linux.processes import pidfds
 from sockd.starts.zygotes.learning.zygote_maker import ZygoteMaker
-from tests.support.broken import BREAKS, copied_zygote
+from tests.support.breaks.breaking import copied_zygote
+from tests.support.broken import BREAKS
 from tests.support.native_build import build_native
 
 HERE = Path(__file__).resolve().parent
