@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -21,7 +22,10 @@ from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.store import ChunkStore
 from sockd.images.chunks.store_settings import StoreSettings, open_store
 from sockd.linux.confined.confined_process import Ground
+from tests.images.agent_keeper.read_image import IMAGE, NOTHING_AHEAD, part
+from tests.support.chunked_images import stored
 from tests.support.ground import ground_at
+from tests.support.startup_profiles import opened
 
 UID = 0x0FFFFE00
 Start = Callable[..., Awaitable[ImageAgent]]
@@ -116,3 +120,16 @@ async def start(
             return agent
 
         yield started
+
+
+@pytest.fixture
+async def one_chunk_read(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
+) -> tuple[ImageAgent, str]:
+    """An agent that waits for its store, and the path of an image of which it has fetched the first chunk alone."""
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=600.0)
+    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
+    await part(path, 0)
+    await asyncio.to_thread(s3_client.forget_requests)
+    return agent, path

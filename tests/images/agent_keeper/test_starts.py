@@ -32,7 +32,7 @@ from sockd.images.profiles.segments import SEGMENT_BYTES
 from sockd.images.profiles.startup_data import BLOCK_BYTES
 from sockd.images.profiles.startup_memory import StartupMemory
 from tests.images.agent_keeper.conftest import UID, Start
-from tests.images.agent_keeper.test_agent_failures import kill
+from tests.images.agent_keeper.read_image import kill
 from tests.support.cases import case
 from tests.support.chunked_images import digest_of, random_image, read_at, stored
 from tests.support.ground import ground_at
