@@ -23,7 +23,7 @@ from benchmarks.s3.operations.router import Router
 from benchmarks.s3.request_log import RequestLog
 from benchmarks.s3.server import Server
 from benchmarks.s3.store import DirectoryInUse, Store
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.base.sigv4.verifier import Verifier
 
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from benchmarks.s3.xml import NAMESPACE
 from sockd.base.http_client.pool import ConnectionPool
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.base.sigv4.signer import Signer
 
 CONNECT_S = 60.0

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.s3.client import Client
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.linux.readiness import is_readable
 
 START_DEADLINE_S = 30.0

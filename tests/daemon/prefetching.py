@@ -31,14 +31,13 @@ CLIENT = (
     "sockd/base/http_client/pool",
     "sockd/base/sigv4/__init__",
     "sockd/base/sigv4/canonical",
-    "sockd/base/sigv4/credentials",
     "sockd/base/sigv4/signer",
 )
 STAND_INS = {
     "boto3.py": """
 import io, os
 from benchmarks.s3.client import Client
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 
 def connected():
     keys = Credentials(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from sockd.base.sigv4.canonical import SignedRequest
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials, SignedRequest
 from sockd.base.sigv4.verifier import SignatureRefused, Verifier
 from tests.support.closing_server import ClosingServer
 

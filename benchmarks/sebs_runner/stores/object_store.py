@@ -18,7 +18,7 @@ from benchmarks.s3.client import Client, Refused
 from benchmarks.s3.process import S3Process, ServerFailed
 from benchmarks.sebs_runner.errors import NotPossible, WrongAnswer
 from benchmarks.sebs_runner.inputs import BUCKET, Input
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 
 ENDPOINT = "AWS_ENDPOINT_URL_S3"
 PASSED = (

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.base.sigv4.signer import Signer
 from sockd_initscripts.rpc.base import malformed
 from sockd_initscripts.rpc.dialing.addresses import Origin, parse_origin

@@ -1,4 +1,5 @@
-"""What AWS Signature Version 4 signs: a request in its one canonical spelling, and the key made for a day, region and service.
+"""What AWS Signature Version 4 signs, a request in its one canonical spelling, and with what: credentials, and the key made of
+them for a day, region and service.
 
 Pure functions for both ends: `verifier` verifies with them, `signer` signs with them.
 """
@@ -28,6 +29,15 @@ class SignedRequest:
     """Still percent-encoded, without the question mark."""
     headers: Mapping[str, str]
     """Names in lower case; values of a repeated name joined by commas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An access key, its secret, and the token if they are of a session."""
+
+    access_key: str
+    secret_key: str
+    session_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

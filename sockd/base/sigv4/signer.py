@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from sockd.base.sigv4.canonical import (
     ALGORITHM,
     EMPTY_SHA256,
+    Credentials,
     Scope,
     canonical_path,
     canonical_query,
     signing_key,
 )
-from sockd.base.sigv4.credentials import Credentials
 
 # CPython's own, for a few hundred bytes: OpenSSL's, once found, is faster, but finding it costs 20 us each time.
 _sha256: Any = importlib.import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256").sha256

@@ -17,6 +17,7 @@ from sockd.base.sigv4 import presigned_v2
 from sockd.base.sigv4.canonical import (
     ALGORITHM,
     UNSIGNED_PAYLOAD,
+    Credentials,
     Scope,
     SignedRequest,
     canonical_request,
@@ -24,7 +25,6 @@ from sockd.base.sigv4.canonical import (
     signing_key,
     string_to_sign,
 )
-from sockd.base.sigv4.credentials import Credentials
 
 MAX_SKEW_S = 15 * 60
 MAX_EXPIRES_S = 7 * 24 * 3600

@@ -9,8 +9,7 @@ import hashlib
 from collections.abc import Mapping
 
 from sockd.base.errors import SockdError
-from sockd.base.sigv4.canonical import SignedRequest
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials, SignedRequest
 from sockd.base.sigv4.verifier import SignatureRefused, Verifier
 
 

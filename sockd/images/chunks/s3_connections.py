@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sockd.base.errors import StoreUnavailable
 from sockd.base.http_client.pool import Answer, ConnectionPool
 from sockd.base.http_client.retries import Again, GaveUp, Retries, Stopped
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.base.sigv4.signer import Signer
 
 AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from sockd.base.errors import ChunkMissing, StoreUnavailable, Tampered
 from sockd.base.http_client.pool import Answer, TooLong
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.images.chunks.chunk import CHUNK_BYTES, is_named
 from sockd.images.chunks.s3_bucket import S3Bucket, is_missing
 from sockd.images.chunks.s3_connections import Patience, S3Connections, error_code

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from sockd.base.errors import BadConfig
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.s3_connections import Patience
 from sockd.images.chunks.s3_store import S3Store

@@ -5,8 +5,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Mapping
 
-from sockd.base.sigv4.canonical import EMPTY_SHA256, SignedRequest
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import EMPTY_SHA256, Credentials, SignedRequest
 from sockd.base.sigv4.verifier import Verifier
 
 EXAMPLE = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")

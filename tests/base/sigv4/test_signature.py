@@ -13,8 +13,7 @@ from botocore.utils import percent_encode, percent_encode_sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd.base.sigv4.canonical import EMPTY_SHA256, SignedRequest
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import EMPTY_SHA256, Credentials, SignedRequest
 from sockd.base.sigv4.signer import Signer
 from sockd.base.sigv4.verifier import SignatureRefused, Verifier
 from tests.base.sigv4.documented import BUCKET, DATE, EXAMPLE, SCOPE, THEN_S, documented, verifier

@@ -16,7 +16,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from tests.support.line_server import LineServer, raw
 from tests.support.peers import vector_db
 from tests.support.sqs import Sqs

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sockd.base.config import Config, HttpConfig, LambdaApiConfig
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.base.sigv4.signer import Signer
 from sockd.http.aws.access import Access
 from sockd.http.aws.door import LambdaApi

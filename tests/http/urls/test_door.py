@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.base.sigv4.signer import Signer
 from sockd.functions.registry.function_url import Cors
 from sockd.functions.registry.policy import INVOKE_URL, Statement

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.s3.client import Client
 from benchmarks.s3.process import S3Process
 from benchmarks.sebs_runner.stores.dynamodb import SERVE
-from sockd.base.sigv4.credentials import Credentials
+from sockd.base.sigv4.canonical import Credentials
 from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.s3_connections import Patience
 from sockd.images.chunks.s3_store import S3Store

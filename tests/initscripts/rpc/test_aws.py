@@ -12,7 +12,7 @@ import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from sockd.base.sigv4 import credentials, signer, verifier
+from sockd.base.sigv4 import canonical, signer, verifier
 from sockd.base.sigv4.canonical import SignedRequest
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcFailed
@@ -111,7 +111,7 @@ def test_an_environment_cannot_write_lines_of_a_request(env: dict[str, str]) -> 
 async def verified(request: Request) -> None:
     """Answers with the action's name if the signature holds."""
     service = {"AmazonSQS": "sqs", "DynamoDB_20120810": "dynamodb"}[request.headers["x-amz-target"].split(".")[0]]
-    known = credentials.Credentials(KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"])
+    known = canonical.Credentials(KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"])
     method, target, _ = request.line.split()
     verifier.Verifier(known, service=service).verify(
         SignedRequest(method, target, "", request.headers), hashlib.sha256(request.body).hexdigest()
