@@ -38,7 +38,7 @@ JOIN_AGAIN = f"""
 UPDATE workers SET epoch = epoch + 1, taken_by = '', seen_at = {CLOCK}
 WHERE id = $1 AND epoch > $2 AND started_at = $3 RETURNING epoch
 """
-"""The answer of an earlier one may have been lost; but nobody else has started with the name."""
+"""The answer of an earlier one may have been lost; but no other worker has started with the name."""
 SILENT = f"SELECT id FROM workers WHERE {IS_SILENT} AND id <> $1 ORDER BY id"
 DECLARE_DEAD = f"UPDATE workers SET epoch = epoch + 1, taken_by = $2 WHERE id = $1 AND {IS_SILENT} RETURNING true"
 IS_ALIVE = f"SELECT true FROM workers WHERE {ME} FOR SHARE"
@@ -65,7 +65,7 @@ class Member(msgspec.Struct, frozen=True):
     about: msgspec.Raw
     """What it reported, as JSON."""
     events: int
-    """Events that it has, or that nobody has taken over yet."""
+    """Events that it has, or that were not taken over yet."""
 
 
 class PostgresGroup:

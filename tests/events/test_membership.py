@@ -221,13 +221,13 @@ async def test_a_schedule_that_was_removed_elsewhere_is_gone_at_its_tick(start: 
 
 async def test_how_events_end_is_followed(start: Start) -> None:
     first, second = await start("w1"), await start("w2")
-    await first.events.put_event_config(EventInvokeConfig(function="f", max_retries=7))
+    await first.events.invoke_configs.put(EventInvokeConfig(function="f", max_retries=7))
     await second.membership.beat()
-    found = second.events.event_config("f", "")
+    found = second.events.invoke_configs.get("f", "")
     assert found is not None and found.max_retries == 7
-    await second.events.remove_event_config("f", "")
+    await second.events.invoke_configs.remove("f", "")
     await first.membership.beat()
-    assert first.events.event_config("f", "") is None
+    assert first.events.invoke_configs.get("f", "") is None
 
 
 async def test_a_worker_that_ends_takes_nothing_over(start: Start) -> None:

@@ -55,8 +55,8 @@ class HttpServer:
         buffers: BufferBudget | None = None,
         fields: str = "",
     ) -> None:
-        """Args: sockets: bound, not listening (`sockd.http.server.listening.sockets`); buffers: of all servers of the worker; fields: lines
-        in the head of each answer."""
+        """Args: sockets: bound, not listening (`listening.sockets`); buffers: of all servers of the worker; fields: lines in the
+        head of each answer."""
         self._sockets = list(sockets)
         self.addresses = [sock.getsockname() for sock in sockets]
         self.app = app
