@@ -567,8 +567,8 @@ class LogConfig(Slice, frozen=True):
     memory_mb: int = 64
     """The MB of logs of all functions together, in memory; of one function, 1000 records and 1 MB."""
     keep_mb: int = 64
-    """On disk, in the state directory, over restarts; 0 keeps none there. When there is more, functions that keep more than an
-    equal share lose their oldest records."""
+    """On disk, in the state directory, over restarts; 0 keeps none there. When there is more, or more than the disk has left,
+    functions that keep more than an equal share lose their oldest records."""
 
 
 class OtlpConfig(Slice, frozen=True):

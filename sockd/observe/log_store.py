@@ -4,6 +4,7 @@
 
 Owns the directory, the file that is being written and the thread that writes. Only the newest segment is appended to. When there
 is too much, the functions that keep most lose their oldest records: their segments are written again without these, or deleted.
+Too much is also more than half of what the disk has for logs, so that a deploy finds room on a disk that others have filled.
 Written means handed to the kernel: a killed daemon loses nothing that was answered, a host that loses its power the last
 seconds. A frame that is not whole ends its segment, for every reader; each start begins a new one. A removed function leaves a
 frame that says so, and what is older than that is not its successor's.
@@ -45,7 +46,9 @@ class LogStore:
         """Begin a segment. Args: directory: made, if it is not there; keep_bytes: of all segments. Raises: OSError."""
         directory.mkdir(mode=0o700, exist_ok=True)
         self._directory = directory
-        self._segment_bytes = max(keep_bytes // SEGMENTS, 1)
+        self._keep_bytes = keep_bytes
+        self._budget_bytes = keep_bytes
+        """How much all segments may have, as the disk was when the newest began or could not be written."""
         sizes = {int(path.stem): path.stat().st_size for path in directory.glob("[0-9]*.log")}
         for left in (*directory.glob("*.new"), *(self._path(number) for number, size in sizes.items() if not size)):
             left.unlink(missing_ok=True)
@@ -56,6 +59,8 @@ class LogStore:
         self._rewrites = 0
         """How often space was freed."""
         self._fd = -1
+        self._has_failed = False
+        """Whether the newest segment may end with a part of a frame, which would hide what came behind it."""
         self._begin()
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -173,16 +178,34 @@ class LogStore:
 
     def _write(self, frames: list[bytes]) -> None:
         """In the thread. Raises: OSError."""
-        if self._sizes[next(reversed(self._sizes))] > self._segment_bytes:
-            self._begin()
-        if sum(self._sizes.values()) > self._segment_bytes * SEGMENTS or len(self._sizes) > 2 * MANY_FILES:
+        if sum(self._sizes.values()) > self._budget_bytes or len(self._sizes) > 2 * MANY_FILES:
             self._make_room()
+        newest_bytes = self._sizes[next(reversed(self._sizes))]
+        if newest_bytes > self._segment_bytes or (self._has_failed and newest_bytes):
+            self._begin()
         number = next(reversed(self._sizes))
         data = memoryview(b"".join(frames))
-        while data:
-            written = os.write(self._fd, data)
-            self._sizes[number] += written
-            data = data[written:]
+        self._has_failed = False
+        try:
+            while data:
+                written = os.write(self._fd, data)
+                self._sizes[number] += written
+                data = data[written:]
+        except OSError:
+            self._has_failed = True
+            self._look_at_disk()
+            raise
+
+    @property
+    def _segment_bytes(self) -> int:
+        """From how many on a segment is followed by the next."""
+        return max(self._budget_bytes // SEGMENTS, 1)
+
+    def _look_at_disk(self) -> None:
+        """POLICY: logs keep `keep_bytes`, and no more than they leave free."""
+        disk = os.fstatvfs(self._fd)
+        held_bytes = sum(self._sizes.values())
+        self._budget_bytes = min(self._keep_bytes, (held_bytes + disk.f_bavail * disk.f_frsize) // 2)
 
     def _begin(self) -> None:
         """The next segment. Raises: OSError."""
@@ -192,6 +215,7 @@ class LogStore:
             os.close(self._fd)
         self._fd = fd
         self._sizes = {**self._sizes, number: 0}  # in one step, as the loop reads it
+        self._look_at_disk()
 
     def _make_room(self) -> None:
         """Free a segment's space: the functions that keep most lose their oldest records. In the thread. Raises: OSError."""
