@@ -11,9 +11,9 @@ from tests.support.can_fail import verdicts
 
 pytestmark = pytest.mark.timeout(300)
 CASES = {
-    "any-address": ("K27", "oci"),
+    "any-address": ("K27", "images/registry"),
     "one-log": ("K28", "observe"),
-    "any-configuration": ("K29", "image_store"),
+    "any-configuration": ("K29", "images"),
     "any-modules": ("K30", "starts/packages"),
     "no-host-check": ("K31", "http"),
 }

@@ -20,7 +20,7 @@ def verdicts(broken: str, cases: Iterable[str], directory: Path, *, folder: str,
     Args:
         broken: a name of `broken.BREAKS`, or "" for a whole worker; directory: for the report; folder: tests/<this>;
         only: of the cases' tests those that this names, as pytest's -k.
-    Raises: AssertionError with the run's output, when it did not come to an end."""
+    Raises: AssertionError: no file has the cases; with the run's output, when that did not come to an end."""
     cases = list(cases)
     file = directory / f"{broken or 'whole'}.json"
     command = [
@@ -50,6 +50,10 @@ def verdicts(broken: str, cases: Iterable[str], directory: Path, *, folder: str,
 
 
 def files_of(cases: Iterable[str], folder: Path) -> list[str]:
-    """The files with these cases: to collect the whole folder takes longer than most of the runs."""
+    """The files with these cases: to collect the whole folder takes longer than most of the runs.
+
+    Raises: AssertionError: there are none, for which pytest would collect all tests."""
     words = [f'"{case}"' for case in cases]
-    return sorted(str(file) for file in folder.rglob("test_*.py") if any(word in file.read_text() for word in words))
+    found = sorted(str(file) for file in folder.rglob("test_*.py") if any(word in file.read_text() for word in words))
+    assert found, f"no file in {folder} has one of the cases {', '.join(words)}"
+    return found
