@@ -1,6 +1,9 @@
 """A worker's membership of its group: it reports that it is alive, takes over the events of workers that are silent, and follows
 what others have changed.
 
+    POLICY: a worker judges the others when it has itself reported without a gap for as long as they may be silent. Otherwise the
+    first to reach a database that was away for all of them would take every other worker for dead.
+
 Owns the task that does so. What it does is done again with the next heartbeat, whatever has failed.
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +27,8 @@ from sockd.events.schedules import Schedules
 if TYPE_CHECKING:
     from sockd.events.postgres_group import Member, PostgresGroup
 
+GAP = 1.5
+"""The longest time between two reports without a gap, in heartbeats."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +53,8 @@ class Membership:
         self._revision = 0
         """The revision of what all workers share, as it was read last."""
         self._beating: asyncio.Task[None] | None = None
+        self._reported_s = self._since_s = -math.inf
+        """When it reported last, and since when it has reported without a gap, on the clock that only grows."""
         self._reporting = asyncio.Lock()
         self._stopped = False
 
@@ -75,8 +83,9 @@ class Membership:
             revision = await self._report()
         if self._stopped:
             return
-        for dead in await self._group.silent():
-            await self._take_over(dead)
+        if self._reported_s - self._since_s >= self._config.silent_s:
+            for dead in await self._group.silent():
+                await self._take_over(dead)
         if revision != self._revision:
             shared = await self._group.shared()
             self._events.take_up(shared)
@@ -108,6 +117,10 @@ class Membership:
                 )
             _log.warning("this worker was silent for too long, and others have its events: it joins its group again")
             revision = await self._group.report(about)
+        now_s = self._events.clock.monotonic()
+        if now_s - self._reported_s > GAP * self._config.heartbeat_s:
+            self._since_s = now_s
+        self._reported_s = now_s
         return revision
 
     async def _take_over(self, dead: str) -> None:

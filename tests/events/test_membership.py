@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -82,7 +83,14 @@ async def start(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[Start]:
 
 
 async def silence(member: Member, name: str) -> None:
-    """Have a worker have reported nothing for long."""
+    """Let a worker report without a gap for so long that another one, which reports nothing, is silent."""
+    for _ in range(math.ceil(GROUP.silent_s / GROUP.heartbeat_s)):
+        member.clock.pass_by(GROUP.heartbeat_s)
+        await member.membership.report()
+    await silent_rows(member, name)
+
+
+async def silent_rows(member: Member, name: str) -> None:
     await member.backend._database.value("UPDATE workers SET seen_at = seen_at - 2 * silent_s WHERE id = $1", name)
 
 
@@ -159,7 +167,7 @@ async def test_an_event_that_comes_back_to_a_worker_that_still_runs_it_is_run_on
     await silence(second, "w1")
     await second.membership.beat()
     await frozen.membership.beat()
-    await silence(second, "w2")
+    await silence(frozen, "w2")
     await frozen.membership.beat()
     frozen.functions.holding.set()
     await frozen.settled()
@@ -228,6 +236,18 @@ async def test_how_events_end_is_followed(start: Start) -> None:
     await second.events.invoke_configs.remove("f", "")
     await first.membership.beat()
     assert first.events.invoke_configs.get("f", "") is None
+
+
+async def test_after_the_database_was_away_nobody_is_declared_dead(start: Start) -> None:
+    first, second = await start("w1"), await start("w2")
+    await accept(second)
+    first.clock.pass_by(10 * GROUP.silent_s)
+    for name in ("w1", "w2"):
+        await silent_rows(first, name)
+    await first.membership.beat()
+    assert await first.backend.group.silent() == ["w2"]
+    await second.membership.beat()
+    assert await first.backend.group.silent() == []
 
 
 async def test_a_worker_that_ends_takes_nothing_over(start: Start) -> None:
