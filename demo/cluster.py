@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -68,6 +69,18 @@ class Group:
         if answer.status != (202 if later else 200):
             raise DemoFailed(f"{function}: status {answer.status}: {body[:500].decode(errors='replace')}")
         return str(answer.headers["x-sockd-worker"])
+
+
+def kill(pid: int) -> None:
+    """End a process by SIGKILL; return when it is gone."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        poller.poll()
+    finally:
+        os.close(pidfd)
 
 
 def main() -> int:
@@ -132,7 +145,7 @@ def show(group: Group, scratch: Path) -> None:
     say(f"having {EVENTS} events run, and killing {home}, which runs them")
     for _ in range(EVENTS):
         group.call(FUNCTIONS[0], {"s": 0.5}, later=True)
-    os.kill(pid, signal.SIGKILL)
+    kill(pid)
     served = Counter(group.call(FUNCTIONS[1], {}) for _ in range(CALLS))
     served += Counter(group.call(FUNCTIONS[0], {}) for _ in range(CALLS))
     print_table("who served meanwhile", ("worker", "calls"), [(name, str(calls)) for name, calls in served.items()])

@@ -54,15 +54,16 @@ class Gate:
         except TimeoutError:
             return False
 
-    def open(self, word: str = "go") -> None:
-        """Let everyone on who has arrived."""
-        for connection in self._held:
+    def open(self, word: str = "go", *, most: int | None = None) -> None:
+        """Let everyone on who has arrived, or so many of them, those first who came first."""
+        count = len(self._held) if most is None else most
+        going, self._held = self._held[:count], self._held[count:]
+        for connection in going:
             with connection:
                 try:
                     connection.sendall(word.encode())
                 except (BrokenPipeError, ConnectionResetError):
                     continue
-        self._held.clear()
 
     def close(self) -> None:
         self.open()

@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
         ("live-connections", "T13", "T7"),
         ("public-template", "T14", "T11"),
         ("forgets-uses", "T16", "T11"),
+        ("any-owner", "W3", "W1"),
+        ("no-notice", "W4", "W1"),
     ],
 )
 def test_without_a_protection_its_case_fails_and_the_other_does_not(

@@ -19,8 +19,9 @@ def server(ledger: Ledger) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def workers(server: PostgresServer, tmp_path: Path) -> Iterator[Workers]:
+def workers(server: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workers]:
     """The group; a test starts its workers."""
-    workers = Workers(tmp_path, server.dsn("public"))
+    broken = request.config.getoption("broken", default="")
+    workers = Workers(tmp_path, server.dsn("public"), broken=broken)
     yield workers
     workers.close()

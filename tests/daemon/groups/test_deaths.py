@@ -102,9 +102,11 @@ def test_a_frozen_worker_changes_nothing_when_it_wakes_and_joins_again(
         again = gate.arrived()
     assert again == first
     workers.wait_until("w2", w1="serving")
+    gate.open(most=1)  # the woken worker's attempt ends
+    soon(lambda: frozen.status()["events"]["attempts"].get("ok") == 1 and not frozen.status()["events"]["running"])
     rows = "SELECT worker, running, attempts, deaths FROM events ORDER BY seq"
     assert server.run(rows).split() == ["w2|t|1|1", "w2|f|0|0"]
-    gate.open()  # both end: the woken worker's attempt changes nothing
+    gate.open()
     _one_comes(gate)
     workers.settled()
     assert workers.ended() == accepted and gate.nobody_comes()

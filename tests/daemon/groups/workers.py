@@ -17,9 +17,10 @@ import pytest
 from sockd.client.cli.cluster.haproxy import haproxy_file
 from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable
-from tests.daemon.running import COMMAND, DEADLINE_S, RunningDaemon
+from tests.daemon.running import DEADLINE_S, RunningDaemon
 from tests.daemon.test_events import settled, soon
 from tests.support.emulated import SLOWER
+from tests.support.private_worker import command_without
 
 GROUP = "g"
 SILENT_S = 3.0 * SLOWER
@@ -33,13 +34,14 @@ WAITS = {"f.py": "from gate import wait\ndef f(event): return wait(event['gate']
 class Workers:
     """The workers, by name; each keeps its port and its state over its lives."""
 
-    def __init__(self, directory: Path, dsn: str, settings: str = "") -> None:
-        """Args: settings: TOML of all of them."""
+    def __init__(self, directory: Path, dsn: str, *, broken: str = "") -> None:
+        """Args: broken: a protection that all of them lack (`tests/support/broken.py`)."""
+        self._command = command_without(broken)[:-2]
         self._directory = directory
         self._dsn = dsn
         self.done = directory / "done"
         self.done.mkdir()
-        self._config = f"{SETTINGS}{settings}{EVENTS}{self._shared()}"
+        self._config = f"{SETTINGS}{EVENTS}{self._shared()}"
         self._ports: dict[str, int] = {}
         self._lives: list[RunningDaemon] = []
         self.by_name: dict[str, RunningDaemon] = {}
@@ -60,7 +62,7 @@ class Workers:
         """Start a worker, or start it again at its port."""
         listen = f"127.0.0.1:{self._ports.get(name, 0)}"
         options = ("--listen", listen, "--join", self._dsn, "--group", GROUP, "--name", name)
-        daemon = RunningDaemon.start(self._directory / name, self._config, command=(*COMMAND[:-2], *options))
+        daemon = RunningDaemon.start(self._directory / name, self._config, command=(*self._command, *options))
         self._ports[name] = daemon.port
         self._lives.append(daemon)
         self.by_name[name] = daemon

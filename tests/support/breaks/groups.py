@@ -1,0 +1,26 @@
+"""Breaks of what workers of a group owe each other and the proxy in front of them."""
+
+from __future__ import annotations
+
+from sockd.events import postgres_events
+from sockd.worker import group
+from tests.support.breaks.breaking import breaks
+
+
+@breaks("any-owner")
+def any_owner() -> None:
+    """A worker changes events whatever worker has them, and in whatever epoch."""
+    mine, anyone = postgres_events.MINE, "seq = $1 AND ($2::text, $3::bigint) IS NOT NULL"
+    for name, query in list(vars(postgres_events).items()):
+        if isinstance(query, str) and mine in query:
+            setattr(postgres_events, name, query.replace(mine, anyone))
+
+
+@breaks("no-notice")
+def no_notice() -> None:
+    """A worker that is stopped refuses requests at once."""
+
+    async def give_notice(self: group.Group, notice_s: float) -> None:
+        pass
+
+    group.Group.give_notice = give_notice  # type: ignore[method-assign]
