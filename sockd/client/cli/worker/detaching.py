@@ -95,6 +95,7 @@ def _serves(worker: subprocess.Popen[bytes], ready: socket.socket) -> bool:
             return True
     except BaseException:
         worker.terminate()
+        worker.wait()
         raise
     finally:
         os.close(pidfd)
