@@ -109,6 +109,8 @@ class Fingerprint:
             return self._function(value, depth)
         if issubclass(kind, types.ModuleType):
             return "module", str(namespace(value).get("__name__"))
+        if value is sys.modules:
+            return ("sys.modules",)  # what is in it is compared by itself, but for the runtime's
         if issubclass(kind, dict):
             items = some(dict.items(value), depth)
             pairs = [(self.looks(key, 0), self.looks(each, depth - 1)) for key, each in items]

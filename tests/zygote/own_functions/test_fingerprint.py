@@ -217,6 +217,16 @@ def test_what_stands_for_a_module_is_compared_as_a_value() -> None:
     assert digest_of(look("p", None)) != digest_of(look("p", 1)) == digest_of(look("p", 1))
 
 
+def test_another_name_of_the_table_of_modules_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beartype has it: in a Zygote's fork it holds modules of the runtime besides."""
+    code = "from sys import modules\ncopied = dict(modules)\n"
+    holder = module(code)
+    before = Fingerprint(Kinds()).names_of("p", holder)
+    monkeypatch.setitem(sys.modules, "sockd_zygote.forks.more", types.ModuleType("more"))
+    again = Fingerprint(Kinds()).names_of("p", module(code))
+    assert before["modules"] == again["modules"] and before["copied"] != again["copied"]
+
+
 def test_caches_of_the_standard_library_are_not_compared() -> None:
     names = Fingerprint(Kinds()).names_of("re", re)
     assert "_cache" not in names and "compile" in names
