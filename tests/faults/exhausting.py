@@ -46,6 +46,16 @@ def f(event):
     for _ in range(48):
         kept.append(mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
 """,
+    "page-tables": """
+import mmap
+def f(event):
+    kept = []
+    for _ in range(48):  # a page table of 4 KB for each page of zeros that is read
+        kept.append(mmap.mmap(-1, 2 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ))
+        kept[-1].madvise(mmap.MADV_NOHUGEPAGE)
+        for place in range(0, 2 << 30, 2 << 20):
+            kept[-1][place]
+""",
     "mlock": """
 import ctypes, errno, mmap
 libc = ctypes.CDLL(None, use_errno=True)

@@ -75,7 +75,7 @@ def test_a_memory_hog_is_told_so_and_its_zygote_lives(house: PrivateWorker, happ
 
 @case(
     "D3",
-    "memory by mmap, mlock, /tmp, /dev/shm, memfd, System V, pipe and socket buffers; the page cache",
+    "memory by mmap, page tables, mlock, /tmp, /dev/shm, memfd, System V, pipe and socket buffers; the page cache",
     expect="each counted in the function's limit: killed at it, or refused below it",
 )
 def test_every_kind_of_memory_counts(house: PrivateWorker, happened: Happened) -> None:
