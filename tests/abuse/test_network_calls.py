@@ -10,6 +10,7 @@ from typing import Any
 from tests.abuse.attack import attack, in_zygote
 from tests.abuse.prelude import in_child, name_of, outcome, read, refusal, syscall
 from tests.support.cases import Happened, case
+from tests.support.emulated import SLOWER
 from tests.support.private_worker import PrivateWorker
 
 
@@ -195,16 +196,16 @@ def test_a_package_makes_no_namespace_but_those_of_forks(house: PrivateWorker, h
 
         def clone_all() -> Any:
             leave_the_tree()
-            flags, forks = event
+            flags, forks, _ = event
             sets = [sum(chosen) for size in range(1, 8) for chosen in itertools.combinations(flags, size)]
             tried = {each: in_child(refusal, 56, each | 17, 0, 0, 0, 0) for each in sets}
             clone3 = {each: refusal(435, struct.pack("8Q", each, 0, 0, 0, 17, 0, 0, 0), 64) for each in sets}
             return list(tried.items()), sorted(set(clone3.values())), [in_namespaces(each) for each in forks]
 
         # A Zygote whose working directory is another one may not serve, and nobody would learn what it has seen.
-        return in_child(clone_all, seconds=10.0)
+        return in_child(clone_all, seconds=event[2])
 
-    tried, clone3, inside = in_zygote(house, clone_them, (FLAGS, sorted(FORKS)))
+    tried, clone3, inside = in_zygote(house, clone_them, (FLAGS, sorted(FORKS), 10.0 * SLOWER))
     made = {flags for flags, answer in tried if answer == "ok"}
     refused = {answer for flags, answer in tried if flags not in FORKS}
     used = {name: answer for each in inside for name, answer in each.items() if name != "capabilities"}

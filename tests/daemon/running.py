@@ -33,6 +33,7 @@ REPO = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "sockd", "up", "--listen", "127.0.0.1:0")
 START_DEADLINE_S = 90.0 * SLOWER
 DEADLINE_S = 40.0 * SLOWER
+PATIENCE_S = 60.0 * SLOWER
 LOOK_S = 0.05
 CACHE_MB = 64
 
@@ -143,7 +144,7 @@ class RunningDaemon:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         *,
-        patience_s: float = 60,
+        patience_s: float = PATIENCE_S,
         **kwargs: Any,
     ) -> Answer:
         """To the public port."""
