@@ -16,6 +16,7 @@ from sockd.linux.syscall_table import NUMBERS
 from tests.abuse.attack import PRELUDE, WORTH_A_ZYGOTE, attack, in_zygote
 from tests.abuse.prelude import in_child, outcome, refusal, syscall
 from tests.support.cases import Happened, case
+from tests.support.emulated import SLOWER
 from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
 from tests.support.threads import at_once
@@ -69,7 +70,7 @@ def test_every_call_does_what_was_reviewed(house: PrivateWorker, happened: Happe
     lines = list(golden())
     probe = (HERE / "syscall_probe.py").read_text()
     for network in ("host", "none"):  # a spare, if there is one; and a fork of its own
-        house.deploy(f"probe-{network}", {"f.py": probe, "prelude.py": PRELUDE}, timeout_s=40, network=network)
+        house.deploy(f"probe-{network}", {"f.py": probe, "prelude.py": PRELUDE}, timeout_s=40 * SLOWER, network=network)
     seen = house.call("probe-none", [[line.number, line.arguments, line.seconds] for line in lines])
     wrong = [f"{line.number} {line.name}: {was}" for line, was in zip(lines, seen, strict=True) if not line.meets(was)]
     counts = {verdict: sum(line.verdict == verdict for line in lines) for verdict in ("allowed", *DENIED[:5])}
@@ -152,7 +153,9 @@ def test_sockets_are_unix_internet_and_rtnetlink(house: PrivateWorker, happened:
 
 @case("C5", "calls of x32 and of i386 (int 0x80)", expect="ENOSYS; SIGSYS", default=False)
 def test_other_calling_conventions_are_closed(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("probe", {"f.py": (HERE / "syscall_probe.py").read_text(), "prelude.py": PRELUDE}, timeout_s=20)
+    house.deploy(
+        "probe", {"f.py": (HERE / "syscall_probe.py").read_text(), "prelude.py": PRELUDE}, timeout_s=20 * SLOWER
+    )
     x32 = house.call("probe", [[0x40000000 | number, [], 5.0] for number in range(0, LAST, 5)])
     int80 = house.call("probe", "int80")
     happened(f"x32: {', '.join(sorted(set(x32)))}; int 0x80: {int80}")
