@@ -150,11 +150,11 @@ def restarted(run: Run, case: Case, how: str, ending: int, state: Path, result: 
 
 def learn(house: Worker, case: Case) -> None:
     """Have the worker learn what the function imports, and wait until it has nothing more to do."""
-    with Client(house.host, house.port) as client:
-        for name in case.names[:COLD_CALLS] * (COLD_CALLS if len(case.names) == 1 else 1):
-            data = request(name).replace(b"\r\n\r\n", b"\r\nX-Sockd-Fresh: 1\r\n\r\n", 1)
+    for name in case.names[:COLD_CALLS] * (COLD_CALLS if len(case.names) == 1 else 1):
+        data = request(name).replace(b"\r\n\r\n", b"\r\nX-Sockd-Fresh: 1\r\n\r\n", 1)
+        with Client(house.host, house.port) as client:  # it may learn for longer than it keeps an idle connection
             client.exchange(data)
-            settle(house)
+        settle(house)
 
 
 def settle(house: Worker) -> None:
