@@ -9,6 +9,7 @@ status 0, or 3 and one line on standard error saying why the module could never 
 from __future__ import annotations
 
 import sys
+from typing import Protocol
 
 from sockd_initscripts.engine import modules
 from sockd_initscripts.errors import BadModule
@@ -16,12 +17,18 @@ from sockd_initscripts.errors import BadModule
 BAD_MODULE = 3
 
 
-def main(arguments: list[str]) -> int:
-    """Compile; returns the exit status."""
+class Compile(Protocol):
+    """Makes a compiled file of a module. Raises: BadModule."""
+
+    def __call__(self, wasm: bytes, *, limit_bytes: int) -> bytes: ...
+
+
+def main(arguments: list[str], compile_module: Compile) -> int:
+    """Compile with this function; returns the exit status."""
     limit_bytes = int(arguments[0]) if arguments else modules.MODULE_LIMIT_BYTES
     wasm = sys.stdin.buffer.read(limit_bytes + 1)
     try:
-        compiled = modules.compile_module(wasm, limit_bytes=limit_bytes)
+        compiled = compile_module(wasm, limit_bytes=limit_bytes)
     except BadModule as error:
         print(error.reason, file=sys.stderr)
         return BAD_MODULE
@@ -30,4 +37,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], modules.compile_module))

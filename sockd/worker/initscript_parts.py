@@ -13,6 +13,7 @@ from sockd.base.uids import ENGINE_BELOW
 from sockd.functions.code.function_config import ENDPOINT
 from sockd.functions.serving.initscript_store import InitscriptStore
 from sockd.functions.serving.initscripts import Initscripts
+from sockd.functions.serving.module_compiler import ModuleCompiler
 from sockd.isolation.roots.ground import built, ground_on
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
@@ -40,7 +41,8 @@ def open_initscripts(
     uid = settings.uid if settings.uid is not None else config.sandbox.base_uid - ENGINE_BELOW
     memory_bytes = settings.memory_mb * MB if settings.memory_mb is not None else ENGINE_MEMORY_BYTES + budget.total
     engine_settings = EngineSettings(uid, memory_bytes, memory_bytes, settings.runs)
-    store = InitscriptStore(state.path / "initscripts", state.path / "tmp", ground, settings, compiler_uid=uid - 1)
+    compiler = ModuleCompiler(ground, uid - 1)
+    store = InitscriptStore(state.path / "initscripts", state.path / "tmp", compiler, settings)
     store.recover()
     runs_budget = MemoryBudget(max(memory_bytes - ENGINE_MEMORY_BYTES, 0))
     scripts = Initscripts(settings, EngineClient(ground, engine_settings), store, budget, runs_budget)

@@ -12,8 +12,9 @@ import pytest
 
 from sockd.base.config import InitscriptsConfig
 from sockd.base.errors import BadInitscript
-from sockd.functions.serving import initscript_store
+from sockd.functions.serving import initscript_store, module_compiler
 from sockd.functions.serving.initscript_store import InitscriptStore, compiler_key
+from sockd.functions.serving.module_compiler import ModuleCompiler
 from sockd.linux.confined.confined_process import ConfinedProcess, Ground
 from tests.initscripts.guests import module
 from tests.support.ground import ground_at
@@ -35,7 +36,8 @@ class House:
     def open(self, **settings: object) -> InitscriptStore:
         """As a daemon would, on the same directory."""
         config = InitscriptsConfig(**settings)  # type: ignore[arg-type]
-        store = InitscriptStore(self.state / "initscripts", self.state / "tmp", self.ground, config, compiler_uid=UID)
+        compiler = ModuleCompiler(self.ground, UID)
+        store = InitscriptStore(self.state / "initscripts", self.state / "tmp", compiler, config)
         store.recover()
         return store
 
@@ -131,6 +133,6 @@ async def test_what_nobody_needs_goes(house: House) -> None:
 async def test_a_worker_without_the_packages_says_what_to_install(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(initscript_store, "missing", lambda: ["wasmtime", "grpc"])
+    monkeypatch.setattr(module_compiler, "missing", lambda: ["wasmtime", "grpc"])
     with pytest.raises(BadInitscript, match=r"wasmtime, grpc not installed \(.* -m pip install .*wasmtime"):
         await house.store.publish(module(""))

@@ -12,7 +12,6 @@ sockd the key is another, and what is needed is compiled again from its source.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import importlib.metadata
@@ -26,31 +25,26 @@ from pathlib import Path
 import sockd_initscripts
 from sockd.base.blocking import in_thread
 from sockd.base.config import MB, InitscriptsConfig
-from sockd.base.errors import BadInitscript, NoCapacity, SandboxFailed
+from sockd.base.errors import BadInitscript, NoCapacity
 from sockd.base.extras import installing
 from sockd.base.single_flight import SingleFlight
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
-from sockd_initscripts.client.engine_software import missing
+from sockd.functions.serving.module_compiler import INITSCRIPT, Bounds, ModuleCompiler
+from sockd_initscripts.errors import BadModule
 
 BUILDING = "initscript-"
 NAME = re.compile(r"([0-9a-f]{64})(?:\.wasm|-[0-9a-f]{16}\.cwasm)")
 MAX_COMPILED_BYTES = 64 * MB
-MAX_WORDS_BYTES = 4096
-BAD_MODULE = 3
-"""The exit status of `python -m sockd_initscripts.engine.compile` for a wrong module."""
-PIDS = 64
 
 
 class InitscriptStore:
     """The modules below `root`. What touches the disk blocks; all is small."""
 
-    def __init__(self, root: Path, tmp: Path, ground: Ground, config: InitscriptsConfig, *, compiler_uid: int) -> None:
+    def __init__(self, root: Path, tmp: Path, compiler: ModuleCompiler, config: InitscriptsConfig) -> None:
         """Stores its arguments; both directories are on one file system, writable by the worker alone."""
         self._root = root
         self._tmp = tmp
-        self._ground = ground
+        self.compiler = compiler
         self._config = config
-        self._uid = compiler_uid
         self._compiling: SingleFlight[str, None] = SingleFlight()
 
     def recover(self) -> None:
@@ -65,13 +59,10 @@ class InitscriptStore:
 
         Raises: BadInitscript, in words that name what is wrong with it; SandboxFailed, when it cannot be compiled here;
             NoCapacity, when the disk is full."""
-        if lacking := missing():
+        if lacking := self.compiler.missing():
             raise BadInitscript(
                 f"this worker cannot run initscripts: {', '.join(lacking)} not installed ({installing('initscripts')})"
             )
-        limit = self._config.max_module_kb * 1024
-        if len(wasm) > limit:
-            raise BadInitscript(f"the initscript has {len(wasm)} bytes; the limit is {limit}")
         digest = hashlib.sha256(wasm).hexdigest()
         if not (self._root / f"{digest}.wasm").exists() or not self._compiled(digest).exists():
             await self._compiling.do(digest, lambda: self._compile(digest, wasm))
@@ -111,60 +102,17 @@ class InitscriptStore:
 
     async def _run_compiler(self, wasm: bytes) -> bytes:
         """What the confined compiler makes of a module. Raises: BadInitscript, SandboxFailed."""
-        memory = self._config.compile_memory_mb * MB
-        process = await ConfinedProcess.start(
-            self._ground,
-            *("-m", "sockd_initscripts.engine.compile", str(self._config.max_module_kb * 1024)),
-            uid=self._uid,
-            memory_bytes=memory,
-            tmp_bytes=MB,
-            pids=PIDS,
-            network="none",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limits={"RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 64, "RLIMIT_CPU": int(self._config.compile_deadline_s) + 1},
+        settings = self._config
+        bounds = Bounds(
+            settings.max_module_kb * 1024,
+            MAX_COMPILED_BYTES,
+            settings.compile_memory_mb * MB,
+            settings.compile_deadline_s,
         )
         try:
-            async with asyncio.timeout(self._config.compile_deadline_s):
-                compiled, words = await self._converse(process.launcher, wasm)
-                ended = await process.wait()
-        except TimeoutError:
-            raise BadInitscript(
-                f"the initscript takes more than {self._config.compile_deadline_s:g} s to compile"
-            ) from None
-        finally:
-            await process.close()
-        status = process.launcher.returncode
-        text = words.decode(errors="replace").strip()
-        if status == BAD_MODULE:
-            raise BadInitscript(f"the initscript cannot run: {text[:500]}")
-        if ended == "out of memory":
-            raise BadInitscript(f"the initscript takes more than {self._config.compile_memory_mb} MB to compile")
-        if status != 0 or not compiled:
-            raise SandboxFailed(f"the initscript could not be compiled: {ended}; {text[-500:]}")
-        if len(compiled) > MAX_COMPILED_BYTES:
-            raise BadInitscript(f"the initscript compiles to more than {MAX_COMPILED_BYTES >> 20} MB")
-        return compiled
-
-    async def _converse(self, process: asyncio.subprocess.Process, wasm: bytes) -> tuple[bytes, bytes]:
-        """All three streams at once, each to its end or to its limit."""
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        stdin = process.stdin
-
-        async def feed() -> None:
-            try:
-                stdin.write(wasm)
-                await stdin.drain()
-            except ConnectionError:
-                pass  # it has seen enough, and says so
-            finally:
-                stdin.close()
-
-        _, compiled, words = await asyncio.gather(
-            feed(), _head(process.stdout, MAX_COMPILED_BYTES + 1), _head(process.stderr, MAX_WORDS_BYTES)
-        )
-        return compiled, words
+            return await self.compiler.compile(INITSCRIPT, wasm, bounds)
+        except BadModule as error:
+            raise BadInitscript(f"the initscript {error.reason}") from None
 
     def _write(self, final: Path, data: bytes) -> None:
         """Publish a file by rename. Its directory is root's alone; the file itself may be read by any process that has it
@@ -196,11 +144,3 @@ def compiler_key() -> str:
         version = "none"
     facts = f"{version} {platform.machine()} ".encode() + settings
     return hashlib.sha256(facts).hexdigest()[:16]
-
-
-async def _head(stream: asyncio.StreamReader, limit_bytes: int) -> bytes:
-    """The stream's first bytes; it is read to its end, so that the writer never blocks."""
-    head = bytearray()
-    while chunk := await stream.read(65536):
-        head += chunk[: limit_bytes - len(head)]
-    return bytes(head)
