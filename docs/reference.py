@@ -135,6 +135,8 @@ REPORTED = {
     "Runtime.BeforeSnapshotError": "A hook of `register_before_snapshot` raised; the version has no snapshot.",
     "Runtime.InvalidEntrypoint": "The entry point of an image, or a bootstrap, does not exist or is no program of this machine.",
     "Runtime.InvalidWorkingDir": "WORKDIR is not a directory of the image, or may not be entered.",
+    "Runtime.InvalidModule": "A WebAssembly module cannot be served, although its deploy compiled it.",
+    "Runtime.WasmTrap": "A WebAssembly module trapped; the stack is its own.",
     "Runtime.UnknownReason": "A program behind the Runtime API posted an error without a type.",
     "WebServer.NoAnswer": "The image's web server closed the connection, broke its answer off or sent what is not HTTP.",
     "WebServer.NotReady": "The image's web server did not answer within `init_timeout_s`; the message has port, path and status.",

@@ -20,12 +20,13 @@ IMPORT_SOCKD = ("benchmarks.s3", "benchmarks.sebs_runner", "benchmarks.instrumen
 """Programs that use parts of sockd, and run beside a worker or without one."""
 INSIDE_SANDBOXES = ("zygote", "storage_lib")
 # The storage library is a distribution of its own, too, whose modules are then found without the directory's name; what
-# it imports of others, it imports when a function needs it; so does a sandbox that is debugged its debugger.
+# it imports of others, it imports when a function needs it; so does a sandbox that is debugged its debugger, and that of a
+# WebAssembly module the runtime.
 OWN_NAMES = {
     "zygote": {"sockd_zygote"},
     "storage_lib": {"sockd_storage_lib", "storage", "nosql", "sockd_initscript", "sockd_storage"},
 }
-LATE = {"zygote": {"debugpy"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
+LATE = {"zygote": {"debugpy", "wasmtime"}, "storage_lib": {"boto3", "botocore", "urllib3"}}
 # What makes a bare interpreter slow to start and its pages many to fork (milliseconds on top of 9.9: argparse 9,
 # dataclasses 14, asyncio 51).
 OFF_THE_DIET = ("argparse", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing", "unittest", "uuid")
@@ -53,6 +54,11 @@ NEEDED = {
             "package_path",
             "snapshot_hooks",
             "snapshot_restore_py",
+            "wasm",
+            "wasm_deadline",
+            "wasm_guests",
+            "wasm_imports",
+            "wasm_runtime",
             "web_server",
             "wsgi",
         ),
@@ -67,8 +73,8 @@ FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports", "sockd_zygote.templa
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names
 }
 """Imported in the sandbox of a function that is a web app, logs with `logging`, uses botocore, answers with a Decimal or with
-keys of bytes, has variables of the interpreter, a snapshot or a debugger; in Zygotes with packages; in templates; in sandboxes
-of a verification, a build or an image."""
+keys of bytes, is WebAssembly, has variables of the interpreter, a snapshot or a debugger; in Zygotes with packages; in
+templates; in sandboxes of a verification, a build or an image."""
 MODULES_LIMIT = 95
 """A bare interpreter has 23; those that own_traceback keeps for itself are not counted. Counted, not timed: what this costs
 is `sockd bench cold_start`'s affair."""

@@ -417,6 +417,19 @@ class InitscriptsConfig(Slice, frozen=True):
     services of clouds. Link-local addresses are always denied, and so is what carries a denied address of IPv4 in one of IPv6."""
 
 
+class WasmConfig(Slice, frozen=True):
+    """Functions that are WebAssembly (`runtime = "wasm"`), compiled by their deploys with the compiler of initscripts."""
+
+    max_module_mb: int = 64
+    """The size of a module or component, in MB."""
+    max_compiled_mb: int = 256
+    """The size of its compiled file, in MB."""
+    compile_deadline_s: float = 300.0
+    """For compiling one."""
+    compile_memory_mb: int = 2048
+    """The memory of the compiler, in MB."""
+
+
 MOST_PROFILE_MB = 128
 """An object of the chunk store holds a profile."""
 IMAGE_BOUNDS: dict[str, tuple[float, float]] = {
@@ -758,6 +771,7 @@ class Config(Slice, frozen=True):
     builds: BuildConfig = BuildConfig()
     code: CodeConfig = CodeConfig()
     initscripts: InitscriptsConfig = InitscriptsConfig()
+    wasm: WasmConfig = WasmConfig()
     images: ImagesConfig = ImagesConfig()
     traces: TraceConfig = TraceConfig()
     logs: LogConfig = LogConfig()

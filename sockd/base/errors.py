@@ -1,7 +1,7 @@
 """The tree of all errors that sockd raises intentionally.
 
     SockdError 500
-     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadConfig, InvalidEvent
+     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadWasm, BadConfig, InvalidEvent
      │   └─ BadImage                      a container image that is refused ── NoSuchImage, ImageTooLarge
      ├─ KeyNeeded 401                     the request has no key of the worker
  ├─ Forbidden 403 ── KeyNotEnough, RunClosed, NotAManager, ImageAccessDenied
@@ -32,6 +32,7 @@
      ├─ RegistryUnavailable 503           a container registry does not answer
      ├─ SandboxFailed 503                 the platform could not make a sandbox
      ├─ CodeLost 503                      this worker has no code any more of a function
+     ├─ ModuleLost 503                    a function's WebAssembly module has to be compiled again
      ├─ DamagedImage 503                  an image on this worker is not as it was written
      ├─ ImagesUnavailable 503             this worker cannot run functions in images
      ├─ ImageLost 503                     this worker has no image any more that a function runs in
@@ -42,7 +43,7 @@
      │                                    ImageUnavailable; StoreFull 507
      ├─ PackagesFailed 503 ── ResolveFailed 400 ── BuildNeeded; BuildFailed 400; InstallFailed;
      │                                    PackagesMissing
-     └─ TimedOut 504
+     └─ TimedOut 504 ── Interrupted        its sandbox goes on
 
 An error carries its consequence: `status` is the HTTP status of the `/run` door, `error_type` the name that clients see
 (AWS Lambda's own where there is one: research of its recorded answers). Messages are public: they name no host path.
@@ -112,6 +113,12 @@ class BadInitscript(BadRequest):
     """An initscript that cannot run: malformed, too large, an unknown import; or this worker has no engine."""
 
     error_type = "InvalidInitscriptException"
+
+
+class BadWasm(BadRequest):
+    """A WebAssembly module that can serve no request: malformed, an unknown import, no entry; or this worker has no compiler."""
+
+    error_type = "InvalidModuleException"
 
 
 class BadConfig(BadRequest):
@@ -511,6 +518,19 @@ class CodeLost(SockdError):
         )
 
 
+class ModuleLost(SockdError):
+    """The compiled module of a WebAssembly function is not on this worker any more; the next call or the background makes it."""
+
+    status = 503
+    error_type = "Code.ModuleLost"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the compiled module of the function {name!r} is not on this worker any more, and will be compiled again. If this "
+            "does not change, the worker has another wasmtime than the function: deploy it again (sockd deploy)"
+        )
+
+
 class ImageLost(SockdError):
     """The worker does not have the image of a function any more, and cannot fetch it again; importing it again helps."""
 
@@ -698,3 +718,7 @@ class TimedOut(SockdError):
         """Args: message: AWS's text, if it has one; limit: the setting that was exceeded."""
         super().__init__(f"{message} ({limit})" if limit else message)
         self.words = message
+
+
+class Interrupted(TimedOut):
+    """The deadline passed while a WebAssembly module computed; the module was interrupted, and its sandbox goes on."""

@@ -20,6 +20,7 @@ from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.debugging import Debugging
 from sockd.functions.serving.function import Caches
+from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.live_functions import Closed, LiveFunctions
 from sockd.functions.serving.snapshots import Snapshots
 from sockd.functions.serving.version_files import VersionFiles
@@ -35,14 +36,15 @@ class Functions:
         self.registry = registry
         self.failed_inits = caches.failed_inits
         most = config.http.max_payload_bytes
-        files = VersionFiles(code, packages, caches.images, caches.image_pythons, max_answer_bytes=most)
+        modules = caches.modules or FunctionModules(None, config.wasm)
+        files = VersionFiles(code, packages, caches.images, caches.image_pythons, modules, max_answer_bytes=most)
         wait_s = config.packages.restore_wait_s
         self.live = LiveFunctions(
             registry, files, caches, restore_wait_s=wait_s, live_versions=config.code.live_versions
         )
         self.snapshots = Snapshots(self.live, caches.templates)
         self.views = FunctionViews(registry, self.live, self.snapshots)
-        parts = DeployParts.of(config, registry, code, packages, caches, files, self.live)
+        parts = DeployParts.of(config, registry, code, packages, caches, files, self.live, modules)
         self.deploys = Deploys(parts, self.snapshots)
         self.changes = Changes(parts)
         self.switching = parts.switching

@@ -17,6 +17,7 @@ from sockd.functions.provisioning import Provisioning
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault, key_path
 from sockd.functions.serving.function import Caches
+from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.serving.start_gate import StartLimits
 from sockd.functions.versions import Versions
@@ -84,6 +85,8 @@ def make_caches(
         images.importer.compile_with(compiler.compile)
     pythons = ImagePythons(images.store, sources, tree, budget, base, state.path / "pythons" / "images")
     isolation.foreign.add(SCHEME, pythons)
+    modules = FunctionModules(scripts.store.compiler if config.initscripts.enabled else None, config.wasm)
+    stack.push_async_callback(modules.aclose)
     return Caches(
         starts.handlers,
         tree,
@@ -99,6 +102,7 @@ def make_caches(
         open_account=function_accounts(config.sandbox, linux.groups.sockets),
         function_tasks=function_task_limit(linux.groups, config.sandbox),
         networks=isolation.networks,
+        modules=modules,
         images=images.store,
         image_pythons=pythons,
         templates=starts.templates,

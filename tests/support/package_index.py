@@ -26,11 +26,12 @@ def wheel(
     requires: tuple[str, ...] = (),
     tag: str = "py3-none-any",
     modes: Mapping[str, int] | None = None,
+    level: int | None = None,
 ) -> tuple[str, bytes]:
     """(file name, bytes) of a wheel with these files.
 
     Args:
-        modes: st_mode of files that should not be a plain 0644 file."""
+        modes: st_mode of files that should not be a plain 0644 file; level: of the compression."""
     stem = f"{name.replace('-', '_')}-{version}"
     contents = {path: data.encode() if isinstance(data, str) else data for path, data in files.items()}
     contents[f"{stem}.dist-info/METADATA"] = "".join(
@@ -50,7 +51,7 @@ def wheel(
         for path, data in contents.items():
             entry = zipfile.ZipInfo(path)
             entry.external_attr = (modes or {}).get(path, 0o100644) << 16
-            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED, level)
     return f"{stem}-{tag}.whl", packed.getvalue()
 
 

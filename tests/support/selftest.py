@@ -37,6 +37,7 @@ GROUPS = {
     "P": "sharing between functions",
     "S": "promises of SPECIFICATION.md",
     "T": "snapshots",
+    "V": "WebAssembly functions",
     "W": "workers of a group",
 }
 WIDTH = 118

@@ -1,4 +1,5 @@
-"""The user's handler: found by its name, and which kind it is: a function, a web app, or a program of its own."""
+"""The user's handler: found by its name, and which kind it is: a function, a web app, a program of its own, or a
+WebAssembly module."""
 
 from __future__ import annotations
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+WASM_HOST = "sockd_zygote.handlers.wasm"
+"""The module that serves WebAssembly. It imports the runtime, which only such functions have."""
+
+
 def open_handler(function: dict) -> Handler:
     """Load the entry point. Raises: HandlerNotFound; whatever its module raises."""
     if function.get("provided"):
@@ -24,6 +29,10 @@ def open_handler(function: dict) -> Handler:
         from sockd_zygote.handlers.runtime_api import Program
 
         return Program(function)
+    if function.get("wasm"):
+        __import__(WASM_HOST)
+        handler: Handler = sys.modules[WASM_HOST].WasmHandler(function)
+        return handler
     target, app = load_target(function)
     if not app:
         return Handler(function, target)

@@ -45,7 +45,7 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
     """Run one trial.
 
     Args:
-        event: `function`: `handler`, `code`, `entry_file` and `app`, as INIT has them; `roots`: of an image, directories
+        event: `function`: `handler`, `code`, `entry_file`, `app` and `wasm`, as INIT has them; `roots`: of an image, directories
             with
             the key of their packages; `record`: whether the imports are recorded; `names_of`: modules whose names are
             reported;
@@ -80,7 +80,10 @@ def run_top_level(function: dict[str, Any], recorder: Recorder | None) -> str:
     if recorder is not None:
         recorder.__enter__()
     try:
-        load_what_serves(function["handler"], *entry.load_target(function))
+        if function["wasm"]:
+            __import__(entry.WASM_HOST)
+        else:
+            load_what_serves(function["handler"], *entry.load_target(function))
     except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are failures like any other
         failure = type(error).__name__
     finally:

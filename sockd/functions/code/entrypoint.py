@@ -11,8 +11,10 @@ import re
 import stat
 from pathlib import Path
 
-from sockd.base.errors import BadFunctionConfig
+from sockd.base.errors import BadArchive, BadFunctionConfig
+from sockd.functions.code.archive import checked_path
 
+SUFFIX = ".wasm"
 HANDLER_CHARS = 128
 """AWS's limit of the handler's name."""
 
@@ -39,6 +41,8 @@ WRITTEN = re.compile(r"(?P<module>[\w-]+(?:[./][\w-]+)*?)(?P<suffix>\.py)?(?P<ma
 """module:attr, AWS's module.attr (also dir/module.attr), and file.py:attr."""
 
 
+WASM = "wasm"
+"""The runtime of functions that are WebAssembly modules."""
 BOOTSTRAP = "bootstrap"
 AWSLAMBDARIC = "awslambdaric"
 """Which program speaks to the Runtime API for a function: the code's own, or AWS's client, from the function's packages."""
@@ -49,19 +53,22 @@ def provided(code: Path, runtime: str | None) -> str:
 
     Args: runtime: what the function's settings say; None: an executable bootstrap at the top of the code decides."""
     is_bootstrap = _is_file(code / BOOTSTRAP) and bool((code / BOOTSTRAP).lstat().st_mode & 0o111)
-    if runtime == "python" or (runtime is None and not is_bootstrap):
+    if runtime in ("python", WASM) or (runtime is None and not is_bootstrap):
         return ""
     return BOOTSTRAP if is_bootstrap else AWSLAMBDARIC
 
 
 def entry_point(code: Path, handler: str | None, runtime: str | None = None) -> str:
-    """The entry point of a code tree as "module:attr"; for a function that is a program, the value of `_HANDLER`.
+    """The entry point of a code tree as "module:attr"; for a function that is a program, the value of `_HANDLER`; for one that is
+    WebAssembly, the path of the module.
 
     Args:
         code: the tree.
         handler: what the function's settings say; it wins, and its file is not looked for, as its module may come from
             a package.
     Raises: BadFunctionConfig, saying what was looked for."""
+    if runtime == WASM:
+        return _module(code, handler)
     program = provided(code, runtime)
     if program == AWSLAMBDARIC and handler is None:
         raise BadFunctionConfig(
@@ -97,6 +104,27 @@ def _detect(code: Path) -> str:
         f"no handler found; looked for {looked_for}, and for a web app called app in handler.py, main.py and f.py. "
         'Name yours in sockd.toml: handler = "module:function"'
     )
+
+
+def _module(code: Path, handler: str | None) -> str:
+    """The path of a WebAssembly module in the code. Raises: BadFunctionConfig."""
+    if handler is not None:
+        try:
+            path = checked_path(handler)
+        except BadArchive:
+            path = ""
+        if path != handler or not path.endswith(SUFFIX) or len(path) > HANDLER_CHARS or not _is_file(code / path):
+            raise BadFunctionConfig(
+                f'handler = {handler[:HANDLER_CHARS]!r}: with runtime = "wasm" it must be a file of the code, FILE.wasm'
+            )
+        return path
+    found = sorted(path.name for path in code.glob(f"*{SUFFIX}") if _is_file(path))
+    if len(found) != 1:
+        there = f"there are {', '.join(found)}" if found else "there is none"
+        raise BadFunctionConfig(
+            f'runtime = "wasm" needs one FILE.wasm at the top of the code, and {there}: name yours (handler = "FILE.wasm")'
+        )
+    return found[0]
 
 
 def _is_file(path: Path) -> bool:

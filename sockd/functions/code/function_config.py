@@ -184,8 +184,9 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     `http.errors` says. Of all its versions, what was deployed last says it."""
     reuse_sandbox: bool = True
     """Whether a sandbox serves more than one request."""
-    runtime: Literal["python", "provided"] | None = None
-    """provided: a program of its own, which speaks to the Runtime API; None: that if there is an executable bootstrap."""
+    runtime: Literal["python", "provided", "wasm"] | None = None
+    """provided: a program of its own, which speaks to the Runtime API; None: that if there is an executable bootstrap. wasm: a
+    WebAssembly module, `handler = "FILE.wasm"`: a WASI command, or a component that exports `handle`."""
     image: str | None = None
     """The container image that it runs in: a reference for the registry, or the digest of an image that the worker has. None: the
     host's software."""
@@ -371,6 +372,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         if self.egress is not None and len(self.egress) > MAX_EGRESS:
             raise BadFunctionConfig(f"egress: at most {MAX_EGRESS} rules")
         self.check_image()
+        self.check_wasm()
         check_python(self.python)
         check_methods(self.methods)
         check_env(self.environment)
@@ -403,6 +405,13 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             )
         if self.initscript is not None:
             raise BadFunctionConfig("initscript: a function with an image has none")
+
+    def check_wasm(self) -> None:
+        """Raises: BadFunctionConfig for settings that a WebAssembly module cannot have."""
+        if self.runtime == "wasm":
+            for key in ("image", "app"):
+                if getattr(self, key) is not None:
+                    raise BadFunctionConfig(f'{key}: a function with runtime = "wasm" has none')
 
     def check_egress(self) -> None:
         """Check rules that were given, not inherited. Raises: BadFunctionConfig if they would mean nothing."""

@@ -16,13 +16,14 @@ from sockd.functions.code import dependencies
 from sockd.functions.code.code_store import CodeStore, CodeVersion
 from sockd.functions.code.default_packages import DefaultPackages
 from sockd.functions.code.dependencies import Dependencies
-from sockd.functions.code.entrypoint import BOOTSTRAP, entry_point, provided
+from sockd.functions.code.entrypoint import BOOTSTRAP, WASM, entry_point, provided
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.code.handler_check import check_handler, instead_of
 from sockd.functions.code.setting_checks import EXEC_WRAPPER
 from sockd.functions.deploys.content import CHECK_HANDLER, KEEP_PACKAGES, Content
 from sockd.functions.deploys.package_users import DeployedPackages
 from sockd.functions.registry.registry import Registry
+from sockd.functions.serving.function_modules import FunctionModules
 from sockd.isolation.roots import interpreter_settings
 from sockd.isolation.roots.interpreter import Interpreter
 from sockd.isolation.roots.interpreter_settings import Started
@@ -39,6 +40,7 @@ class CodeContents:
         code: CodeStore,
         packages: InstallCache,
         deploying: DeployedPackages,
+        modules: FunctionModules,
         default_packages: Sequence[str],
     ) -> None:
         """Args: default_packages: which are installed for functions that do not name them."""
@@ -46,6 +48,7 @@ class CodeContents:
         self._code = code
         self._packages = packages
         self._deploying = deploying
+        self._modules = modules
         self._default_packages = DefaultPackages(tuple(default_packages), packages)
 
     async def resolve(
@@ -53,8 +56,12 @@ class CodeContents:
     ) -> Content:
         """Find the entry point of code and the packages that it asks for.
 
-        Raises: BadArchive, BadFunctionConfig, PackagesFailed, NoPython."""
+        Raises: BadArchive, BadFunctionConfig, BadWasm, PackagesFailed, NoPython."""
         python = await self._packages.interpreter(config.python)
+        if config.runtime == WASM:
+            handler = entry_point(code.path, config.handler, config.runtime)
+            runtime = Dependencies("the runtime of WebAssembly", self._modules.requirement())
+            return Content(config, handler, await self._closure(runtime, config, python, progress), python)
         is_program = provided(code.path, config.runtime)
         if not is_program:
             interpreter_settings.check(config.environment, Started.of_host(config.python))
@@ -81,9 +88,13 @@ class CodeContents:
     async def prepare(self, name: str, code: CodeVersion, content: Content, progress: Progress) -> Content:
         """Install the packages of code, and compile it. Returns: the content with the default packages that it uses.
 
-        Raises: PackagesFailed, StorageFull."""
+        Raises: PackagesFailed, BadWasm, SandboxFailed, StorageFull."""
         python, config = content.python, content.config
         assert python is not None
+        if config.runtime == WASM:
+            await self._modules.compile(code.path, content.handler, content.closure, progress)
+            await self._ensure(name, content.closure, progress)
+            return content
         await in_thread(self._code.compile_for, code.digest, python)
         await self._ensure(name, content.closure, progress)
         if not config.packages.default or provided(code.path, config.runtime) == BOOTSTRAP:

@@ -21,6 +21,7 @@ from sockd.functions.deploys.reserved_memory import ReservedMemory
 from sockd.functions.deploys.switching import Switching
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.function import Caches
+from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.live_functions import LiveFunctions
 from sockd.functions.serving.version_files import VersionFiles
 from sockd.starts.packages.install_cache import InstallCache
@@ -56,6 +57,7 @@ class DeployParts:
         caches: Caches,
         files: VersionFiles,
         live: LiveFunctions,
+        modules: FunctionModules,
     ) -> DeployParts:
         """Make the parts of one worker."""
         in_use, packages = CodeInUse(code, registry.digests), DeployedPackages()
@@ -64,7 +66,7 @@ class DeployParts:
             code=code,
             in_use=in_use,
             parsing=Parsing(config.function, registry),
-            code_contents=CodeContents(registry, code, installed, packages, config.packages.default),
+            code_contents=CodeContents(registry, code, installed, packages, modules, config.packages.default),
             image_contents=ImageContents(caches.images, caches.image_pythons),
             packages=packages,
             scripts=scripts,

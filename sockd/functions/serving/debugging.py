@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sockd.base.config import MB, DebugConfig
 from sockd.base.errors import BadRequest, Draining, PackagesFailed, SockdError, TimedOut
-from sockd.functions.code.entrypoint import provided
+from sockd.functions.code.entrypoint import WASM, provided
 from sockd.functions.serving.debug_port import HOST, DebugPort
 from sockd.functions.serving.version import Version
 from sockd.isolation.roots.program import Program
@@ -185,5 +185,5 @@ def check(version: Version) -> None:
     if version.image is not None:
         raise CannotDebug("this function runs in a container image, whose Python has no debugger of the worker's")
     code = version.program.code
-    if code is not None and provided(code, version.config.runtime):
-        raise CannotDebug("this function is a program (runtime = provided), not a Python handler")
+    if code is not None and (version.config.runtime == WASM or provided(code, version.config.runtime)):
+        raise CannotDebug("this function is a program (runtime = provided or wasm), not a Python handler")

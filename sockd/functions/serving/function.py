@@ -18,6 +18,7 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.failed_inits import FailedInits
+from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts, become_beside, recording_init
 from sockd.functions.serving.leased import Leased
 from sockd.functions.serving.provisioned import Pool, initialize, without_event
@@ -71,6 +72,8 @@ class Caches:
     failed_inits: FailedInits = field(default_factory=FailedInits)
     networks: Networks | None = None
     """Private ones; None: functions cannot have any."""
+    modules: FunctionModules | None = None
+    """None: no function is a WebAssembly module."""
     images: ImageStore | None = None
     """None: functions run in no images."""
     image_pythons: ImagePythons | None = None

@@ -3,6 +3,7 @@ backup, or a loss.
 
     PackagesMissing   packages                 installed in the background, or by the first call
     UnknownImage      an image of a registry   imported likewise
+    ModuleLost        a compiled module        compiled likewise
     ImageLost, CodeLost, SecretsLocked, ...    somebody has to act; the error says how
 
 Owns the records of these functions, each with the error that says what it lacks. Knows nothing of requests.
@@ -22,6 +23,7 @@ from sockd.base.errors import (
     HostFailed,
     ImageLost,
     InstallFailed,
+    ModuleLost,
     NoSuchFunction,
     PackagesFailed,
     PackagesMissing,
@@ -44,6 +46,7 @@ STATES: tuple[tuple[type[SockdError], str], ...] = (
     (UnknownImage, "image to be imported"),
     (ImageLost, "image lost"),
     (CodeLost, "code lost"),
+    (ModuleLost, "module to be compiled"),
     (SecretsLocked, "secrets locked"),
 )
 """In a few words, by what a function lacks."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from sockd.base.errors import CodeLost, PackagesMissing, UnknownImage
+from sockd.base.errors import BadFunctionConfig, CodeLost, PackagesMissing, UnknownImage
 from sockd.functions.code.code_store import CodeStore
-from sockd.functions.code.entrypoint import entry_point, provided
+from sockd.functions.code.entrypoint import WASM, entry_point, provided
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.in_images import image_programs
 from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.registry.aliases import LATEST
 from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.serving import function_modules
+from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.version import Version
 from sockd.functions.serving.version_program import UsedImage
 from sockd.images.store.image_record import ImageRecord
@@ -37,6 +39,7 @@ class VersionFiles:
         packages: InstallCache,
         images: ImageStore | None,
         pythons: ImagePythons | None,
+        modules: FunctionModules,
         *,
         max_answer_bytes: int,
     ) -> None:
@@ -45,13 +48,17 @@ class VersionFiles:
         self._packages = packages
         self._images = images
         self._pythons = pythons
+        self._modules = modules
         self._max_answer_bytes = max_answer_bytes
 
     def load(self, record: FunctionRecord, number: str = LATEST) -> Version:
-        """Make the version that a record describes. Raises: CodeLost, PackagesMissing, UnknownImage, SecretsLocked."""
-        path = self._path(record)
-        if lacking := self._packages.missing(Closure.from_json(record.closure)):
+        """Make the version that a record describes.
+
+        Raises: CodeLost, PackagesMissing, ModuleLost, UnknownImage, SecretsLocked."""
+        path, closure = self._path(record), Closure.from_json(record.closure)
+        if lacking := self._packages.missing(closure):
             raise PackagesMissing(lacking)
+        function_modules.check(record, path, closure)
         image = None
         if record.image:
             if self._images is None:
@@ -63,11 +70,13 @@ class VersionFiles:
         return Version.load(record, path, self._packages, number=number, max_answer_bytes=most, image=image)
 
     async def restore(self, record: FunctionRecord) -> None:
-        """Install a deploy's packages and import its image again, if they are lost.
+        """Install a deploy's packages, compile its module and import its image again, if they are lost.
 
-        Raises: CodeLost, InstallFailed, BadImage and its kinds, UnknownImage, ImageLost, ImagesUnavailable, ImagePythonFailed."""
-        self._path(record)
-        await self._packages.ensure(Closure.from_json(record.closure))
+        Raises: CodeLost, InstallFailed, ModuleLost, BadImage and its kinds, UnknownImage, ImageLost, ImagesUnavailable,
+            ImagePythonFailed."""
+        path, closure = self._path(record), Closure.from_json(record.closure)
+        await self._packages.ensure(closure)
+        await self._modules.restore(record, path, closure)
         if record.image and self._images is not None:
             config = record.settings
             image = await self._images.ensure(record.image, config.image or "")
@@ -78,6 +87,10 @@ class VersionFiles:
         """Find the entry point of recorded code with other settings. Raises: BadFunctionConfig, UnknownImage."""
         if record.image and self._images is not None:
             return image_programs.handler(config, self._images.get(record.image).config)
+        if WASM in (config.runtime, record.settings.runtime):
+            raise BadFunctionConfig(
+                "runtime, handler: a WebAssembly module is compiled by its deploy: deploy the function again"
+            )
         return entry_point(self._code.path(record.digest), config.handler, config.runtime)
 
     def interpreter(self, record: FunctionRecord, config: FunctionConfig) -> Started | None:

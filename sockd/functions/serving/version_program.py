@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sockd.functions.code.code_store import SANDBOX_PATH
-from sockd.functions.code.entrypoint import DETECTED_APPS, parse_handler, provided
+from sockd.functions.code.entrypoint import DETECTED_APPS, WASM, parse_handler, provided
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.in_images import image_programs
 from sockd.functions.registry.function_record import FunctionRecord
+from sockd.functions.serving.function_modules import version_in
 from sockd.images.store.image_record import ImageRecord
 from sockd.isolation.roots import environment as environments
 from sockd.isolation.roots import interpreter_settings
@@ -31,6 +32,7 @@ from sockd.starts.packages.provided_names import Provided, provided_by
 from sockd.starts.zygotes.top_levels.soundness import ImportView, visible_limits
 from sockd_zygote import protocol
 from sockd_zygote.handlers import storage_finder
+from sockd_zygote.handlers.wasm_runtime import compiled_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ def program_of_code(about: About, closure: Closure, packages: InstallCache, code
     """Return the program of a version whose code is published and whose packages are installed, and the view of its
     imports."""
     record, config = about.record, about.config
-    kind, is_provided = app_kind(record.handler, config), provided(code, config.runtime)
+    is_wasm = config.runtime == WASM
+    kind = "" if is_wasm else app_kind(record.handler, config)
+    is_provided = provided(code, config.runtime)
     message = {
         "code": SANDBOX_PATH,
         "entry_file": entry_file(code, record.handler),
@@ -67,6 +71,8 @@ def program_of_code(about: About, closure: Closure, packages: InstallCache, code
         "storage": config.storage,
         "app": kind,
     }
+    if is_wasm:
+        message["wasm"] = compiled_path(record.handler, version_in(closure))
     if not is_provided:  # a program starts an interpreter of its own, which reads them
         message["paths"] = [*own_search_path(config), *packages.paths(closure)]
         message |= settings_part(config, Started.of_host(config.python))

@@ -13,6 +13,7 @@ from functools import partial
 
 from sockd.base.errors import (
     FunctionFailed,
+    Interrupted,
     InvalidEvent,
     MethodNotAllowed,
     SandboxDied,
@@ -30,7 +31,7 @@ from sockd.isolation.sandbox.sandbox_init import SandboxInit
 from sockd.isolation.sandbox.stream import BoundedSink
 from sockd_zygote import protocol
 
-ANSWERED = (FunctionFailed, InvalidEvent, MethodNotAllowed)
+ANSWERED = (FunctionFailed, Interrupted, InvalidEvent, MethodNotAllowed)
 """Errors that the handler server answered with, in order, or before it was asked: the sandbox goes on. (But not InitFailed:
 it has exited.)"""
 
@@ -259,8 +260,7 @@ class Conversation:
             self.finish(verdict)
             return
         self.process.cgroup.kill_nowait()
-        words = f"Task timed out after {program.timeout_s:.2f} seconds"
-        self.finish(TimedOut(words, "timeout_s"), b"", int(program.timeout_s * 1e9))
+        self.finish(TimedOut(timeout_words(program), "timeout_s"), b"", int(program.timeout_s * 1e9))
 
     # -- the end of the channel, and output
 
@@ -298,6 +298,11 @@ class Conversation:
             show = self.process.parts.live.shows.get(program.name)
             if show is not None:
                 show(exchange.request_id, kept)
+
+
+def timeout_words(program: Program) -> str:
+    """Return AWS's text for a request whose time is over."""
+    return f"Task timed out after {program.timeout_s:.2f} seconds"
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sockd.base.errors import FunctionFailed, InitFailed, NotTaken, ResponseTooLarge
+from sockd.base.errors import FunctionFailed, InitFailed, Interrupted, NotTaken, ResponseTooLarge, TimedOut
 from sockd.isolation.sandbox.claims import read_failure, read_imports, read_times
-from sockd.isolation.sandbox.conversation import Conversation
+from sockd.isolation.sandbox.conversation import Conversation, timeout_words
 from sockd.isolation.sandbox.exchange import NO_REQUEST, Exchange, Reply
 from sockd.isolation.sandbox.lifecycle import State, Step
 from sockd.isolation.sandbox.stream import Flow
@@ -64,7 +64,10 @@ def _failed(conversation: Conversation, number: int, body: bytes) -> None:
         conversation.finish(read_failure(body, InitFailed))
     else:
         _awaiting(conversation, protocol.FAILED, number)
-        conversation.finish(read_failure(body, FunctionFailed), b"", took_ns, started, is_answer=True)
+        error = read_failure(body, FunctionFailed)
+        if error.error_type == TimedOut.error_type and conversation.program is not None:
+            error = Interrupted(timeout_words(conversation.program), "timeout_s")
+        conversation.finish(error, b"", took_ns, started, is_answer=True)
 
 
 def _untaken(conversation: Conversation, number: int, body: bytes) -> None:

@@ -85,3 +85,18 @@ def test_a_directory_or_link_of_the_right_name_is_no_convention(tmp_path: Path) 
     (tmp_path / "function").write_text("")
     with pytest.raises(BadFunctionConfig):
         entry_point(tmp_path, None)
+
+
+def test_a_webassembly_module_is_the_only_one_at_the_top_or_the_one_that_is_named(tmp_path: Path) -> None:
+    assert entry_point(tree(tmp_path, "fn.wasm", "handler.py", "build/other.wasm"), None, "wasm") == "fn.wasm"
+    assert entry_point(tmp_path, "build/other.wasm", "wasm") == "build/other.wasm"
+    with pytest.raises(BadFunctionConfig, match=r"there are fn\.wasm, init\.wasm: name yours"):
+        entry_point(tree(tmp_path, "init.wasm"), None, "wasm")
+
+
+@pytest.mark.parametrize(
+    "written", ["handler.py", "gone.wasm", "../fn.wasm", "/fn.wasm", "./fn.wasm", "fn:handler", ""]
+)
+def test_the_handler_of_a_webassembly_function_is_a_file_of_the_code(tmp_path: Path, written: str) -> None:
+    with pytest.raises(BadFunctionConfig, match=r"must be a file of the code, FILE\.wasm"):
+        entry_point(tree(tmp_path, "fn.wasm", "handler.py"), written, "wasm")

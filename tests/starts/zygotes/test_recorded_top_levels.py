@@ -30,7 +30,7 @@ async def test_the_first_start_of_a_version_is_recorded_in_one_of_its_own(monkey
         assert top.closure == view.closure and not top.standard_only
         (_, asked), (program,) = g.tree.asked[0], g.tree.programs
         assert asked["record"] is True and asked["variables"] == ["X"]
-        assert asked["function"] == {"handler": "f:f", "code": "", "entry_file": "f.py", "app": ""}
+        assert asked["function"] == {"handler": "f:f", "code": "", "entry_file": "f.py", "app": "", "wasm": ""}
         init = protocol.decode_init(program.init)
         assert (init["handler"], init["entry_file"], init["env"]) == (trials.HANDLER, "", {b"X": b"1"})
         g.start(view)

@@ -21,7 +21,7 @@ def trial(server: Server, source: str, *, app: str = "", env: dict[str, str] | N
     """What a trial of f.py answers."""
     server.init(source, handler=TRIAL, max_answer_bytes=MAX_BYTES, env=env or {})
     event = {
-        "function": {"handler": "f:handler", "code": str(server.code), "entry_file": "", "app": app},
+        "function": {"handler": "f:handler", "code": str(server.code), "entry_file": "", "app": app, "wasm": ""},
         "roots": [],
         "record": True,
         "names_of": [],

@@ -40,6 +40,7 @@ FOLDERS = (
     "tests/daemon/test_snapshots.py",
     "tests/daemon/test_page_keys.py",
     "tests/daemon/test_task_limits.py",
+    "tests/daemon/test_wasm.py",
     "tests/daemon/test_writable_roots.py",
     "tests/http/test_front.py",
     "tests/images/store/test_import_runs.py",

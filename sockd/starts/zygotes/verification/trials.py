@@ -149,7 +149,7 @@ class Trials:
         """A program with a function's closure and environment, that runs a trial."""
         own, deadline_s = work.program, self._config.verify_deadline_s
         name = f"verification of {own.name}"
-        handler = {"handler": HANDLER, "entry_file": "", "app": "", "provided": False, "rehearsal": True}
+        handler = {"handler": HANDLER, "entry_file": "", "app": "", "provided": False, "wasm": "", "rehearsal": True}
         init = protocol.change_init(own.init, name=name, **handler, max_answer_bytes=ANSWER_BYTES)
         limits = replace(own.limits, memory_bytes=self._config.verify_memory_mb * MB)
         program = Program(own.code, init, limits, init_timeout_s=deadline_s, timeout_s=deadline_s, log_bytes=LOG_BYTES)
@@ -188,7 +188,7 @@ def _asked(work: Work, *, record: bool = False) -> dict[str, Any]:
     init = protocol.decode_init(work.program.init)
     key = init.get("image_key", "")
     return {
-        "function": {name: init.get(name, "") for name in ("handler", "code", "entry_file", "app")},
+        "function": {name: init.get(name, "") for name in ("handler", "code", "entry_file", "app", "wasm")},
         "roots": [(f"{root}/", key) for root in init["paths"]] if key else [],
         "record": record,
         "names_of": [],
