@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -150,6 +151,26 @@ def test_an_initscript_is_deployed_with_the_code_or_alone(
     wasm.write_bytes(b"text")
     refused = run("deploy", str(wasm), "--name", "echo")
     assert refused.returncode == 1 and "not a WebAssembly binary" in refused.stderr
+
+
+@pytest.mark.parametrize("head", [b"\0asm\x0d\0\1\0", b"\0asm\1\0\0\0\7\n\1\6_start\0\0"])
+def test_a_webassembly_file_that_is_no_initscript_is_deployed_as_a_function(
+    run: Run, served: Served, tmp_path: Path, head: bytes
+) -> None:
+    (tmp_path / "shout.wasm").write_bytes(head)
+    done = run("deploy", str(tmp_path / "shout.wasm"), "--memory", "64")
+    assert done.returncode == 0, done.stderr
+    settings = {"check_handler": True, "memory_mb": 64, "runtime": "wasm", "handler": "shout.wasm"}
+    assert served.worker.deployed["shout"] == (["shout.wasm"], settings)
+
+
+@pytest.mark.parametrize("language", ["c", "rust", "js", "python"])
+def test_a_new_webassembly_project_says_how_it_is_compiled(run: Run, tmp_path: Path, language: str) -> None:
+    project = tmp_path / "shout"
+    done = run("init", str(project), "--template", f"wasm-{language}")
+    assert done.returncode == 0 and f"make -C {project}\n" in done.stdout
+    assert tomllib.loads((project / "sockd.toml").read_text())["runtime"] == "wasm"
+    assert (project / "Makefile").read_text().partition("\n")[2].startswith("fn.wasm: ")
 
 
 def test_a_deploy_that_cannot_be_says_why_and_what_to_type(run: Run, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import click
 
 from sockd.base.errors import BuildNeeded
 from sockd.base.own_command import runnable
+from sockd.client.cli.functions import wasm_file
 from sockd.client.cli.functions.check import no_check_option
 from sockd.client.cli.functions.code_directory import CodeDirectory, left_out_json, show_left_out, show_plan
 from sockd.client.cli.functions.egress import egress_option, egress_setting
@@ -98,7 +99,7 @@ def deploy(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Deploy a directory or zip archive as a function.
+    """Deploy a directory, zip archive or WebAssembly file as a function.
 
     With --image, SOURCE is the function's name, or a directory with its sockd.toml. REF is a reference for a registry, as docker
     knows them, the digest of an image that the worker has, or a local image, which is uploaded: oci:DIR, an archive of
@@ -112,10 +113,11 @@ def deploy(
     --rollback-on-errors 5%, callers of NAME:prod switch by and by: a tenth of their requests goes to the new version, until it
     is withdrawn for its errors, or has held and is promoted.
 
-    A SOURCE that ends in .wasm is an initscript: the function --name gets it, its code and settings stay. One that ends in .py is
-    imported, here, and each function in it that @sockd.function decorates is deployed, with the settings that it says. A
-    function that was deployed from another such file, or as a directory where this is a file, stays as it is without --force.
-    So does one whose variables and secrets do not open, because the worker lacks their key; --force deploys it without them."""
+    A SOURCE that ends in .wasm is the whole code of a function if it is a WASI command or a component. Else it is an initscript:
+    the function --name gets it, its code and settings stay. One that ends in .py is imported, here, and each function in it that
+    @sockd.function decorates is deployed, with the settings that it says. A function that was deployed from another such file,
+    or as a directory where this is a file, stays as it is without --force. So does one whose variables and secrets do not open,
+    because the worker lacks their key; --force deploys it without them."""
     is_path = image is None or len(source.parts) > 1  # else it may be the name of a function
     if is_path and not source.exists():
         raise click.BadParameter(f"Path '{source}' does not exist.", param_hint="'[SOURCE]'")
@@ -123,7 +125,9 @@ def deploy(
         show_plan(source, in_image=image is not None, as_json=as_json)
         return
     release = Release.of_options(alias, canary, rollback_on_errors, promote_after, least_requests)
-    if release is not None and source.is_file() and source.suffix in (".py", ".wasm"):
+    module = source.read_bytes() if source.suffix == ".wasm" and source.is_file() else b""
+    is_module = wasm_file.is_function(module)
+    if release is not None and source.is_file() and source.suffix in (".py", ".wasm") and not is_module:
         raise Failure(f"--alias is for directories and archives, and not for {source.name}", exit_code=USAGE)
     if source.suffix == ".py" and source.is_file():
         from sockd.client.cli.functions.deploy_app import deploy_app
@@ -132,12 +136,14 @@ def deploy(
         given = [key for key, value in {**options, **others}.items() if value]
         deploy_app(source, given, state_dir, as_json, force=force, check=not no_check)
         return
-    if source.suffix == ".wasm":
+    if source.suffix == ".wasm" and not is_module:
         _deploy_initscript(source, name, Management(state_dir), as_json)
         return
     name = named(name, source) if name else default_name(source)
     settings = {key: value for key, value in options.items() if value is not None} | egress_setting(egress)
     overrides: dict[str, Any] = {"check_handler": True, **settings}
+    if is_module:
+        overrides |= {"runtime": "wasm", "handler": source.name}
     if build:
         overrides["build"] = True
     if env:
@@ -160,7 +166,8 @@ def deploy(
         if image is not None:
             overrides["image"] = worker_reference(image, management, show)
             headers["x-sockd-overrides"] = json.dumps(overrides)
-        body = wasm + (_code(source, code, management) if has_code else EMPTY)
+        archive = wasm_file.packed(source, module) if is_module else b""
+        body = wasm + (archive or (_code(source, code, management) if has_code else EMPTY))
         if has_code:
             show(f"sending {len(body)} bytes")
         try:

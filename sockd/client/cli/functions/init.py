@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from sockd.base.own_command import runnable
+from sockd.client.cli.functions import wasm_templates
 from sockd.client.cli.functions.deploy import default_name
 from sockd.client.console.client import public_url
 from sockd.client.console.output import USAGE, Failure, echo
@@ -53,6 +54,7 @@ TEMPLATES: dict[str, dict[str, str]] = {
     "wsgi": {"app.py": WSGI, "sockd.toml": SETTINGS},
     "cron": {"handler.py": CRON, "sockd.toml": SETTINGS},
     "sebs": {"function/function.py": SEBS, "sockd.toml": SETTINGS},
+    **wasm_templates.TEMPLATES,
 }
 """Files by name."""
 NEXT = {"wsgi": "curl {url}/run/{name}/", "cron": "sudo sockd schedule add {name} 'rate(5 minutes)'"}
@@ -76,8 +78,9 @@ def init(directory: Path, template: str) -> None:
     except OSError as error:
         raise Failure(f"{directory} cannot be written", why=str(error)) from None
     url = public_url(Path(os.environ.get("SOCKD_STATE_DIR", DEFAULT_STATE_DIR)))
+    makes = [f"make -C {shlex.quote(str(directory))}"] if "Makefile" in TEMPLATES[template] else []
     steps = [f"sudo sockd dev {directory}", NEXT.get(template, INVOKE).format(name=name, url=url)]
-    echo("\n  ".join([f"made {directory}; next:", *map(runnable, steps)]))
+    echo("\n  ".join([f"made {directory}; next:", *makes, *map(runnable, steps)]))
 
 
 def _check(directory: Path) -> None:
