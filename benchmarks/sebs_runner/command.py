@@ -68,6 +68,7 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
             "--concurrency", default=1, show_default=True, type=click.IntRange(1), help="At once, in a batch."
         ),
         click.option("--no-zygotes", is_flag=True, help="Start every sandbox as a fresh interpreter."),
+        click.option("--snapshot", is_flag=True, help="Start every sandbox from a snapshot of the bench's init."),
         click.option("--data", type=click.Path(path_type=Path), help="SeBS's benchmarks-data.  [default: ~/.sebs/…]"),
         click.option(
             "--torch", type=click.Choice(["auto", "system", "index", "pypi"]), default="auto", help="Where 411 has it."
@@ -234,6 +235,7 @@ def _options(options: dict[str, Any], kinds: list[Any], show: Callable[[str], No
         first_byte_ms=options["rtt_ms"] or (PAPER_FIRST_BYTE_MS if options["paper"] else 0.0),
         bytes_per_s=PAPER_BYTES_PER_S if options["paper"] else None,
         zygotes=not options["no_zygotes"],
+        snapshot=options["snapshot"],
         state_dir=options["state_dir"],
         url=options["url"],
         always_cold=all(kind.fresh for kind in kinds),

@@ -41,6 +41,14 @@ class Input:
     """Table, and the names of its partition and sort keys."""
     is_stand_in: bool = False
 
+    @property
+    def model_variables(self) -> dict[str, str]:
+        """Variables from which the init of our own bench knows its model; empty: the event names none."""
+        bucket, names = self.event.get("bucket", {}), self.event.get("object", {})
+        if "model" not in bucket or "model" not in names:
+            return {}
+        return {"MODEL_BUCKET": bucket["bucket"], "MODEL_KEY": f"{bucket['model']}/{names['model']}"}
+
     def bytes_of(self, read: Mapping[str, Any]) -> int:
         """How much a read of the wrapper's brought."""
         if read["call"] != "download_directory":

@@ -1,6 +1,7 @@
 """A bench as a directory that can be deployed, in SeBS's own layout.
 
     handler.py              our wrapper, the same for every bench and arm
+    preloaded.py            for a snapshot: the handler whose init imports what the wrapper imports at its first request
     function/               the bench's files, as published; for the arm `own` also SeBS's own storage.py or nosql.py
     requirements.txt        the suite's own, for the Python in use
     sockd.toml              memory, time, concurrency; storage and initscript for the arms that have them
@@ -28,6 +29,7 @@ LEFT_OUT = ("requirements.txt", "init.sh", "package.sh")
 """Files of a bench's directory that are for SeBS's packager, not for the function (names or beginnings of names)."""
 OURS = Path(__file__).parent / "imgrec"
 WRAPPER = Path(__file__).with_name("wrapper.py")
+PRELOADED = Path(__file__).with_name("preloaded.py")
 DEFAULT_CONFIG = {"memory": 128, "timeout": 30}
 
 
@@ -54,6 +56,8 @@ class Settings:
     """A static binary, for the benches that call one."""
     torch: TorchSource | None = None
     """For the benches that need it."""
+    snapshot: bool = False
+    """Whether starts come from a snapshot of the init, which then imports the bench's function."""
 
 
 def build(bench: Bench, suite: Suite, settings: Settings, directory: Path) -> None:
@@ -71,6 +75,8 @@ def build(bench: Bench, suite: Suite, settings: Settings, directory: Path) -> No
     if FFMPEG in bench.needs:
         _put_ffmpeg(settings.ffmpeg, function / "ffmpeg" / "ffmpeg")
     (directory / "handler.py").write_bytes(WRAPPER.read_bytes())
+    if settings.snapshot:
+        (directory / PRELOADED.name).write_bytes(PRELOADED.read_bytes())
     (directory / "sockd.toml").write_text(_toml(_keys(bench, suite, settings)))
     lines = requirements(bench, suite, settings.python, settings.torch)
     (directory / "requirements.txt").write_text("".join(line + "\n" for line in lines))
@@ -120,13 +126,15 @@ def _put_ffmpeg(binary: Path | None, path: Path) -> None:
 def _keys(bench: Bench, suite: Suite, settings: Settings) -> dict[str, Any]:
     published = config(bench, suite)
     keys: dict[str, Any] = {
-        "handler": "handler:handler",
+        "handler": f"{PRELOADED.stem}:handler" if settings.snapshot else "handler:handler",
         "memory_mb": max(bench.memory_mb or 0, published["memory"]),
         "timeout_s": float(max(bench.timeout_s or 0, published["timeout"])),
         "concurrency": settings.concurrency,
     }
     if settings.arm is Arm.SHIM:
         keys["storage"] = "sockd"
+    if settings.snapshot:
+        keys["snapshot"] = True
     keys["env"] = dict(settings.env)
     if settings.initscript is not None:
         keys["initscript"] = {"wasm": "init.wasm"}

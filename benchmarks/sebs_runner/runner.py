@@ -34,6 +34,10 @@ from benchmarks.sebs_runner.target import Target, archive_of, private, running
 from benchmarks.sebs_runner.torch_source import FIX, TorchSource
 from sockd.client.console.output import Failure
 
+NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Keeps onnxruntime from holding a locked database open, which no fork can have."""
+FROM_SNAPSHOT = "template"
+"""The origin of a start from a snapshot, as the worker's answers name it."""
 KNOWN_UP_TO = (3, 12)
 """The newest Python that the suite's pins are for."""
 
@@ -60,6 +64,8 @@ class Options:
     bytes_per_s: float | None = None
     zygotes: bool = True
     """False: a private worker that starts every sandbox as a fresh interpreter."""
+    snapshot: bool = False
+    """Every sandbox starts from a snapshot of its bench's init, with imports and, of imgrec, the model in it."""
     state_dir: Path | None = None
     """The state directory of the running worker; None for a private one."""
     url: str | None = None
@@ -114,6 +120,8 @@ class Runner:
         with contextlib.ExitStack() as stack:
             env, served = self._surroundings(bench, size, inputs, stack)
             self.store.put(inputs)
+            if self.options.snapshot:
+                env |= {**NO_TELEMETRY, **inputs.model_variables}
             check = self._check(bench, size, inputs, served)
             variants = [
                 stack.enter_context(self._deployed(bench, size, choice, env, concurrency)) for choice in choices
@@ -144,6 +152,7 @@ class Runner:
             concurrency=max(10, concurrency),
             ffmpeg=ffmpeg(cache) if FFMPEG in bench.needs else None,
             torch=self._torch_of(bench),
+            snapshot=self.options.snapshot,
         )
         build(bench, self.suite, settings, directory)
 
@@ -196,6 +205,8 @@ class Runner:
 
         def checked(sample: Sample) -> None:
             check(sample.result)
+            if self.options.snapshot and sample.headers.get("x-sockd-origin") != FROM_SNAPSHOT:
+                raise NotPossible(f"{bench.id}: a start did not come from the snapshot: {sample.headers}")
             sample.read_bytes = sum(map(inputs.bytes_of, sample.times["reads"]))
 
         return checked
@@ -220,12 +231,12 @@ class Runner:
                 "size": size,
                 "arm": choice.arm.value,
                 "initscript": "on" if choice.initscript else "off",
-                "start": "zygote" if options.zygotes else "fresh",
+                "start": start_of(options),
             },
             packages=frozenset(
                 canonicalize_name(Requirement(line).name)
                 for line in requirements(bench, self.suite, self.python, self._torch_of(bench))
-                if options.zygotes
+                if start_of(options) == "zygote"
             ),
         )
         options.say(f"{bench.id}: deploying {variant.name}")
@@ -239,3 +250,10 @@ class Runner:
             yield variant
         finally:
             self.target.remove(variant.name)
+
+
+def start_of(options: Options) -> str:
+    """Where the sandboxes of a run come from, as the results name it."""
+    if options.snapshot:
+        return "template"
+    return "zygote" if options.zygotes else "fresh"

@@ -94,6 +94,14 @@ def with_initscripts() -> tuple[Choice, ...]:
     return INITSCRIPTS
 
 
+def test_starts_from_a_snapshot_answer_the_same_and_fetch_the_input(cache: Path) -> None:
+    with Runner(Options(cache, always_cold=True, snapshot=True), []) as runner:
+        for outcome in run(runner, "210", SHIM, *with_initscripts()[:1], repetitions=2):
+            for sample in outcome.samples:
+                assert sample.headers["x-sockd-origin"] == "template"
+                assert sample.cold and len(sample.times["reads"]) == 1
+
+
 @pytest.mark.skipif(os.environ.get("SOCKD_SEBS_ALL") != "1", reason="heavy packages: SOCKD_SEBS_ALL=1 runs it")
 @pytest.mark.parametrize("name", HEAVY)
 def test_functions_with_heavy_packages_answer_what_they_must(runner: Runner, name: str) -> None:

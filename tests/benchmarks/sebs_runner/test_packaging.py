@@ -75,6 +75,13 @@ def test_our_own_bench_is_packed_alike(suite: Suite, tmp_path: Path) -> None:
     assert {"handler.py", "function/function.py", "function/storage.py"} <= tree(tmp_path / "package")
 
 
+def test_with_a_snapshot_the_init_imports_the_function(suite: Suite, tmp_path: Path) -> None:
+    build(find("imgrec"), suite, Settings(snapshot=True), tmp_path / "package")
+    keys = tomllib.loads((tmp_path / "package" / "sockd.toml").read_text())
+    assert (keys["handler"], keys["snapshot"]) == ("preloaded:handler", True)
+    assert {"handler.py", "preloaded.py", "function/function.py"} <= tree(tmp_path / "package")
+
+
 def test_a_bench_that_calls_ffmpeg_gets_it_beside_it(suite: Suite, tmp_path: Path) -> None:
     bench = replace(find("210"), needs=frozenset({FFMPEG}))
     with pytest.raises(NotPossible, match="ffmpeg"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.sebs_runner.packaging import WRAPPER
+from benchmarks.sebs_runner.packaging import PRELOADED, WRAPPER
 
 STORAGE = """\
 class storage:
@@ -100,3 +100,10 @@ def test_a_directory_is_one_read(package: Path) -> None:
 def test_a_function_that_raises_is_not_hidden(package: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         run(package, {"calls": [], "fail": "no"})
+
+
+def test_a_preloaded_handler_has_imported_the_function(package: Path) -> None:
+    shutil.copyfile(PRELOADED, package / "preloaded.py")
+    code = "import sys, preloaded; print(preloaded.handler.__module__, 'function.function' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=package, stdout=-1, check=True, text=True)
+    assert done.stdout == "handler True\n"
