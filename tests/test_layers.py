@@ -41,6 +41,7 @@ NEEDED = {
             "module_kinds",
             "observer",
             "parked",
+            "parked_hub",
             "randomness",
             "running_threads",
         ),

@@ -81,9 +81,8 @@ def run(function: dict, note: Callable[[int], None]) -> dict:
             return {"error": json.loads(errors.describe(error))}
         note(CHECK)
         prepared = Prepared(function, handler)
-        refused = [*running_threads.complaints()]
-        prepared.parked = Parked(own)
-        refused += left.find(prepared.parked)
+        parked = prepared.parked = Parked(own)
+        refused = [*running_threads.complaints(), *parked.complaints, *left.find(parked)]
     refused += [complaint.replace("an import", "init") for complaint in ends.complaints]
     gc.disable()
     if not _native.settle_atfork():

@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # typing is off the import diet; type checkers know this 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sockd_zygote.forks.parked import DeletedFile, Parked
+    from sockd_zygote.forks.parked import Parked
 
 MOST = 64
 """The most open files, and the most shared mappings (native/kept.c)."""
@@ -90,8 +90,8 @@ class Kept:
         given: set[int] = set()
         if parked is not None:
             _kept_sockets.extend((fd, *socket) for fd, socket in parked.sockets.items())
-            _kept_files.extend((fd, holder_flags(file), 0, "/dev/null") for fd, file in parked.files.items())
-            given = {*parked.sockets, *parked.files}
+            _kept_files.extend((fd, flags, 0, "/dev/null") for fd, flags in parked.holders.items())
+            given = {*parked.sockets, *parked.holders}
         for fd in sorted(open_numbers() - self._own - given):
             try:
                 reason = self._keep_file(fd)
@@ -136,11 +136,6 @@ class Kept:
             return f"a locked file ({path})"
         _kept_files.append((fd, int(fields["flags"], 8), int(fields["pos"]), path))
         return ""
-
-
-def holder_flags(file: DeletedFile) -> int:
-    """How a number is held until a deleted file is written there again."""
-    return os.O_RDWR | (CLOEXEC if file.closes_on_exec else 0)
 
 
 _kept_files: list[tuple[int, int, int, str]] = []

@@ -1,4 +1,4 @@
-"""What an init left open that each fork gets a new one of: sockets, deleted files, asyncio's event loops.
+"""What an init left open that each fork gets a new one of: sockets, deleted files, event loops of asyncio and gevent.
 
 A connection cannot be shared: it is shut down before the snapshot, and each fork has an unconnected socket of the same kind at
 its number, which clients take for a closed connection and connect again. An event loop of asyncio lets go of its selector and of
@@ -14,6 +14,8 @@ import stat
 import sys
 from time import monotonic
 
+from sockd_zygote.forks.parked_hub import ParkedHub
+
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from typing import Any
@@ -24,7 +26,7 @@ MOST_BYTES = 1 << 20
 
 
 class Parked:
-    """Made after the init, before descriptors are looked at; `restore` in each fork."""
+    """Made after the init, before threads and descriptors are looked at; `restore` in each fork."""
 
     def __init__(self, own: set[int]) -> None:
         """Args: own: descriptors that are not the function's."""
@@ -37,6 +39,9 @@ class Parked:
         self._room = MOST_BYTES
         self._datagrams: list[tuple[int, Any]] = []
         self._loops = [ParkedLoop(loop) for loop in event_loops()]
+        self._hub = ParkedHub(own)
+        self.complaints = self._hub.complaints
+        """Why forks cannot have what the init left, in words."""
         for fd in sorted(numbers() - own):
             status = os.fstat(fd)
             if stat.S_ISSOCK(status.st_mode):
@@ -44,6 +49,12 @@ class Parked:
             elif stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_size <= self._room:
                 self._room -= status.st_size
                 self.files[fd] = DeletedFile(fd, status.st_size)
+
+    @property
+    def holders(self) -> dict[int, int]:
+        """The numbers at which each fork has `/dev/null` until `restore`, with the flags that it is opened with."""
+        held = dict.fromkeys(self._hub.numbers, os.O_RDWR | os.O_CLOEXEC)
+        return held | {fd: file.holder_flags for fd, file in self.files.items()}
 
     def restore(self) -> None:
         """Connect datagram sockets, write deleted files again, and make loops anew. Raises: OSError."""
@@ -58,6 +69,7 @@ class Parked:
                 twin.detach()
         for loop in self._loops:
             loop.restore()
+        self._hub.restore()
 
     def _park_socket(self, fd: int) -> None:
         """Leave out what a fork can have no new one of: `kept` names it."""
@@ -99,6 +111,11 @@ class DeletedFile:
         self._offset = os.lseek(fd, 0, os.SEEK_CUR)
         self.flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         self.closes_on_exec = bool(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC)
+
+    @property
+    def holder_flags(self) -> int:
+        """How what holds the number is opened until `restore`."""
+        return os.O_RDWR | (os.O_CLOEXEC if self.closes_on_exec else 0)
 
     def restore(self) -> None:
         """Have a copy at the number, in place of what holds it. Raises: OSError."""
