@@ -95,6 +95,7 @@ def run(function: dict, note: Callable[[int], None]) -> dict:
         "closed": prepared.parked.closed[:MOST_TOLD],
         "notes": seeds.notes[:MOST_TOLD],
         "reads": reads.rpcs,
+        "has_tmp": kept.stays_in_tmp,
     }
 
 

@@ -10,10 +10,11 @@ import sys
 
 import pytest
 
+from sockd.linux.ways import DETACHED, Ways
 from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
 from tests.daemon.snapshots import TOKEN, command_line, deploy, has_template, origin, state
-from tests.support import sockd_template
+from tests.support import older_kernel, sockd_template
 from tests.support.cases import case
 from tests.support.threads import at_once, in_background
 
@@ -202,6 +203,50 @@ def handler(event, context):
         answer = daemon.run("deleted")
         assert origin(answer) == "template"
         assert answer.json == [9, "from init, more"]
+
+
+MUCH_IN_TMP = """
+import os
+os.makedirs("/tmp/cache/deep")
+for number in range(200):
+    with open(f"/tmp/cache/{number}", "w") as file:
+        file.write(str(number))
+with open("/tmp/model", "wb") as file:
+    file.write(b"m" * (5 << 20))
+os.symlink("model", "/tmp/link")
+LOG = open("/tmp/log", "a+")
+LOG.write("init")
+LOG.flush()
+def handler(event, context):
+    found = os.path.getsize("/tmp/link"), len(os.listdir("/tmp/cache")), os.stat("/tmp/model").st_uid == os.getuid()
+    with open("/tmp/model", "r+b") as file:
+        first = file.read(1).decode()
+        file.seek(0)
+        file.write(b"x")
+    os.remove("/tmp/cache/7")
+    os.rename("/tmp/cache/deep", "/tmp/moved")
+    LOG.write(", start")
+    LOG.flush()
+    LOG.seek(0)
+    return found, first, LOG.read(), sorted(os.listdir("/tmp"))
+"""
+
+
+@pytest.mark.parametrize("spares", [False, True])
+def test_much_in_tmp_is_under_the_tmp_of_each_start(daemon: RunningDaemon, spares: bool) -> None:
+    name = f"much-in-tmp-{spares}"
+    function, said = deploy(daemon, name, MUCH_IN_TMP, concurrency=4, tmp_mb=16)
+    if Ways.find(older_kernel.release(), "auto").roots.name != DETACHED:
+        assert (
+            "more than 1048576 bytes or 128 files in /tmp, and this host has no overlays" in function["snapshot_reason"]
+        )
+        return
+    assert function["snapshot"] == "serving", said
+    for _ in range(6 if spares else 2):
+        answer = daemon.run(name)
+        assert origin(answer) == "template"
+        names = ["cache", "link", "log", "model", "moved"]
+        assert answer.json == [[5 << 20, 201, True], "m", "init, start", names]
 
 
 def test_files_are_each_starts_own(daemon: RunningDaemon) -> None:

@@ -1,8 +1,9 @@
 """What imports left behind that a sandbox is to have of its own: open files, shared memory, and what they wrote to /tmp.
 
 `find` runs in the Zygote after its imports. Open files and shared memory are then renewed by C in each child (native/kept.c);
-files in /tmp are written again when the sandbox has its code, for a spare's /tmp may be replaced until then. What no child
-can have of its own (sockets, pipes, epoll, processes, timers) is a reason why the Zygote may not serve.
+files in /tmp are written again when the sandbox has its code, for a spare's /tmp may be replaced until then; of a template, large
+ones stay where they are. What no child can have of its own (sockets, pipes, epoll, processes, timers) is a reason why the Zygote
+may not serve.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe"}
 
 in_tmp: list[tuple[str, int, bytes | str | None]] = []
 """(path, mode, a file's content, a link's target, or None for a directory), parents first."""
+stays_in_tmp = False
+"""Whether there is more than each child should write anew: a template's children have it under a /tmp of their own
+(`sockd.isolation.roots.tmp_layer`)."""
 
 
 def standard_streams() -> list[tuple[int, int]]:
@@ -84,7 +88,7 @@ class Kept:
     def find(self, parked: Parked | None = None) -> list[str]:
         """Have each child renew what can be renewed; why the rest makes the Zygote one that may not serve.
 
-        Args: parked: what else each child gets anew."""
+        Args: parked: what else each child of a template gets anew; what is in its /tmp may stay there."""
         complaints: list[str] = []
         _kept_files[:], _kept_mappings[:], _kept_sockets[:] = [], [], []
         given: set[int] = set()
@@ -111,7 +115,7 @@ class Kept:
         if len(_kept_files) + len(_kept_sockets) > MOST or len(_kept_mappings) > MOST:
             complaints.append(f"{self._leave} more than {MOST} files open or pieces of shared memory")
         complaints += [f"{self._who} {words}" for words, look in STATE.items() if look() != self._state[words]]
-        complaints += keep_tmp(self._leave)
+        complaints += keep_tmp(self._leave, may_stay=parked is not None)
         if not complaints:
             keep_in_children()
         return complaints
@@ -162,10 +166,13 @@ def keep_in_children() -> None:
         _native.keep_mapping(address, size)
 
 
-def keep_tmp(leave: str = "imports leave") -> list[str]:
-    """Remember what is in /tmp; why it cannot be. Args: leave: who has left it there, with the verb."""
+def keep_tmp(leave: str = "imports leave", *, may_stay: bool = False) -> list[str]:
+    """Remember what is in /tmp; why it cannot be.
+
+    Args: leave: who has left it there, with the verb; may_stay: if it is too much, nothing of it is remembered, and it stays."""
+    global stays_in_tmp
     in_tmp.clear()
-    left = MOST_BYTES
+    stays_in_tmp, left = False, MOST_BYTES
     directories = [TMP]
     while directories:
         for name in sorted(os.listdir(directory := directories.pop())):
@@ -181,10 +188,13 @@ def keep_tmp(leave: str = "imports leave") -> list[str]:
                 content = b"" if left < 0 else read(path)
             else:
                 return [f"{leave} {path} in /tmp, which is no file"]
-            in_tmp.append((path, stat.S_IMODE(status.st_mode), content))
+            if not stays_in_tmp:
+                in_tmp.append((path, stat.S_IMODE(status.st_mode), content))
             if left < 0 or len(in_tmp) > MOST_IN_TMP:
                 in_tmp.clear()
-                return [f"{leave} more than {MOST_BYTES} bytes or {MOST_IN_TMP} files in /tmp"]
+                stays_in_tmp = True
+                if not may_stay:
+                    return [f"{leave} more than {MOST_BYTES} bytes or {MOST_IN_TMP} files in /tmp"]
     return []
 
 

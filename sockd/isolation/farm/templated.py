@@ -50,6 +50,8 @@ class TemplateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Connections that were closed by the snapshot, each as HOST:PORT."""
     notes: tuple[str, ...] = ()
     """What else starts from it have otherwise than their own init would."""
+    has_tmp: bool = False
+    """Whether init has left more in /tmp than each start should write anew."""
     reads: tuple[tuple[str, ...], ...] = ()
     """What init has read through the storage library, each in the words of the initscript engine."""
 

@@ -24,6 +24,7 @@ from sockd.isolation.farm.walled_networks import EndpointSource, Wall
 from sockd.isolation.networks.endpoint import Endpoint
 from sockd.isolation.roots.interpreter import Interpreter
 from sockd.isolation.roots.program import OWN, Network
+from sockd.isolation.roots.tmp_layer import TmpLayer
 from sockd.linux.bpf.socket_counts import NO_FUNCTION
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.cgroups.tree import Cgroup
@@ -96,6 +97,8 @@ class Zygote:
         self._closed = False
         self.cgroup: Cgroup | None = None
         self._wire: ControlWire | None = None
+        self.tmp_layer: TmpLayer | None = None
+        """The layer below the /tmp of a template's sandboxes; None: each start writes anew what is to be in its /tmp."""
         self._wall: Wall | None = None
         self._endpoints: EndpointSource | None = None
         self.interpreter = OWN
@@ -310,6 +313,11 @@ class Zygote:
             raise
         finally:
             file.close()
+
+    def keep_tmp(self, layer: TmpLayer) -> None:
+        """Have a layer under the /tmp of each of its sandboxes; it is closed when the last one is gone."""
+        self.tmp_layer = layer
+        self.users.keep_tree(layer.close)
 
     @property
     def name(self) -> str:

@@ -25,7 +25,8 @@ from sockd.isolation.roots.owner_maps import Owner, OwnerMaps
 from sockd.isolation.roots.premade import Premade
 from sockd.isolation.roots.program import Limits, Program
 from sockd.isolation.roots.root import AttachedRoot, DetachedRoot, Root
-from sockd.isolation.roots.writable_root import WritableRoot
+from sockd.isolation.roots.tmp_layer import TmpLayer
+from sockd.isolation.roots.writable_root import WritableRoot, why_no_writable_roots
 from sockd.linux import mounts
 from sockd.linux.mount_namespaces import MountNamespaces
 from sockd.linux.ways import DETACHED, Ways
@@ -50,6 +51,14 @@ class Assembly(Protocol):
         """A root for the imports of a Zygote, the caller's: as a sandbox's, without code; in /proc it finds itself alone.
 
         Args: uid: as of `create`. Raises: OSError naming the call."""
+
+    def layer_tmp(self, root: Root, layer: TmpLayer, limits: Limits, uid: int) -> None:
+        """Give a root that no process has used yet a /tmp over what the init of a template has left in its own.
+
+        Args: uid: on the host, of its process. Raises: OSError naming the call."""
+
+    def why_no_tmp_layers(self) -> str:
+        """Say why no root can have one; empty: they can. Blocks briefly."""
 
     def close(self) -> None:
         """Let go of everything but the roots that were made."""
@@ -78,6 +87,14 @@ class Detached:
 
     def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
         return with_proc(self.create(limits, None, uid=uid), pidfd)
+
+    def layer_tmp(self, root: Root, layer: TmpLayer, limits: Limits, uid: int) -> None:
+        tmp, spent = layer.under(limits, uid, self._owner_maps)
+        root.spent += spent
+        mounts.attach(tmp, root.fd, bases.TMP)
+
+    def why_no_tmp_layers(self) -> str:
+        return why_no_writable_roots()
 
     def close(self) -> None:
         self._premade.close()
@@ -135,6 +152,12 @@ class Attached:
 
     def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
         return with_proc(self.create(limits, None, uid=uid), pidfd)
+
+    def layer_tmp(self, root: Root, layer: TmpLayer, limits: Limits, uid: int) -> None:
+        raise NotImplementedError("`why_no_tmp_layers` says so")
+
+    def why_no_tmp_layers(self) -> str:
+        return "mounts cannot be attached to a detached tree before Linux 6.15"
 
     def close(self) -> None:
         self._premade.close()

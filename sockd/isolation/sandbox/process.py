@@ -123,6 +123,7 @@ class SandboxProcess:
         if self.limits.network == "private":
             self._root.mount_resolv_conf()
         if program is not None:
+            self._layer_tmp(self.limits)
             self._root.mount_code(program)
             self._admit(program)
 
@@ -136,11 +137,21 @@ class SandboxProcess:
             limits.memory_bytes, limits.pids if self.grant is None else self.grant.tasks, limits.cpus
         )
         self.cgroup.sockets.limit(limits.sockets, program.socket_account)
-        if not limits.same_tmp(self.limits):
+        if self.zygote.tmp_layer is not None:
+            self._layer_tmp(limits)
+        elif not limits.same_tmp(self.limits):
             self._root.replace_tmp(limits)
         if program.code is not None:
             self._root.mount_code(program)
         self.limits = limits
+
+    def _layer_tmp(self, limits: Limits) -> None:
+        """Have in /tmp what the init of its template has left there, if that is a layer. Raises: OSError."""
+        layer = self.zygote.tmp_layer
+        if layer is not None:
+            self.parts.assembly.layer_tmp(self._root, layer, limits, self.host_uid)
+            while self._root.spent:
+                self.parts.release(self._root.spent.pop())
 
     def _admit(self, program: Program) -> None:
         """Have the rules of a program's function hold for its network; before that, and for what has none, all is refused.

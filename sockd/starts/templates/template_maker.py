@@ -12,12 +12,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
+from sockd.base.blocking import in_thread
 from sockd.base.errors import NoCapacity, SandboxFailed
 from sockd.isolation.farm.control import ZygoteGone, ZygoteLate
 from sockd.isolation.farm.templated import TemplateReport, become_template
 from sockd.isolation.farm.zygote import MAX_TASKS, Use, Zygote
 from sockd.isolation.networks.policy import Policy
 from sockd.isolation.roots.program import Program
+from sockd.isolation.roots.root import Root
+from sockd.isolation.roots.tmp_layer import TmpLayer
 from sockd.isolation.sandbox.memory_budget import Reservation
 from sockd.isolation.sandbox.output import Output
 from sockd.isolation.sandbox.parts import Parts
@@ -26,6 +29,7 @@ from sockd.starts.templates.template import RESTORE_S, SnapshotRefused, Snapshot
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd_zygote import protocol
+from sockd_zygote.forks import kept
 
 LEAST_DEADLINE_S = 130.0
 """How long an init and the hooks before the snapshot may take, or the function's timeout if that is longer, as on AWS."""
@@ -34,6 +38,7 @@ SLACK_BYTES = 1 << 20
 FORK_BYTES = 32 << 20
 """Memory of children that are about to move into cgroups of their own."""
 GONE_S = 5.0
+MUCH_IN_TMP = f"init leaves more than {kept.MOST_BYTES} bytes or {kept.MOST_IN_TMP} files in /tmp"
 OF_A_PROGRAM = (
     "a program behind the Runtime API starts an interpreter of its own, of which there can be no snapshot: use a handler, or "
     "snapshot = false"
@@ -94,6 +99,8 @@ class TemplateMaker:
         try:
             report = await self._become(program, zygote, parts, theirs, deadline_s)
             failure = refusal(report)
+        except SnapshotRefused as error:
+            failure = error
         except ZygoteGone as error:
             failure = SnapshotRefused(why_gone(error, ended, program, deadline_s))
         except SandboxFailed as error:
@@ -121,7 +128,10 @@ class TemplateMaker:
                 if endpoint is not None and isinstance(program.policy, Policy):
                     endpoint.admit(program.policy)
                 root.mount_code(program)
-                return await become_template(zygote, program.init, root.fd, output, endpoint, deadline_s=deadline_s)
+                report = await become_template(zygote, program.init, root.fd, output, endpoint, deadline_s=deadline_s)
+                if report.has_tmp and refusal(report) is None:
+                    await keep_tmp(zygote, root, parts)
+                return report
             finally:
                 if endpoint is not None:
                     endpoint.take_back(endpoint)
@@ -149,6 +159,13 @@ async def start_from(tree: ZygoteTree, template: Template, reservation: Reservat
     sandbox = await tree.children.fork_from(template.zygote, template.of.program, reservation)
     sandbox.init.timeout_s = RESTORE_S
     return sandbox
+
+
+async def keep_tmp(zygote: Zygote, root: Root, parts: Parts) -> None:
+    """Have what an init has left in the /tmp of its root under that of each start. Raises: SnapshotRefused, OSError."""
+    if why_not := await in_thread(parts.assembly.why_no_tmp_layers):
+        raise SnapshotRefused(f"{MUCH_IN_TMP}, and this host has no overlays for it: {why_not}")
+    zygote.keep_tmp(TmpLayer(root.fd, zygote.uids.absolute))
 
 
 class Ended:
