@@ -672,10 +672,11 @@ _WORKER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class GroupConfig(Slice, frozen=True):
-    """Several workers on one PostgreSQL database (docs/guide/group.md); needs `postgres.dsn`."""
+    """Several workers with the same functions, on one PostgreSQL database (docs/guide/group.md); needs `postgres.dsn`,
+    `images.store` and `images.key_file`."""
 
     name: str = ""
-    """The group that this worker joins; empty: none. All workers on one database are of one group."""
+    """The group that this worker joins; empty: none, and it keeps its functions. All workers on a database are of one group."""
     address: str = ""
     """Address and port at which a proxy in front reaches this worker; empty: where the public port listens."""
     heartbeat_s: float = 3.0

@@ -26,6 +26,7 @@
      │   ├─ ClientGone               it waited for its turn, and its client has gone
      │   ├─ DatabaseUnavailable       what the worker stores cannot be read or written now
      │   ├─ Draining
+     │   ├─ FilesMissing              files of the function are being fetched from the worker's group
      │   ├─ StartsBusy               as many of the function's sandboxes were starting as may
      │   └─ StorageFull 507               nothing was changed
      ├─ NetworkUnavailable 503            this worker cannot make private networks
@@ -403,6 +404,17 @@ class BeingRestored(NoCapacity):
         super().__init__(
             f"packages or the image of the function {name!r} were not on this worker, and are being fetched again, which takes "
             f"longer than {waited_s:g} s (packages.restore_wait_s); nothing ran. Try again"
+        )
+
+
+class FilesMissing(NoCapacity):
+    """The function was deployed to another worker, and its files are being fetched to this one; nothing ran."""
+
+    error_type = "Function.FilesMissing"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the files of the function {name!r} are not on this worker yet, and are being fetched; try again"
         )
 
 

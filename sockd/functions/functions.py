@@ -22,6 +22,7 @@ from sockd.functions.serving.debugging import Debugging
 from sockd.functions.serving.function import Caches
 from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.live_functions import Closed, LiveFunctions
+from sockd.functions.serving.shared_files import SharedFiles
 from sockd.functions.serving.snapshots import Snapshots
 from sockd.functions.serving.version_files import VersionFiles
 from sockd.starts.packages.install_cache import InstallCache
@@ -31,20 +32,29 @@ class Functions:
     """`load` first, `close` last."""
 
     def __init__(
-        self, config: Config, registry: Registry, code: CodeStore, packages: InstallCache, caches: Caches
+        self,
+        config: Config,
+        registry: Registry,
+        code: CodeStore,
+        packages: InstallCache,
+        caches: Caches,
+        shared: SharedFiles | None = None,
     ) -> None:
+        """Args: shared: None: the worker is in no group."""
         self.registry = registry
         self.failed_inits = caches.failed_inits
         most = config.http.max_payload_bytes
         modules = caches.modules or FunctionModules(None, config.wasm)
-        files = VersionFiles(code, packages, caches.images, caches.image_pythons, modules, max_answer_bytes=most)
+        files = VersionFiles(
+            *(code, packages, caches.images, caches.image_pythons, modules), max_answer_bytes=most, shared=shared
+        )
         wait_s = config.packages.restore_wait_s
         self.live = LiveFunctions(
             registry, files, caches, restore_wait_s=wait_s, live_versions=config.code.live_versions
         )
         self.snapshots = Snapshots(self.live, caches.templates)
         self.views = FunctionViews(registry, self.live, self.snapshots)
-        parts = DeployParts.of(config, registry, code, packages, caches, files, self.live, modules)
+        parts = DeployParts.of(config, registry, code, packages, caches, files, self.live, modules, shared)
         self.deploys = Deploys(parts, self.snapshots)
         self.changes = Changes(parts)
         self.switching = parts.switching

@@ -14,6 +14,7 @@ from sockd.functions.functions import Functions
 from sockd.functions.in_images.image_compiler import ImageCompiler
 from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.provisioning import Provisioning
+from sockd.functions.registry.following import Following
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault, key_path
 from sockd.functions.serving.function import Caches
@@ -31,9 +32,7 @@ from sockd.worker.image_parts import OpenedImages
 from sockd.worker.isolation_parts import IsolationParts
 from sockd.worker.linux_parts import LinuxParts
 from sockd.worker.starts_parts import StartsParts
-from sockd.worker.state_dir import StateDir
-
-REGISTRY = "registry.sqlite"
+from sockd.worker.state_dir import REGISTRY, StateDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +41,33 @@ class FunctionParts:
 
     functions: Functions
     versions: Versions
+    following: Following | None
+    """None: the worker is in no group."""
 
     @classmethod
     async def build(
-        cls, config: Config, state: StateDir, packages: InstallCache, caches: Caches, stack: AsyncExitStack
+        cls,
+        config: Config,
+        state: StateDir,
+        packages: InstallCache,
+        caches: Caches,
+        images: OpenedImages,
+        stack: AsyncExitStack,
     ) -> FunctionParts:
         """Load the functions of an earlier worker on `stack`. Raises: SockdError, OSError."""
         code = CodeStore(state.path / "code", state.path / "tmp", config.code)
         code.recover()
         vault = Vault.at(key_path(config.secrets, state.path))
-        registry = await Registry.open(state.path / REGISTRY, vault, keep_versions=config.code.keep_versions)
-        stack.push_async_callback(registry.aclose)
-        functions = Functions(config, registry, code, packages, caches)
+        group = None
+        if config.group.name:
+            from sockd.worker.group_parts import GroupParts  # what a worker without a group does not need
+
+            group = await GroupParts.open(config, state, vault, code, packages, caches, images, stack)
+            registry = group.registry
+        else:
+            registry = await Registry.open(state.path / REGISTRY, vault, keep_versions=config.code.keep_versions)
+            stack.push_async_callback(registry.aclose)
+        functions = Functions(config, registry, code, packages, caches, group.shared if group is not None else None)
         stack.callback(functions.close)
         functions.load()
         provisioning = Provisioning(registry, functions.live, caches.budget)
@@ -61,7 +75,10 @@ class FunctionParts:
         provisioning.load()
         versions = Versions(registry, functions, provisioning, config.code)
         stack.callback(versions.canaries.close)
-        return cls(functions, versions)
+        if group is not None:
+            stack.push_async_callback(group.following.aclose)
+            group.following.start(functions.garbage.collect)
+        return cls(functions, versions, group.following if group is not None else None)
 
 
 def make_caches(

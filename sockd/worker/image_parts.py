@@ -126,7 +126,7 @@ class ImageParts:
             epoch=self._config.salt_epoch,
             salt_per_tenant=self._config.salt_per_tenant,
         )
-        return ChunkParts(self._store, catalog)
+        return ChunkParts(self._store, catalog, keys.blob_key())
 
     def _opened(self) -> ChunkStore:
         assert self._store is not None, "the importer opens the store"

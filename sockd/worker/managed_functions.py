@@ -14,6 +14,7 @@ from sockd.base.errors import SockdError
 from sockd.base.notes import Progress
 from sockd.base.telemetry import FunctionInfo
 from sockd.functions.deploys.disabling import changes_to_disable, changes_to_enable
+from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.http.worker_values import Details
 from sockd.observe.observations import Observations
 from sockd.worker.asynchronous import Asynchronous
@@ -38,6 +39,7 @@ class ManagedFunctions:
         self.all = worker.functions.views.all
         self.info = worker.functions.views.info
         self.check_archive = worker.functions.deploys.check_archive
+        worker.functions.registry.followers.append(self._reconcile)
 
     def details(self, name: str, qualifier: str = "") -> Details:
         """The last deploy, or what a number or an alias means. Raises: NoSuchFunction, NoSuchVersion, SecretsLocked."""
@@ -118,6 +120,11 @@ class ManagedFunctions:
         await removing(lambda: self._functions.remove(name))
         await removing(lambda: self._later.forget(name))
         self._observations.forget(name)
+
+    def _reconcile(self, old: FunctionAggregate, new: FunctionAggregate) -> None:
+        """Forget the logs and the numbers of a function that any worker has removed."""
+        if old.deploys and not new.deploys:
+            self._observations.forget(new.name)
 
     async def delete_version(self, name: str, number: int) -> None:
         """Delete a published version, with its schedules and how its events end."""

@@ -26,6 +26,7 @@ from sockd.base.errors import BadConfig
 
 RUN_SOCKET, SOCKET = "run.sock", "sockd.sock"
 HISTORY = "history.json"
+REGISTRY = "registry.sqlite"
 DIRECTORIES = ("tmp", "code", "store", "base", "engine", "initscripts", "logs", "resolver", "pythons")
 """Made at each start, closed, so that no later step makes one that is open."""
 

@@ -16,6 +16,7 @@ from sockd.base.config import Config
 from sockd.base.errors import PackagesFailed
 from sockd.functions.deploys.images import Images
 from sockd.functions.functions import Functions
+from sockd.functions.registry.following import Following
 from sockd.functions.registry.function_urls import FunctionUrls
 from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.versions import Versions
@@ -78,6 +79,8 @@ class Worker:
     reserve: SpaceReserve
     networks: Networks
     images: Images
+    following: Following | None
+    """None: the worker is in no group."""
     heap: HeapTrim = field(default_factory=HeapTrim)
     _timer: asyncio.TimerHandle | None = None
 
@@ -98,7 +101,7 @@ class Worker:
         images = open_images(config, state, isolation.base, linux, stack)
         await images.store.try_host()
         caches = make_caches(config, state, linux, isolation, starts, scripts, images, stack)
-        parts = await FunctionParts.build(config, state, installed.packages, caches, stack)
+        parts = await FunctionParts.build(config, state, installed.packages, caches, images, stack)
         worker = cls(
             config=config,
             state=state,
@@ -123,6 +126,7 @@ class Worker:
             reserve=SpaceReserve(state.path / "reserve"),
             networks=isolation.networks,
             images=Images(images.store, parts.functions.registry, images.garbage),
+            following=parts.following,
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)
@@ -138,9 +142,11 @@ class Worker:
     async def preload(self) -> None:
         """Start what images need, install what functions of an earlier daemon lack, and the packages that the configuration
         names; a failure is logged, and nothing else."""
+        await asyncio.gather(self._prepare_images(), self.functions.live.restoring.run(), self._preload_packages())
+
+    async def _prepare_images(self) -> None:
         if self._uses_images():
             await self.images.store.prepare()
-        await asyncio.gather(self.functions.live.restoring.run(), self._preload_packages())
 
     async def _preload_packages(self) -> None:
         try:

@@ -85,7 +85,7 @@ class Database:
             except (asyncpg.PostgresError, *again, OSError, TimeoutError) as error:
                 await self._pool.expire_connections()  # the others of a server that has gone are lost, too
                 if attempts == ATTEMPTS or time.monotonic() >= ends or not isinstance(error, again):
-                    raise _unavailable(error) from error
+                    raise unavailable(error) from error
 
     async def value(self, query: str, *parameters: object) -> Any:
         """Run one statement; return the first value of its first row, or None. Raises: as `run`."""
@@ -113,7 +113,8 @@ class Database:
             self._pool.terminate()
 
 
-def _unavailable(error: BaseException) -> DatabaseUnavailable:
+def unavailable(error: BaseException) -> DatabaseUnavailable:
+    """Return the error that callers get, for one of the driver."""
     words = str(error) or "it did not answer in time"
     return DatabaseUnavailable(f"PostgreSQL cannot be used now: {words}; try again")
 

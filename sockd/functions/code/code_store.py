@@ -142,10 +142,14 @@ class CodeStore:
 
     def remove(self, digest: str) -> None:
         """Removes a version; one that is not there is fine. A sandbox that still has it mounted loses its files."""
+        shutil.rmtree(self.withdraw(digest), ignore_errors=True)
+
+    def withdraw(self, digest: str) -> Path:
+        """Makes a version one that is not there, at once. Returns: the directory to be deleted, if there was one."""
         leaving = self._new_tmp()
         with suppress(FileNotFoundError):
             self.path(digest).rename(leaving)
-            shutil.rmtree(leaving)
+        return leaving
 
     def gc(self, keep: Set[str]) -> set[str]:
         """Removes every version that is not in `keep` and returns which."""

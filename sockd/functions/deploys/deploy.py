@@ -97,6 +97,8 @@ class Deploy:
         chosen = parts.scripts.chosen(self._code, content.config, self._wasm, current, self._progress)
         initscript = await held.enter_async_context(chosen)
         held.enter_context(parts.packages.holding(name, content.closure))
+        if content.image is not None and parts.shared is not None:
+            await parts.shared.put_image(content.image)
         now, config = time.time(), self._with_kept(content.config)[0]
         await check_writable_root(config, parts.caches.images)
         return FunctionRecord(

@@ -34,6 +34,8 @@ class Deploys:
         check_name(name)
         try:
             async with self._parts.in_use.published(zip_path) as code:
+                if self._parts.shared is not None:
+                    await self._parts.shared.put_code(code.digest, zip_path)
                 version = await Deploy(self._parts, name, code, overrides, progress, wasm).run()
                 if version.config.snapshot and "aws" not in overrides:  # AWS's API does not wait either
                     await self._snapshots.settled(version, progress)

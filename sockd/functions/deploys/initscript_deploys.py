@@ -15,13 +15,18 @@ from sockd.base.notes import Note
 from sockd.functions.code.code_store import CodeVersion, read_bytes
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.serving.initscripts import Initscripts
+from sockd.functions.serving.shared_files import SharedFiles
 
 
 class InitscriptDeploys:
     """The deploys of initscripts of one worker."""
 
-    def __init__(self, initscripts: Initscripts | None, config: InitscriptsConfig) -> None:
+    def __init__(
+        self, initscripts: Initscripts | None, config: InitscriptsConfig, shared: SharedFiles | None = None
+    ) -> None:
+        """Args: shared: None: the worker is in no group."""
         self._initscripts = initscripts
+        self._shared = shared
         self._config = config
         self._held: list[str] = []
 
@@ -70,6 +75,8 @@ class InitscriptDeploys:
         self._held.append(digest)
         try:
             await self._initscripts.publish(wasm)
+            if self._shared is not None:
+                await self._shared.put_initscript(digest, wasm)
             yield digest
         finally:
             self._held.remove(digest)

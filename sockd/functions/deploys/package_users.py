@@ -6,6 +6,7 @@ Owns the list of current deploys, whose packages are in use although no record n
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 from sockd.functions.registry.registry import Registry
@@ -49,7 +50,16 @@ class PackageUsers:
     def of(self, key: str) -> list[str]:
         """The functions that have a distribution in their closure, by name."""
         live = [version.record.name for version in self._live.all() if key in version.keys]
-        recorded = {(each.record.name, each.record.closure) for each in self._live.restoring.unready.values()}
-        recorded |= self._registry.published_closures()
-        others = [name for name, closure in recorded if key in Closure.from_json(closure).keys]
+        registry = self._registry
+        recorded = {(each.name, each.closure) for each in registry.list()}
+        recorded |= {
+            (each.name, registry.of(each.name).deploy(each.version).closure) for each in registry.publications()
+        }
+        others = [name for name, closure in recorded if key in _keys(closure)]
         return sorted({*live, *others, *self._deploying.users(key), *self._debugging.users(key)})
+
+
+@functools.lru_cache(maxsize=1024)
+def _keys(closure: str) -> frozenset[str]:
+    """Return the distributions of a recorded closure. Many functions have the same one, and each package asks for all."""
+    return frozenset(Closure.from_json(closure).keys)

@@ -23,6 +23,7 @@ from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.function import Caches
 from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.live_functions import LiveFunctions
+from sockd.functions.serving.shared_files import SharedFiles
 from sockd.functions.serving.version_files import VersionFiles
 from sockd.starts.packages.install_cache import InstallCache
 
@@ -46,6 +47,7 @@ class DeployParts:
     live: LiveFunctions
     files: VersionFiles
     caches: Caches
+    shared: SharedFiles | None
 
     @classmethod
     def of(
@@ -58,10 +60,11 @@ class DeployParts:
         files: VersionFiles,
         live: LiveFunctions,
         modules: FunctionModules,
+        shared: SharedFiles | None = None,
     ) -> DeployParts:
-        """Make the parts of one worker."""
+        """Make the parts of one worker. Args: shared: None: it is in no group."""
         in_use, packages = CodeInUse(code, registry.digests), DeployedPackages()
-        scripts = InitscriptDeploys(caches.initscripts, config.initscripts)
+        scripts = InitscriptDeploys(caches.initscripts, config.initscripts, shared)
         return cls(
             code=code,
             in_use=in_use,
@@ -78,4 +81,5 @@ class DeployParts:
             live=live,
             files=files,
             caches=caches,
+            shared=shared,
         )

@@ -3,6 +3,11 @@
     functions            name → revision, and everything of a function but its deploys: `FunctionAggregate` as JSON
     deploys              (name, version) → one deploy, its environment sealed
     function_revisions   the last revision; a writer locks it, so that revisions become visible in their order
+    function_removals    name → the revision of its removal, for followers; until there is a function of this name again
+    function_group       the name of the group of workers, and the prefix of its blobs in the chunk store
+    blobs                (name, generation) → one file that deploys need, whose bytes are in the chunk store
+
+A trigger notifies the followers of a change (`CHANNEL`).
 
 Owns nothing.
 """
@@ -12,6 +17,8 @@ from __future__ import annotations
 HEAD_SCHEMA = 1
 """The number of the form of `functions.value`. It grows when a field is added that an older sockd would drop from a value that it
 changes: an older one reads the values of a newer one, and does not write them."""
+CHANNEL = "sockd_functions"
+"""Where the commit of a change is notified, for all schemas of a database."""
 MIGRATIONS = (
     """
 CREATE TABLE functions (
@@ -38,5 +45,28 @@ CREATE TABLE deploys (
 );
 CREATE TABLE function_revisions (last BIGINT NOT NULL);
 INSERT INTO function_revisions VALUES (1);
+""",
+    f"""
+CREATE TABLE function_removals (name TEXT PRIMARY KEY, revision BIGINT NOT NULL);
+CREATE INDEX function_removals_revision ON function_removals (revision);
+CREATE TABLE function_group (
+    name TEXT NOT NULL,
+    space TEXT NOT NULL,
+    collected_at TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+CREATE TABLE blobs (
+    name TEXT NOT NULL,
+    generation TEXT NOT NULL,
+    parts INTEGER NOT NULL,
+    is_whole BOOLEAN NOT NULL DEFAULT false,
+    used_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (name, generation)
+);
+CREATE FUNCTION notify_of_functions() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM pg_notify('{CHANNEL}', '');
+    RETURN NULL;
+END $$;
+CREATE TRIGGER notify_of_functions AFTER INSERT OR UPDATE OR DELETE ON functions
+    FOR EACH STATEMENT EXECUTE FUNCTION notify_of_functions();
 """,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,22 +26,39 @@ from sockd.functions.registry.secrets import PREFIX, Vault
 if TYPE_CHECKING:
     from sockd.base.postgres.database import Connection
 
+Hold = Callable[["Connection", Sequence[FunctionRecord]], Awaitable[None]]
+"""Keeps what deploys need, in the transaction that stores them. It raises if that is not there."""
+
+
+def _excluded(names: str) -> str:
+    """Return the columns of a row that an INSERT refused; a newer sockd may have added columns to the table."""
+    return ", ".join(f"excluded.{name}" for name in names.split(", "))
+
+
 FIELDS = [field.name for field in fields(FunctionRecord)]
 NAMES = ", ".join(FIELDS)
 HEADS = "SELECT name, revision, value FROM functions WHERE $1 IN (name, '') ORDER BY name"
 DEPLOYS = f"SELECT {NAMES} FROM deploys WHERE $1 IN (name, '') ORDER BY name, version"
 REVISION = "UPDATE function_revisions SET last = last + 1 RETURNING last"
 HEAD = "SELECT revision, schema, writer FROM functions WHERE name = $1"
-PUT_HEAD = """
-INSERT INTO functions VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (name) DO UPDATE SET (name, revision, schema, writer, value) = ROW (excluded.*)
+HEAD_NAMES = "name, revision, schema, writer, value"
+PUT_HEAD = f"""
+INSERT INTO functions ({HEAD_NAMES}) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE SET ({HEAD_NAMES}) = ({_excluded(HEAD_NAMES)})
 """
 PUT_DEPLOY = f"""
 INSERT INTO deploys ({NAMES}) VALUES ({", ".join(f"${number}" for number in range(1, len(FIELDS) + 1))})
-ON CONFLICT (name, version) DO UPDATE SET ({NAMES}) = ROW (excluded.*)
+ON CONFLICT (name, version) DO UPDATE SET ({NAMES}) = ({_excluded(NAMES)})
 """
 FORGET_DEPLOYS = "DELETE FROM deploys WHERE name = $1 AND version = ANY($2::integer[])"
+REMOVED = """
+INSERT INTO function_removals VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET revision = excluded.revision
+"""
 HAS_SEALED = "SELECT EXISTS (SELECT FROM deploys WHERE config LIKE '%\"sealed\":\"' || $1 || '%')"
+
+
+async def hold_nothing(connection: Connection, deploys: Sequence[FunctionRecord]) -> None:
+    """Store deploys whose files are kept elsewhere."""
 
 
 class WrittenByNewer(SockdError):
@@ -57,16 +74,19 @@ class WrittenByNewer(SockdError):
 class PostgresStore:
     """A `FunctionStore`."""
 
-    def __init__(self, database: Database, vault: Vault) -> None:
-        """Args: database: owned from now on."""
-        self._database = database
+    def __init__(self, database: Database, vault: Vault, hold: Hold) -> None:
+        """Args: as `open`; database: owned from now on."""
+        self.database = database
         self._vault = vault
+        self._hold = hold
 
     @classmethod
-    async def open(cls, config: PostgresConfig, vault: Vault) -> PostgresStore:
+    async def open(cls, config: PostgresConfig, vault: Vault, hold: Hold = hold_nothing) -> PostgresStore:
         """Connect, and bring the tables up to date.
 
-        Args: vault: what seals environments. If it has no key it is given one, but not while something is sealed.
+        Args:
+            vault: what seals environments. If it has no key it is given one, but not while something is sealed.
+            hold: called with the deploys of each change.
         Raises: BadDatabase, DatabaseUnavailable; BadConfig, of the key."""
         database = await Database.open(config, part="functions", migrations=MIGRATIONS)
         try:
@@ -75,14 +95,14 @@ class PostgresStore:
         except BaseException:
             await database.aclose()
             raise
-        return cls(database, vault)
+        return cls(database, vault, hold)
 
     @property
     def key_path(self) -> Path:
         return self._vault.path
 
     async def aclose(self) -> None:
-        await self._database.aclose()
+        await self.database.aclose()
 
     async def read(self) -> Sequence[FunctionAggregate]:
         return await self._read("")
@@ -92,9 +112,9 @@ class PostgresStore:
 
     async def put(self, new: FunctionAggregate, *, expected: FunctionAggregate) -> FunctionAggregate:
         before = {record.version: record for record in expected.deploys}
-        changed = [self._row(each) for each in new.deploys if before.get(each.version) != each]
+        changed = [each for each in new.deploys if before.get(each.version) != each]
         forgotten = before.keys() - {record.version for record in new.deploys}
-        value, writer = encoded(new), uuid.uuid4().bytes
+        rows, value, writer = [self._row(each) for each in changed], encoded(new), uuid.uuid4().bytes
 
         async def put(connection: Connection) -> int:
             revision: int = await connection.fetchval(REVISION)
@@ -102,27 +122,31 @@ class PostgresStore:
             if head is not None and head["writer"] == writer:  # the answer of the commit was lost
                 return int(head["revision"])
             _expect(expected, head["revision"] if head else 0, head["schema"] if head else 0)
+            await self._hold(connection, changed)
             await connection.execute(PUT_HEAD, new.name, revision, HEAD_SCHEMA, writer, value)
-            await connection.executemany(PUT_DEPLOY, changed)
+            await connection.executemany(PUT_DEPLOY, rows)
+            if head is None:
+                await connection.execute("DELETE FROM function_removals WHERE name = $1", new.name)
             await connection.execute(FORGET_DEPLOYS, new.name, list(forgotten))
             return revision
 
-        return replace(new, revision=await self._database.run(put))
+        return replace(new, revision=await self.database.run(put))
 
     async def remove(self, expected: FunctionAggregate) -> None:
         is_again = False
 
         async def remove(connection: Connection) -> None:
             nonlocal is_again
-            await connection.fetchval(REVISION)
+            revision = await connection.fetchval(REVISION)
             head = await connection.fetchrow(HEAD, expected.name)
             if head is None and is_again:
                 return
             is_again = True
             _expect(expected, head["revision"] if head else 0, head["schema"] if head else 0)
             await connection.execute("DELETE FROM functions WHERE name = $1", expected.name)
+            await connection.execute(REMOVED, expected.name, revision)
 
-        await self._database.run(remove)
+        await self.database.run(remove)
 
     async def _read(self, name: str) -> list[FunctionAggregate]:
         """Args: name: of one function; empty: all."""
@@ -132,7 +156,7 @@ class PostgresStore:
                 heads = [tuple(row) for row in await connection.fetch(HEADS, name)]
                 return heads, [FunctionRecord(*row) for row in await connection.fetch(DEPLOYS, name)]
 
-        heads, records = await self._database.run(read, begin=False)
+        heads, records = await self.database.run(read, begin=False)
         deploys = defaultdict(list)
         for record in records:
             deploys[record.name].append(replace(record, config=self._vault.open(record.name, record.config)))

@@ -92,10 +92,6 @@ class Registry:
         self.get(name)
         return self.of(name).deploys[::-1]
 
-    def published_closures(self) -> set[tuple[str, str]]:
-        """The functions that have published anything, each with the packages, as JSON, of what it has published."""
-        return {(each.name, self.of(each.name).deploy(each.version).closure) for each in self.publications()}
-
     def digests(self) -> set[str]:
         """The code that any remembered deploy needs; the rest may go."""
         return {record.digest for record in self._deploys()}
@@ -184,9 +180,11 @@ class Registry:
         async with self._changing.setdefault(name, asyncio.Lock()):
             old = self.of(name)
             if not old.deploys:
-                if not is_new:
-                    raise NoSuchFunction(f"no function {name!r}")
                 old = await self._store.get(name)  # a removed one has its last number there
+                if old.deploys:  # another writer's, which is not followed yet
+                    self._show(old)
+                elif not is_new:
+                    raise NoSuchFunction(f"no function {name!r}")
             new = change(old)
             if new == old:
                 return old
@@ -200,6 +198,15 @@ class Registry:
                 raise
             self._show(new)
             return new
+
+    async def refresh(self, name: str) -> None:
+        """Read a function again that another writer may have changed, after those who change it now.
+
+        Raises: DatabaseUnavailable."""
+        async with self._changing.setdefault(name, asyncio.Lock()):
+            stored, shown = await self._store.get(name), self.of(name)
+            if stored.revision != shown.revision and (stored.deploys or shown.deploys):
+                self._show(stored)
 
     def _show(self, function: FunctionAggregate) -> None:
         """From now on readers find this one."""

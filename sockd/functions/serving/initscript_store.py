@@ -68,10 +68,24 @@ class InitscriptStore:
             await self._compiling.do(digest, lambda: self._compile(digest, wasm))
         return digest
 
+    def has(self, digest: str) -> bool:
+        """Whether a module is here, compiled or not."""
+        return (self._root / f"{digest}.wasm").exists()
+
+    def source(self, digest: str) -> bytes:
+        """Return a module as it was deployed. Blocks. Raises: OSError."""
+        return (self._root / f"{digest}.wasm").read_bytes()
+
+    def keep(self, wasm: bytes) -> str:
+        """Keep a module that was deployed to another worker, for `ensure`; returns its digest. Blocks. Raises: NoCapacity."""
+        digest = hashlib.sha256(wasm).hexdigest()
+        self._write(self._root / f"{digest}.wasm", wasm)
+        return digest
+
     async def ensure(self, digest: str) -> None:
         """Compile a module that is kept, unless this compiler has done so before. Raises: as `publish`; OSError."""
         if not self._compiled(digest).exists():
-            await self.publish(await in_thread((self._root / f"{digest}.wasm").read_bytes))
+            await self.publish(await in_thread(self.source, digest))
 
     def open(self, digest: str) -> int | None:
         """A descriptor of the compiled module, the caller's; None when this compiler has not made one."""

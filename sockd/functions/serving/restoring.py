@@ -1,7 +1,8 @@
 """Functions that are recorded and cannot run yet, because a part of them is missing on this worker: after the restore of a
 backup, or a loss.
 
-    PackagesMissing   packages                 installed in the background, or by the first call
+    FilesMissing      code or initscript       fetched from the group in the background, or by the first call
+    PackagesMissing   packages                 installed likewise
     UnknownImage      an image of a registry   imported likewise
     ModuleLost        a compiled module        compiled likewise
     ImageLost, CodeLost, SecretsLocked, ...    somebody has to act; the error says how
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from sockd.base.errors import (
     BeingRestored,
     CodeLost,
+    FilesMissing,
     HostFailed,
     ImageLost,
     InstallFailed,
@@ -37,10 +39,12 @@ from sockd.images.store.image_record import ImageRecord
 PAUSE_S = (5.0, 300.0)
 """Until functions are tried again that could not be restored: the first time, and at most. Nothing tells when an index or a
 registry answers again."""
+FETCHED_AT_ONCE = 8
 RETRY_S = 10
 """When a caller may try again whose function could not be restored."""
 
 STATES: tuple[tuple[type[SockdError], str], ...] = (
+    (FilesMissing, "files to be fetched"),
     (PackagesMissing, "packages to be installed"),
     (PackagesFailed, "packages missing"),
     (UnknownImage, "image to be imported"),
@@ -90,11 +94,14 @@ class Restoring:
         self.unready: dict[str, Unready] = {}
         self._again = asyncio.Event()
         """Set when something came that functions lacked, or another function lacks something."""
+        self._elsewhere = asyncio.Event()
+        """Set when another function lacks files that its group has."""
+        self._fetching: set[str] = set()
 
     def note(self, record: FunctionRecord, error: SockdError | OSError) -> None:
         """Note why a recorded deploy cannot run."""
         self.unready[record.name] = Unready(record, why_unready(record.name, error))
-        self._again.set()
+        (self._elsewhere if isinstance(error, FilesMissing) else self._again).set()
 
     async def restore(self, name: str) -> None:
         """Make a function live that is not, for somebody who waits.
@@ -117,9 +124,33 @@ class Restoring:
             raise _not_installed(record.name, error) from error
 
     async def run(self) -> None:
-        """Restore all functions, one after the other, in the background, until it is cancelled."""
-        pause_s, longest_s = PAUSE_S
+        """Restore all functions in the background, until it is cancelled: those that lack files of their group at once, so that a
+        deploy to another worker is served here soon; the others one after the other."""
         logged: set[str] = set()
+        places = asyncio.Semaphore(FETCHED_AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._run_in_turn(logged))
+            while True:
+                self._elsewhere.clear()
+                for name, each in self.unready.items():
+                    if isinstance(each.error, FilesMissing) and name not in self._fetching:
+                        self._fetching.add(name)
+                        tasks.create_task(self._fetch(each, places, logged))
+                await self._elsewhere.wait()
+
+    async def _fetch(self, unready: Unready, places: asyncio.Semaphore, logged: set[str]) -> None:
+        name = unready.record.name
+        try:
+            async with places:
+                await self._try_one(name, logged)
+        finally:
+            self._fetching.discard(name)
+        if name in self.unready:
+            self._elsewhere.set()  # it was deployed again meanwhile
+            self._again.set()
+
+    async def _run_in_turn(self, logged: set[str]) -> None:
+        pause_s, longest_s = PAUSE_S
         while True:
             self._again.clear()
             for name in self._helped():
@@ -137,8 +168,9 @@ class Restoring:
                 self._again.set()
 
     def _helped(self) -> list[str]:
-        """The functions that another try may help."""
-        return [name for name, each in self.unready.items() if not isinstance(each.error, NEEDS_SOMEBODY)]
+        """The functions that another try may help, but for those that are fetched."""
+        by_others = (*NEEDS_SOMEBODY, FilesMissing)
+        return [name for name, each in self.unready.items() if not isinstance(each.error, by_others)]
 
     async def _try_one(self, name: str, logged: set[str]) -> None:
         """Restore one function, if it is still incomplete. Args: logged: the functions whose failure is in the log."""
@@ -149,13 +181,13 @@ class Restoring:
             self._open(name)
         except (SockdError, OSError) as error:
             failed = why_unready(name, error)
-            if name in self.unready:
-                self.unready[name] = self.unready[name]._replace(error=failed)
+            if (now := self.unready.get(name)) is not None and now.record == unready.record:
+                self.unready[name] = now._replace(error=failed)
             if name not in logged:
                 logged.add(name)
                 _log.warning("the function %s cannot run yet: %s", name, failed.message)
         else:
-            _log.info("the function %s can run again", name)
+            _log.info("the function %s can run now", name)
 
     def _open(self, name: str) -> None:
         """Unless somebody else has, in the meantime."""

@@ -3,6 +3,7 @@
     tenant key = HMAC-SHA256(secret, "manifest", tenant)
     salt       = HMAC-SHA256(secret, "salt", root id, zone, epoch, tenant)
     proof      = HMAC-SHA256(secret, "store", root id)
+    blob key   = HMAC-SHA256(secret, "blob")
 
 The salt depends on the secret, so that a reader of the store alone cannot test whether it holds a known file. All workers that
 share a store have the same file, which the proof in the store's table of roots is for. Without the file the images in the store
@@ -53,6 +54,10 @@ class ImageKeys:
     def tenant_key(self, tenant: str = "") -> bytes:
         """What seals this tenant's manifests."""
         return self._derived("manifest", tenant)
+
+    def blob_key(self) -> bytes:
+        """What seals the files of functions that workers share."""
+        return self._derived("blob")
 
     def salt(self, root: str, *, zone: str = "", epoch: int = 0, tenant: str = "") -> bytes:
         """What the chunks of an upload are salted with. Chunks under different salts are never shared.

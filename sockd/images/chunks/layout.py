@@ -5,6 +5,7 @@ manifests/<root>/<tenant>/<image>           sealed; written after its chunks
 profiles/<root>/<tenant>/<image>            what the image's start reads
 references/<worker>/<root>/<tenant>/<image> empty: this worker uses the image from this root
 alarms/<root>/<worker>                      this worker has read a root that was expired
+blobs/<space>/<generation>/<number>         files of functions (`sockd.functions.blobs`)
 collector                                   the lease of the garbage collector
 """
 

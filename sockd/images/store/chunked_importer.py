@@ -27,8 +27,8 @@ from sockd.images.store.full_disk import is_full, storage_full
 from sockd.images.store.image_record import ImageRecord
 from sockd.images.store.image_upload import ImageHeader, ImageUpload
 from sockd.images.store.import_runs import FILE, Compile, ImportRuns
-from sockd.images.store.kept_copies import forget_profile, renewed
-from sockd.images.store.opened_store import ChunkParts, ImageRecords, OpenedStore
+from sockd.images.store.kept_copies import forget_profile, keep_manifest, renewed
+from sockd.images.store.opened_store import ChunkParts, ImageRecords, OpenedStore, adopted
 from sockd.images.store.served_images import ServedImages, StartAgent, with_remedy
 from sockd.images.store.start_profiles import StartProfiles
 from sockd.images.store.store_waits import StoreWaits
@@ -121,6 +121,13 @@ class ChunkedImporter:
                 self._runs.keep_ready_later()
         self.served.doubted.discard(upload.image)
         return await in_thread(upload.record, str(parsed), directory)
+
+    async def adopt(self, record: ImageRecord, directory: Path) -> bool:
+        parts = await self.store.parts()
+        manifest = await in_thread(adopted, parts.catalog, record.stored_name)
+        if manifest is not None:
+            await in_thread(keep_manifest, parts.catalog, manifest, directory)
+        return manifest is not None
 
     def storage_full(self) -> StorageFull:
         return storage_full(self._cache)

@@ -57,10 +57,11 @@ class ImageStore:
         self.mounts = ImageMounts(
             self.directories, base, importer, self.mounting, most_cold=most_cold, on_unmount=self._wake
         )
-        self._why_not: str | None = None
-        """None: it was not tried yet."""
+        self.why_not = ""
+        """Why this worker runs no functions in images; empty if it does, or if it was not tried (`try_host`)."""
+        self._is_tried = False
         self._tmp = tmp
-        self._importer = importer
+        self.importer = importer
         self._importing: SingleFlight[str, ImageRecord] = SingleFlight()
         self._held: Counter[str] = Counter()
         self.removed: list[Callable[[ImageRecord], None]] = []
@@ -77,8 +78,8 @@ class ImageStore:
     async def prepare(self) -> None:
         """Start what images need before the first is needed; a failure is logged, and the first will meet it again."""
         try:
-            await self._check_host()
-            await self._importer.prepare()
+            await self.check_host()
+            await self.importer.prepare()
             _log.info("images are ready")
         except SockdError as error:
             _log.warning("images are not prepared: %s", error.message)
@@ -134,46 +135,46 @@ class ImageStore:
     async def receiving(self) -> AsyncIterator[None]:
         """While an archive is received for `add_archive`. Raises: ImagesUnavailable, SockdError of the store, at once, before
         gigabytes are sent in vain; StorageFull."""
-        await self._check_host()
-        await self._importer.check_store()
+        await self.check_host()
+        await self.importer.check_store()
         try:
             yield
         except OSError as error:
             if is_full(error):
-                raise await in_thread(self._importer.storage_full) from error
+                raise await in_thread(self.importer.storage_full) from error
             raise
-
-    @property
-    def why_not(self) -> str:
-        """Why this worker runs no functions in images; empty if it does, or if it was not tried (`try_host`)."""
-        return self._why_not or ""
 
     async def try_host(self) -> None:
         """Find out whether the kernel mounts images, once."""
-        if self._why_not is None:
-            self._why_not = await in_thread(self.mounting.try_in, self._tmp)
+        if not self._is_tried:
+            self.why_not = await in_thread(self.mounting.try_in, self._tmp)
+            self._is_tried = True
 
-    async def _check_host(self) -> None:
+    async def check_host(self) -> None:
         """Raises: ImagesUnavailable."""
         await self.try_host()
-        if self._why_not:
-            raise ImagesUnavailable(f"this worker runs no functions in container images: {self._why_not}")
+        if self.why_not:
+            raise ImagesUnavailable(f"this worker runs no functions in container images: {self.why_not}")
 
     async def _add(self, reference: str, path: str, progress: Progress) -> ImageRecord:
-        await self._check_host()
+        await self.check_host()
         building = await in_thread(self.directories.new)
         try:
-            record = await self._importer.import_image(reference, building, progress, path=path)
+            record = await self.importer.import_image(reference, building, progress, path=path)
             if (known := self.directories.records.get(record.digest)) is not None:
-                await self._importer.renew(known, self.directories.of(known), building)
+                await self.importer.renew(known, self.directories.of(known), building)
                 return known
-            await in_thread(self.directories.publish, record, building)
+            await self.publish(record, building)
         finally:
             await in_thread(shutil.rmtree, building, True)
+        return record
+
+    async def publish(self, record: ImageRecord, building: Path) -> None:
+        """Make a directory of `ImageDirectories.new` that of an image, which is there from now on."""
+        await in_thread(self.directories.publish, record, building)
         self.directories.records[record.digest] = record
         for listener in self.added:
             listener(record)
-        return record
 
     # -- use
 
@@ -234,7 +235,7 @@ class ImageStore:
     async def remove(self, digest: str) -> None:
         """Raises: UnknownImage; SockdError: the importer's."""
         record = self.get(digest)
-        await self._importer.remove(record)
+        await self.importer.remove(record)
         self.directories.forget(record)
         for listener in self.removed:
             listener(record)
@@ -244,9 +245,24 @@ class ImageStore:
         """Unmount everything; what runs in an image keeps it."""
         await self._importing.aclose()
         await self.mounts.aclose()
-        await self._importer.aclose()
+        await self.importer.aclose()
 
 
 def pinned(reference: str, digest: str) -> str:
     """A reference for a registry, with this digest instead of what it says."""
     return str(Reference.parse(reference).pinned(digest))
+
+
+async def adopt(images: ImageStore, record: ImageRecord) -> bool:
+    """Add an image that another worker has imported, whose chunks are in the chunk store. False: they are not.
+
+    Raises: ImagesUnavailable; SockdError of the store."""
+    await images.check_host()
+    building = await in_thread(images.directories.new)
+    try:
+        if not await images.importer.adopt(record, building):
+            return False
+        await images.publish(record, building)
+        return True
+    finally:
+        await in_thread(shutil.rmtree, building, True)

@@ -25,6 +25,11 @@ class Importer(Protocol):
         Args: path: of an archive that was uploaded; empty: the reference is for a registry.
         Raises: BadImage and its kinds, RegistryUnavailable, ImageAccessDenied, StorageFull."""
 
+    async def adopt(self, record: ImageRecord, directory: Path) -> bool:
+        """Write an image's files into an empty directory, of what another worker has imported. False: that is not there.
+
+        Raises: SockdError, OSError."""
+
     def storage_full(self) -> StorageFull:
         """What is said of a disk without space. Blocks."""
 

@@ -31,6 +31,8 @@ class ChunkParts:
 
     store: ChunkStore
     catalog: Catalog
+    blob_key: bytes = b""
+    """What seals files of functions in the store, which the workers of a group share."""
 
 
 class ImageRecords(Protocol):
@@ -117,14 +119,14 @@ class OpenedStore:
 
     def _reconcile(self, catalog: Catalog, known: set[str]) -> None:
         for image in catalog.reconcile(known):
-            if (manifest := _adopted(catalog, image)) is not None:
+            if (manifest := adopted(catalog, image)) is not None:
                 self.keep(catalog, manifest)
             else:
                 _log.warning("the chunk store does not have the image %s; deploy its functions again", image[:19])
 
 
-def _adopted(catalog: Catalog, image: str) -> Manifest | None:
-    """Hold an image again whose references were lost; None: the store does not have it."""
+def adopted(catalog: Catalog, image: str) -> Manifest | None:
+    """Hold an image that another worker has stored, or whose references were lost; None: the store does not have it. Blocks."""
     target = catalog.begin(image)
     with contextlib.suppress(Tampered):
         if (manifest := catalog.existing(target)) is not None:

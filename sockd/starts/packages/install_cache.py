@@ -67,7 +67,7 @@ class InstallCache:
         self._builds: Builds | None = None
         self._installs: SingleFlight[str, None] = SingleFlight()
         self._removals: SingleFlight[str, None] = SingleFlight()
-        self._installer = Installer(config, self._store, self._uv, self._indexes, self.interpreter, self._builder)
+        self.installer = Installer(config, self._store, self._uv, self._indexes, self.interpreter, self._builder)
         self._resolves = asyncio.Semaphore(config.parallel_installs)
         self.hits = self.misses = 0
         """Distributions that somebody wanted: there, or not."""
@@ -257,7 +257,7 @@ class InstallCache:
 
     async def _install(self, distribution: Distribution) -> None:
         await self._removals.settled(distribution.key)
-        await self._installer.install(distribution)
+        await self.installer.install(distribution)
 
     async def _remove(self, key: str, name: str) -> None:
         await in_thread(self._store.withdraw, key)

@@ -39,6 +39,14 @@ class Builds(Protocol):
     ) -> Path: ...
 
 
+class Wheels(Protocol):
+    """Wheels that other workers have built, and may have from this one."""
+
+    async def fetch(self, distribution: Distribution, directory: Path) -> Path | None: ...
+
+    async def keep(self, distribution: Distribution, wheel: Path) -> None: ...
+
+
 class Installer:
     """The installs of one worker; any number of callers at once, each for another distribution."""
 
@@ -60,6 +68,11 @@ class Installer:
         self._interpreter = interpreter
         self._builder = builder
         self._slots = asyncio.Semaphore(config.parallel_installs)
+        self._wheels: Wheels | None = None
+
+    def share_wheels_with(self, wheels: Wheels) -> None:
+        """Share wheels that are built, from now on."""
+        self._wheels = wheels
 
     async def install(self, distribution: Distribution) -> None:
         """Install one distribution, which is not being removed. Raises: InstallFailed, BuildFailed."""
@@ -72,9 +85,15 @@ class Installer:
 
     async def _built(self, distribution: Distribution, directory: Path) -> Path:
         """The wheel of a distribution that is built. It has a deadline of its own, and waits for other builds alone."""
+        wheels = self._wheels
         try:
+            if wheels is not None and (wheel := await wheels.fetch(distribution, directory)) is not None:
+                return wheel
             variables = self._uv.public_variables(self._indexes.all_variables())
-            return await self._builder().wheel(distribution, directory, variables, await self._python(distribution))
+            wheel = await self._builder().wheel(distribution, directory, variables, await self._python(distribution))
+            if wheels is not None:
+                await wheels.keep(distribution, wheel)
+            return wheel
         except OSError as error:
             raise _failed_by(distribution, error) from error
 

@@ -96,10 +96,10 @@ async def test_two_workers_that_change_one_function_lose_no_change(store: Postgr
 async def test_a_change_whose_answer_is_lost_is_made_once(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lose_an_answer(store._database, monkeypatch)
+    lose_an_answer(store.database, monkeypatch)
     stored = await store.put(DEPLOYED, expected=EMPTY)
     assert await store.get("f") == stored
-    lose_an_answer(store._database, monkeypatch)
+    lose_an_answer(store.database, monkeypatch)
     await store.remove(stored)
     assert await store.read() == []
 
@@ -119,6 +119,6 @@ async def test_what_a_newer_sockd_has_written_is_read_and_not_changed(
 
 
 async def test_tables_of_a_newer_sockd_are_refused(store: PostgresStore, postgres_dsn: str, tmp_path: Path) -> None:
-    await store._database.value("UPDATE sockd_schemas SET number = 99 WHERE part = 'functions'")
-    with pytest.raises(BadDatabase, match=r"the functions in PostgreSQL .*schema 99, this one knows 1"):
+    await store.database.value("UPDATE sockd_schemas SET number = 99 WHERE part = 'functions'")
+    with pytest.raises(BadDatabase, match=r"the functions in PostgreSQL .*schema 99, this one knows 2"):
         await opened(postgres_dsn, tmp_path)

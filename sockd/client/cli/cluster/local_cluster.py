@@ -104,8 +104,9 @@ class LocalCluster:
             if not key.exists():
                 key.touch(mode=0o600)
                 key.write_bytes(os.urandom(KEY_BYTES))
-        chunks = self._directory / "chunks"
-        chunks.mkdir(mode=0o700, exist_ok=True)
+        chunks = self._directory / "chunks" / "store"  # which the agents of images, other users, have open
+        chunks.parent.mkdir(mode=0o700, exist_ok=True)
+        chunks.mkdir(exist_ok=True)
         secrets, images = (self._directory / name for name in KEYS)
         self._config.write_text(
             f'[secrets]\nkey_file = "{secrets}"\n[images]\nstore = "{chunks}"\nkey_file = "{images}"\n'
