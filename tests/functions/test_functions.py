@@ -34,7 +34,7 @@ from sockd.functions.code.code_store import CodeStore
 from sockd.functions.environments import Environments
 from sockd.functions.functions import Functions
 from sockd.functions.registry.registry import Registry
-from sockd.functions.serving import restoring
+from sockd.functions.serving import live_functions, restoring
 from sockd.functions.serving.function import Caches
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
@@ -463,3 +463,48 @@ async def test_a_web_app_that_was_found_stays_the_handler_when_settings_change(
         assert house.functions.live.current("f").record.handler == "main:app"
         await house.functions.changes.configure("f", {"handler": "main:other"})
         assert house.functions.live.current("f").record.handler == "main:other"
+
+
+async def test_beyond_the_latest_a_function_is_opened_by_its_first_request(
+    tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add(wheel("pkg", "1.0", {"pkg.py": ""}))
+    async with opened(tmp_path, index) as house:
+        await house.deploy("old", with_packages("pkg==1.0"), run="off", concurrency=7)
+        await house.deploy("reserving", HELLO, reserved_memory_mb=64)
+        await house.deploy("lost", {"f.py": "def f(event): return 2"})
+        lost = house.registry.get("lost").digest
+        await house.deploy("new", HELLO)
+    shutil.rmtree(tmp_path / "code" / lost)
+    monkeypatch.setattr(live_functions, "OPENED_AT_START", 1)
+    async with opened(tmp_path, index) as house:
+        functions, live = house.functions, house.functions.live
+        assert list(live.by_name) == ["new", "reserving"] and live.names() == ["lost", "new", "old", "reserving"]
+        assert isinstance(live.restoring.unready["lost"].error, CodeLost)
+        assert live.door_settings.run_rules == {"old": "off"}
+        assert functions.views.info("old").concurrency == 7 and live.settings("old").concurrency == 7
+        (key,) = (each.key for each in house.packages.snapshot())
+        assert functions.package_users.of(key) == ["old"]
+        before = functions.views.info("old")
+        assert (await live.get("old")).version.record.version == 1 and "old" in live.by_name
+        assert functions.views.info("old") == before
+        with pytest.raises(CodeLost):
+            await live.get("lost")
+        with pytest.raises(NoSuchFunction):
+            await live.get("nobody")
+
+
+async def test_a_deploy_keeps_what_a_function_has_that_was_not_called(
+    tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, index) as house:
+        await house.deploy("old", HELLO)
+        await house.functions.changes.configure("old", {"memory_mb": 96})
+        await house.deploy("new", HELLO)
+    monkeypatch.setattr(live_functions, "OPENED_AT_START", 1)
+    async with opened(tmp_path, index) as house:
+        assert list(house.functions.live.by_name) == ["new"]
+        version = await house.deploy("old", {"f.py": "def f(event): return 2"})
+        assert version.config.memory_mb == 96 and version.record.version == 3
+        await house.functions.remove("old")
+        assert house.functions.live.names() == ["new"]

@@ -59,6 +59,7 @@ class Deploy:
 
     async def run(self) -> Version:
         """Walk the steps. Returns: the version that serves. Raises: as `Deploys.deploy`."""
+        self._parts.live.opened(self._name)  # what this deploy keeps and replaces is decided by what is live
         is_checked = deploy_check.wanted(self._overrides)
         content = await self._prepare(await self._resolve(await self._parse()))
         self._parts.reserved.check(self._name, content.config)

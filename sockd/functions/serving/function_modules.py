@@ -98,7 +98,8 @@ def compiled_file(code: Path, module: str, closure: Closure) -> Path:
 
 def check(record: FunctionRecord, code: Path, closure: Closure) -> None:
     """Check whether a function's compiled module is there, if it has one. Raises: ModuleLost."""
-    if record.settings.runtime == WASM and not compiled_file(code, record.handler, closure).exists():
+    is_module = WASM in record.config and record.settings.runtime == WASM  # settings that are read stay in memory
+    if is_module and not compiled_file(code, record.handler, closure).exists():
         raise ModuleLost(record.name)
 
 

@@ -2,7 +2,8 @@
 
     get ──► by_name              the last deploy
        ├──► published            a number or an alias
-       └──► restoring            what an earlier worker left and something is missing of
+       ├──► restoring            what is recorded and something is missing of on this worker
+       └──► opened               what is recorded and has not been called since the start
 
 Owns them and their allowances. Knows nothing of deploys: what they record comes here by `reconcile`.
 """
@@ -10,10 +11,11 @@ Owns them and their allowances. Knows nothing of deploys: what they record comes
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
 from typing import NamedTuple
 
-from sockd.base.errors import NoSuchFunction, SecretsLocked, SockdError
+from sockd.base.errors import FilesMissing, NoSuchFunction, SecretsLocked, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.registry.aggregate import FunctionAggregate
@@ -33,6 +35,10 @@ HOW_TO_UNLOCK = (
     "if it is lost, make a new one with `(umask 77; head -c 32 /dev/urandom > %s)`, start sockd and deploy the functions "
     "with --force"
 )
+
+OPENED_AT_START = 200
+"""The functions that are live before their first request: those that were deployed last. Each costs about a millisecond of the
+start, and 8 KB."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +63,7 @@ class LiveFunctions:
         self._files = files
         self._caches = caches
         self.by_name: dict[str, Function] = {}
-        """The last deploy of each function of which all parts are there."""
+        """The last deploy of each function that is open: all parts of it are there, and it was called, or opened at the start."""
         self.allowances = Allowances(caches)
         self.door_settings = DoorSettings()
         self.restoring = Restoring(files.restore, lambda record: self.switch(files.load(record)), wait_s=restore_wait_s)
@@ -74,9 +80,12 @@ class LiveFunctions:
         )
 
     def load(self) -> None:
-        """Make the recorded functions live, or note what they lack. Starts no process."""
-        for record in self._registry.list():
-            self._serve(record)
+        """Make recorded functions live, or note what they lack. Starts no process."""
+        records = self._registry.list()
+        latest = heapq.nlargest(OPENED_AT_START, records, key=lambda record: record.published_at)
+        at_start = {record.name for record in latest}
+        for record in records:
+            self._load(record, is_latest=record.name in at_start)
         if locked := [name for name, each in self.restoring.unready.items() if isinstance(each.error, SecretsLocked)]:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
@@ -94,16 +103,22 @@ class LiveFunctions:
             number = self.published.resolve(name, qualifier, draw)
             if number is not None:
                 return await self.published.get(name, number)
-        function = self.by_name.get(name)
+        function = self.opened(name)
         if function is not None:
             return function
         await self.restoring.restore(name)
         return await self.get(name)
 
+    def opened(self, name: str) -> Function | None:
+        """The last deploy of a function, which is made live if it is not yet; None: there is none, or it lacks something."""
+        if name not in self.by_name and name not in self.restoring.unready and self._registry.of(name).deploys:
+            self._serve(self._registry.get(name))
+        return self.by_name.get(name)
+
     def current(self, name: str) -> Version:
         """The last deploy of a function. Raises: NoSuchFunction; what it lacks, if it cannot run."""
-        if name in self.by_name:
-            return self.by_name[name].version
+        if (function := self.opened(name)) is not None:
+            return function.version
         return self._files.load(self._registry.get(name))
 
     def settings(self, name: str) -> FunctionConfig:
@@ -131,12 +146,12 @@ class LiveFunctions:
         return repr(deploys[-1].created_at)
 
     def all(self) -> list[Version]:
-        """The current version of every live function, by name."""
+        """The current version of every function that is open, by name."""
         return [self.by_name[name].version for name in sorted(self.by_name)]
 
     def names(self) -> list[str]:
         """Every function, also those that cannot run, by name."""
-        return sorted({*self.by_name, *self.restoring.unready})
+        return [record.name for record in self._registry.list()]
 
     def reconcile(self, old: FunctionAggregate, new: FunctionAggregate) -> Closed:
         """Make what is live of a function equal to what is recorded now: the last deploy, its settings, and which published
@@ -151,6 +166,22 @@ class LiveFunctions:
             version = self.by_name[new.name].version
             version.record, version.config = new.current, new.current.settings
         return Closed(closed)
+
+    def _load(self, record: FunctionRecord, *, is_latest: bool) -> None:
+        """Open a function of an earlier worker, or leave it to its first request, unless it holds something before that: memory,
+        or a snapshot. (Its settings are not kept in memory.)"""
+        config = FunctionConfig.from_json(record.config)
+        if is_latest or config.reserved_memory_mb or config.snapshot:
+            self._serve(record)
+            return
+        try:
+            config.opened()
+            self._files.check(record)
+        except FilesMissing:  # its first request fetches them
+            pass
+        except (SockdError, OSError) as error:
+            self.restoring.note(record, error)
+        self.door_settings.note(record.name, config)
 
     def _serve(self, record: FunctionRecord) -> None:
         """Make a recorded deploy the one that requests get, or note what it lacks."""
