@@ -7,13 +7,14 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.harness.client import BadAnswer, Client, checked, closed_loop, request
 from benchmarks.harness.cold import collector, learn
 from benchmarks.harness.functions import Function
+from benchmarks.harness.memory import sandbox_pids, smaps_rollup_mb
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
 from benchmarks.harness.worker import Config, Worker, worker
@@ -122,34 +123,6 @@ def available_mb() -> float:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) / 1024
     raise RuntimeError("/proc/meminfo without MemAvailable")
-
-
-def sandbox_pids(target: Worker) -> Iterator[int]:
-    """Processes in the worker's sandbox cgroups that descend from it."""
-    parents, cgroups = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                cgroups[int(entry.name)] = (entry / "cgroup").read_text()
-            except (FileNotFoundError, ProcessLookupError):  # it has just exited
-                continue
-    for pid, cgroup in cgroups.items():
-        if "/sandbox-" in cgroup and descends(pid, target.process.pid, parents):
-            yield pid
-
-
-def descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
-    """Whether the chain of parents leads from `pid` to `ancestor`."""
-    while pid and pid != ancestor:
-        pid = parents.get(pid, 0)
-    return pid == ancestor
-
-
-def smaps_rollup_mb(pid: int) -> dict[str, float]:
-    """The sums of /proc/PID/smaps_rollup, in MB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    return {name: int(value.split()[0]) / 1024 for name, _, value in (line.partition(":") for line in lines)}
 
 
 def measure_crowd(run: Run, crowded: Worker, empty: Worker, count: int, result: Result) -> None:

@@ -1,7 +1,8 @@
 """`restart`: what clients see who call at once after the worker was ended and started again.
 
 A worker has learned what its functions import; it is ended, in order or by SIGKILL, and started again in the same state
-directory. From the moment its port is open, 64 clients call one function as fast as they are answered.
+directory. From the moment its port is open, 64 clients call one function as fast as they are answered. One function is there
+twice, with a snapshot and without: its template ends with the worker, and is made again before the port opens.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.harness.worker import Worker, WorkerFailed, worker
 CLIENTS = 64
 SHARE = 0.8
 """The share of the rate before the restart, which counts as having it back."""
+REACHED = f"until {SHARE:g} of the rate before"
 COLD_CALLS = 4
 """Calls of a new sandbox each, from which the worker learns."""
 SETTLE_DEADLINE_S = 90.0
@@ -44,13 +46,15 @@ COMPUTES = "import time\n\nwhile time.process_time() < 1:\n    pass"
 """Own code, which no Zygote runs ahead."""
 
 
-def function(name: str, statement: str, *requirements: str) -> Function:
-    return Function(name, f"{statement}\n\n\n{NOOP}", requirements, dict(SETTINGS))
+def function(name: str, statement: str, *requirements: str, **settings: bool) -> Function:
+    return Function(name, f"{statement}\n\n\n{NOOP}", requirements, {**SETTINGS, **settings})
 
 
+PLAIN, SNAPPED = "computes-1-s", "computes-1-s-snapshot"
 FUNCTIONS = (
     function("noop", ""),
-    function("computes-1-s", COMPUTES),
+    function(PLAIN, COMPUTES),
+    function(SNAPPED, COMPUTES, snapshot=True),
     function("fastapi-sqlalchemy", "import fastapi\nimport sqlalchemy.orm", "fastapi", "SQLAlchemy"),
     function("scikit-learn", "import sklearn.linear_model", "scikit-learn"),
 )
@@ -72,23 +76,27 @@ class Case:
 
 
 def measure(run: Run) -> Result:
-    result = Result("restart")
+    result, endings = Result("restart"), run.pick(ENDINGS, {"SIGTERM": signal.SIGTERM})
     with tempfile.TemporaryDirectory(prefix="sockd-bench-") as scratch:
         state = Path(scratch) / "state"
         with worker(state_dir=state) as house:
             cases = deployed(run, house, Path(scratch) / "code", result)
         failed = 0
         for case in cases:
-            for name, ending in run.pick(ENDINGS, {"SIGTERM": signal.SIGTERM}).items():
+            for name, ending in endings.items():
                 failed += restarted(run, case, name, ending, state, result)
     result.aim("requests that failed after a restart, all functions", failed, "<= 0")
+    for how in endings:
+        for metric in ("first answer", REACHED):
+            own, snapped = (result.row(f"{name}, after {how}", metric).p50 for name in (PLAIN, SNAPPED))
+            result.notes.append(f"{metric} after {how} with a snapshot, times without: {snapped / own:.2f}")
     return result
 
 
 def deployed(run: Run, house: Worker, code: Path, result: Result) -> list[Case]:
     """Deploy what there is in the index, and the crowd."""
     cases = []
-    for each in run.pick(FUNCTIONS, FUNCTIONS[:2]):
+    for each in run.pick(FUNCTIONS, FUNCTIONS[:3]):
         try:
             house.deploy(each.write(code), each.name)
         except WorkerFailed as error:
@@ -139,7 +147,7 @@ def restarted(run: Run, case: Case, how: str, ending: int, state: Path, result: 
     result.add(label, "start of the worker until its port is open", "s", [start_s], tail=False)
     result.add(label, "first answer", "s", [after.first_s], tail=False)
     result.add(label, "rate before", "1/s", [rate], tail=False)
-    result.add(label, f"until {SHARE:g} of the rate before", "s", [after.reached_s(SHARE * rate)], tail=False)
+    result.add(label, REACHED, "s", [after.reached_s(SHARE * rate)], tail=False)
     result.add(label, "failures", "", [float(after.failed)], tail=False)
     if after.reached_s(SHARE * rate) == after.seconds:
         result.notes.append(f"{label}: the rate was not reached within {seconds:g} s")

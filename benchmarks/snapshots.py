@@ -2,7 +2,8 @@
 
 Every function is deployed twice, with `snapshot = true` and without, in one worker without spares whose handler cache keeps
 nothing. All are started in turns, so that a noisy neighbour hits all of them. Compared are setup and init of `Server-Timing`.
-A second worker has spares, of a no-op and of the template.
+A second worker has spares, of a no-op and of the template. A third keeps sandboxes that have answered, whose memory is read: what
+is private to one of them is what one more sandbox costs.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.harness.client import BadAnswer
+from benchmarks.harness.client import BadAnswer, Client, request
 from benchmarks.harness.cold import ColdFunction, cold_config
 from benchmarks.harness.functions import NOOP, Function
+from benchmarks.harness.memory import sandbox_pids, smaps_rollup_mb
 from benchmarks.harness.results import Result, median
 from benchmarks.harness.run import Run, in_turns, main
 from benchmarks.harness.worker import Worker, WorkerFailed, worker
@@ -27,6 +29,8 @@ INIT = "import time\n\ntime.sleep(2)\n"
 SETTINGS = {"memory_mb": 1024, "timeout_s": 30, "init_timeout_s": 60}
 SNAPPED = "-snapshot"
 SPARES = 2
+LEAST_LIMIT_MB = 10.0
+"""What one more sandbox may always take; of a large function it may take a tenth."""
 GAP_S = 0.05
 """Longer than a spare takes."""
 
@@ -107,6 +111,7 @@ def measure(run: Run) -> Result:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ours, spared = (stack.enter_context(worker(cold_config(spares=count))) for count in (0, SPARES))
+        keeping = stack.enter_context(worker({"zygote": {"spares": 0}}))
         code = Function("noop", settings={"memory_mb": 64}).write(scratch)
         for one in (ours, spared):
             one.deploy(code, "noop")
@@ -115,7 +120,9 @@ def measure(run: Run) -> Result:
             run.say(each.name)
             try:
                 measure_one(run, ours, scratch, each, noop, result)
-                measure_spares(run, spared, scratch / f"{each.name}{SNAPPED}", each, result)
+                snapped = scratch / f"{each.name}{SNAPPED}"
+                measure_spares(run, spared, snapped, each, result)
+                measure_memory(run, keeping, snapped, each, result)
             except (BadAnswer, WorkerFailed) as error:
                 result.notes.append(f"{each.name}: {error}")
     return result
@@ -169,6 +176,29 @@ def measure_spares(run: Run, spared: Worker, code: Path, each: Function, result:
         result.add(f"{each.name}: {case}", "setup and init", "ms", seen)
     ratio = median(times["template, spare"]) / median(times["noop, spare"])
     result.aim(f"{each.name} from its template's spare, times the no-op's spare", ratio, "<= 1.5")
+
+
+def measure_memory(run: Run, keeping: Worker, code: Path, each: Function, result: Result) -> None:
+    """Memory of a template's sandboxes that have answered one request. Raises: WorkerFailed, BadAnswer."""
+    keeping.deploy(code, code.name)
+    fresh = request(code.name).replace(b"\r\n\r\n", b"\r\nX-Sockd-Fresh: 1\r\n\r\n", 1)
+    private, resident = [], []
+    with Client(keeping.host, keeping.port) as client:
+        for _ in range(run.pick(10, 5)):
+            before = {*sandbox_pids(keeping)}
+            if (origin := client.exchange(fresh).headers["x-sockd-origin"]) != "template":
+                raise BadAnswer(f"a start came from {origin}, not from its template")
+            (pid,) = {*sandbox_pids(keeping)} - before
+            found = smaps_rollup_mb(pid)
+            private.append(found["Private_Clean"] + found["Private_Dirty"])
+            resident.append(found["Rss"])
+    result.add(f"{each.name}: one more sandbox", "private memory", "MB", private)
+    result.add(f"{each.name}: one more sandbox", "resident memory", "MB", resident)
+    limit_mb = max(LEAST_LIMIT_MB, median(resident) / 10)
+    share = median(private) / limit_mb
+    result.aim(
+        f"{each.name}: private memory of one more sandbox, times the larger of 10 MB and a tenth of it", share, "<= 1"
+    )
 
 
 def spare_ms(function: ColdFunction) -> float:
