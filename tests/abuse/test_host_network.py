@@ -15,6 +15,7 @@ import pytest
 from sockd.client.cli.doctor.checks import packet_guard
 from tests.abuse.attack import attack, files, in_zygote
 from tests.support.cases import Happened, case
+from tests.support.emulated import counts_sockets
 from tests.support.private_worker import NEIGHBOUR, PrivateWorker
 
 DEFAULT_PORT = 5000
@@ -179,6 +180,7 @@ def sockets_left(house: PrivateWorker) -> Iterator[None]:
     house.settle()
 
 
+@counts_sockets
 @case(
     "K7",
     f"bind {MANY} ephemeral ports from a sandbox, in processes of its own; again in a second one; then leave both paused",
@@ -219,6 +221,7 @@ def hoard_accepted(event: Any) -> Any:
     return [len(kept), "ok"]
 
 
+@counts_sockets
 @case("K7", f"keep {MANY} accepted connections, without their listeners and clients", expect=f"EMFILE at {MOST}")
 def test_accepted_connections_are_sockets_too(house: PrivateWorker, happened: Happened, sockets_left: None) -> None:
     kept, refused = attack(house, hoard_accepted, MANY, open_files=4096, memory_mb=256)
@@ -226,6 +229,7 @@ def test_accepted_connections_are_sockets_too(house: PrivateWorker, happened: Ha
     assert refused == "EMFILE" and MOST * 0.9 < kept <= MOST
 
 
+@counts_sockets
 @case("K7", "the same with sockets = 8, and from a package that a Zygote imports", expect="EMFILE at 8, and at 128")
 def test_the_limit_is_the_functions_and_zygotes_have_one_too(house: PrivateWorker, happened: Happened) -> None:
     def open_all(event: Any) -> Any:

@@ -21,9 +21,10 @@ from sockd.linux.bpf.socket_counts import PORT_KEPT_S, SocketCounts
 from sockd.linux.bpf.socket_programs import RESERVED
 from sockd.linux.cgroups.tree import Cgroup, CgroupTree, Hierarchies
 from sockd_zygote.handlers.egress import LEVEL, SOCKETS_MADE
+from tests.support.emulated import counts_sockets
 from tests.support.threads import at_once
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, counts_sockets]
 
 MOST = 40
 RELEASE = tuple(map(int, os.uname().release.split(".")[:2]))
