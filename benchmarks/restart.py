@@ -2,7 +2,7 @@
 
 A worker has learned what its functions import; it is ended, in order or by SIGKILL, and started again in the same state
 directory. From the moment its port is open, 64 clients call one function as fast as they are answered. One function is there
-twice, with a snapshot and without: its template ends with the worker, and is made again before the port opens.
+twice, with a snapshot and without: its template ends with the worker, and is made again after the port has opened.
 """
 
 from __future__ import annotations

@@ -155,20 +155,13 @@ class Worker:
             _log.warning("packages.preload: %s", error.message)
 
     async def rebuild_zygotes(self) -> None:
-        """Make the Zygotes and templates that an earlier worker had, as many as `zygote.rebuild_s` allows."""
-        ends_s = time.monotonic() + self.config.zygote.rebuild_s
-
-        def left_s() -> float:
-            return max(0.0, ends_s - time.monotonic())
-
+        """Make the Zygotes that an earlier worker had, as many as `zygote.rebuild_s` allows."""
         versions = self.functions.live.all()
         for version in versions:
             self.verifier.know(version.view, version.program, version.id)
         views = [version.view for version in versions]
-        await self.learner.rebuild(views, deadline_s=left_s())
-        await self.functions.snapshots.expect_used(deadline_s=left_s())
+        await self.learner.rebuild(views, deadline_s=self.config.zygote.rebuild_s)
         self.templates.begin()
-        await self.templates.rebuilt(deadline_s=left_s())
 
     def _uses_images(self) -> bool:
         config = self.config.images

@@ -10,7 +10,6 @@ import contextlib
 
 from sockd.base.errors import SockdError
 from sockd.base.notes import Note, Progress
-from sockd.functions.registry.aliases import number_of
 from sockd.functions.serving.live_functions import LiveFunctions
 from sockd.functions.serving.version import Version
 from sockd.starts.templates.templates import Entry, State, Templates
@@ -52,18 +51,6 @@ class Snapshots:
                 del self._expecting[name, number]
 
         self._expecting[name, number] = asyncio.get_running_loop().create_task(get())
-
-    async def expect_used(self, *, deadline_s: float) -> None:
-        """Make the snapshots again from which an earlier worker has started published versions in the last day.
-
-        Args: deadline_s: how long to wait until these versions are there; their snapshots are made in the background."""
-        used = self._templates.used.numbers() if self._templates is not None else []
-        for name, qualifier in used:
-            number = number_of(qualifier)
-            if number is not None:
-                self.expect(name, number)
-        if self._expecting:
-            await asyncio.wait([*self._expecting.values()], timeout=deadline_s)
 
     async def settled(self, version: Version, progress: Progress) -> None:
         """Wait until it is decided whether a version that serves already has a snapshot, and say so."""

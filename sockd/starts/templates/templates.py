@@ -22,7 +22,7 @@ from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.starts.templates.template import SnapshotRefused, Snapshotted, Template
 from sockd.starts.templates.template_maker import TemplateMaker
 from sockd.starts.templates.template_spares import TemplateSpares
-from sockd.starts.templates.used_templates import Used, UsedTemplates
+from sockd.starts.templates.used_templates import UsedTemplates
 from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
@@ -46,10 +46,10 @@ class State(Enum):
 class Entry:
     """One version that is to have a template."""
 
-    def __init__(self, of: Snapshotted, used: Used | None) -> None:
+    def __init__(self, of: Snapshotted, uses: float) -> None:
         self.of = of
-        self.used = used
-        """How an earlier daemon has used it: what orders the queue. None: it has not."""
+        self.uses = uses
+        """Starts that an earlier daemon counted: what orders the queue."""
         self.state = State.WAITING
         self.template: Template | None = None
         self.reason = ""
@@ -60,11 +60,6 @@ class Entry:
         """Whether it is decided if it has one."""
 
 
-def uses_of(entry: Entry) -> int:
-    """Return how many starts an earlier daemon has counted."""
-    return entry.used.starts if entry.used is not None else 0
-
-
 class Templates:
     """`expect` a version, `of` a program, `forget` a version; `aclose` last."""
 
@@ -73,7 +68,7 @@ class Templates:
         self._maker = TemplateMaker(tree)
         self.spares = TemplateSpares(config, tree.children, budget)
         self._budget = budget
-        self.used = used
+        self._used = used
         self._entries: dict[Program, Entry] = {}
         self.losses = 0
         """Templates that ended by themselves, or from which a start failed."""
@@ -86,32 +81,16 @@ class Templates:
         """Make templates from now on: the Zygotes of an earlier daemon are there again."""
         self._may_begin.set()
 
-    async def rebuilt(self, *, deadline_s: float) -> None:
-        """Wait for the templates that an earlier daemon used, in their order, until one has an init that is too long or unknown.
-
-        POLICY: a burst after a restart shall find them, and no other function shall wait for an init of minutes.
-        Args: deadline_s: how long to wait; the others are made in the background."""
-        awaited, left_s = [], deadline_s
-        for entry in sorted(self._entries.values(), key=uses_of, reverse=True):
-            if entry.used is None or not 0 < entry.used.init_s < left_s:
-                break
-            left_s -= entry.used.init_s
-            awaited.append(asyncio.ensure_future(entry.settled.wait()))
-        if awaited:
-            _, late = await asyncio.wait(awaited, timeout=deadline_s)
-            for each in late:
-                each.cancel()
-
     def expect(self, wanted: Snapshotted) -> None:
         """A version is there that is to have a template. `forget` it."""
-        self._entries[wanted.program] = Entry(wanted, self.used.of(wanted.name, wanted.number))
+        self._entries[wanted.program] = Entry(wanted, self._used.starts_of(wanted.name, wanted.number))
         self._wake.set()
 
     def forget(self, program: Program) -> None:
         """A version is gone: end its template; its sandboxes live on."""
         entry = self._entries.pop(program, None)
         if entry is not None:
-            self.used.note([entry.template] if entry.template is not None else [])
+            self._used.note([entry.template] if entry.template is not None else [])
             self._close(entry, State.REFUSED, "the version is gone")
 
     def of(self, program: Program) -> Template | None:
@@ -217,7 +196,7 @@ class Templates:
             if entry.state is State.EVICTED and entry.was_missed and self._budget.free > need_bytes:
                 entry.state = State.WAITING
                 self._wake.set()
-        self.used.adjust(self.serving())
+        self._used.note(self.serving())
         self.spares.adjust()
 
     async def aclose(self) -> None:
@@ -225,7 +204,7 @@ class Templates:
         self._task.cancel()
         await asyncio.wait([self._task])
         await self.spares.aclose()
-        self.used.save(self.serving())
+        self._used.save(self.serving())
         for entry in self._entries.values():
             self._close(entry, State.REFUSED, "the worker ends")
         self._entries.clear()
@@ -238,7 +217,7 @@ class Templates:
             await self._wake.wait()
             self._wake.clear()
             while waiting := [entry for entry in self._entries.values() if entry.state is State.WAITING]:
-                await self._make(max(waiting, key=uses_of))
+                await self._make(max(waiting, key=lambda entry: entry.uses))
 
     async def _make(self, entry: Entry) -> None:
         entry.state = State.MAKING

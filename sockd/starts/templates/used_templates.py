@@ -1,6 +1,6 @@
 """Which templates were used in the last day, kept for the next daemon: it makes those first that were used most.
 
-Owns the file `templates.json` of the state directory. It is also written while the daemon runs, as that may be killed.
+Owns the file `templates.json` of the state directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import msgspec
 from sockd.starts.templates.template import Template
 
 KEPT_S = 86_400.0
-SAVED_EVERY_S = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -28,8 +27,6 @@ class Used(msgspec.Struct, frozen=True):
     starts: int
     used_s: float
     """Unix time of the last start."""
-    init_s: float = 0.0
-    """How long the init took; 0: an older daemon has not said."""
 
 
 class UsedTemplates:
@@ -38,13 +35,11 @@ class UsedTemplates:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._used = {(used.name, used.number): used for used in read(path)}
-        self._saved = {**self._used}
-        self._saved_s = -SAVED_EVERY_S
 
-    def of(self, name: str, number: str) -> Used | None:
-        """How a version's template was used in the last day, as far as it is known; None: it was not."""
+    def starts_of(self, name: str, number: str) -> int:
+        """How many starts of a version there were in the last day, as far as it is known."""
         used = self._used.get((name, number))
-        return used if used is not None and used.used_s > time.time() - KEPT_S else None
+        return used.starts if used is not None and used.used_s > time.time() - KEPT_S else 0
 
     def numbers(self) -> list[tuple[str, str]]:
         """The functions and versions whose templates were used in the last day, the most used first."""
@@ -56,21 +51,11 @@ class UsedTemplates:
         for template in templates:
             if template.starts:
                 of = template.of
-                used = Used(of.name, of.number, template.starts, template.used_s, template.report.seconds)
-                self._used[of.name, of.number] = used
-
-    def adjust(self, templates: Iterable[Template]) -> None:
-        """Remember how templates were used, and save it now and then (called every few seconds)."""
-        self.note(templates)
-        now_s = time.monotonic()
-        if self._used != self._saved and now_s - self._saved_s >= SAVED_EVERY_S:
-            self._saved_s = now_s
-            self.save(())
+                self._used[of.name, of.number] = Used(of.name, of.number, template.starts, template.used_s)
 
     def save(self, templates: Iterable[Template]) -> None:
         """Publish it for the next daemon. A failure is logged."""
         self.note(templates)
-        self._saved = {**self._used}
         lately = [used for used in self._used.values() if used.used_s > time.time() - KEPT_S]
         beside = self._path.with_suffix(".tmp")
         try:
