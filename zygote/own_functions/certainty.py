@@ -18,7 +18,7 @@ from sockd_zygote.own_functions.source_texts import Definition, Text, holds, rea
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from typing import Any
 
 DYNAMIC = ("import_module", "__import__")
@@ -26,11 +26,13 @@ RUN_BY_CLASSES = ("__init__", "__new__", "__post_init__", "__init_subclass__", "
 """Methods that run where a class is named."""
 
 
-def mark(steps: list[dict[str, Any]], finished: Sequence[Code], kinds: Kinds) -> None:
+def mark(steps: list[dict[str, Any]], finished: Sequence[Code], changed: Collection[str], kinds: Kinds) -> None:
     """Say of each import that is not certain that own code decides about it. Takes `places` and `finished` out of the steps.
 
-    Args: finished: code objects that have returned, of which a step's `finished` counts those before it."""
-    judge = Judge(kinds)
+    Args:
+        finished: code objects that have returned, of which a step's `finished` counts those before it;
+        changed: environment variables that own code sets."""
+    judge = Judge(kinds, changed)
     for step in steps:
         at, count = step.pop("places", ()), step.pop("finished", 0)
         if not step["before"]:
@@ -40,7 +42,8 @@ def mark(steps: list[dict[str, Any]], finished: Sequence[Code], kinds: Kinds) ->
 class Judge:
     """Reads each of the function's files once, and remembers the first decision."""
 
-    def __init__(self, kinds: Kinds) -> None:
+    def __init__(self, kinds: Kinds, changed: Collection[str]) -> None:
+        self._changed = changed
         self._kinds = kinds
         self._texts: dict[str, Text | None] = {}
         self._lines: dict[Code, int] = {}
@@ -82,7 +85,7 @@ class Judge:
 
     def _text(self, file: str) -> Text | None:
         if file not in self._texts:
-            self._texts[file] = read_text(file, self._is_own)
+            self._texts[file] = read_text(file, self._is_own, self._changed)
         return self._texts[file]
 
     def _is_own(self, module: str) -> bool:

@@ -19,12 +19,18 @@ Place = tuple[str, int, str, int, str]
 """File and line where code runs, the name and first line of its code object, and how that has come to the place inside, or to the
 import that begins: BY_IMPORT, BY_CALL, or through code of packages (BY_PACKAGE)."""
 BY_IMPORT, BY_CALL, BY_PACKAGE = "import", "call", "package"
+CONNECTS = frozenset(("connect", "connect_ex", "sendto", "sendmsg"))
+"""Methods of sockets that a client begins with."""
 Code = tuple[str, str, int]
 """File, name and first line of a code object."""
 
 
 class OwnCalls:
-    """Notes what runs while it watches. Attributes: finished: code objects in the order in which they first returned."""
+    """Notes what runs while it watches.
+
+    Attributes:
+        finished: code objects of the function's in the order in which they first returned;
+        has_connected: whether Python code has asked the network for something."""
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
@@ -32,6 +38,7 @@ class OwnCalls:
         self._hook: Any = self._note
         self._is_on = False
         self.finished: list[Code] = []
+        self.has_connected = False
 
     def watch(self, is_on: bool) -> bool:
         """Begin or pause; where the function's code has set a profile function, that one stays. Returns: whether it watched."""
@@ -43,7 +50,9 @@ class OwnCalls:
             sys.setprofile(None)
         return was_on
 
-    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__ in CONNECTS:
+            self.has_connected = True
         code = frame.f_code
         if event != "return" or id(code) in self._seen:
             return

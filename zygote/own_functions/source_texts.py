@@ -11,7 +11,7 @@ from collections import Counter
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 OF_THE_INTERPRETER = frozenset(
     (
@@ -96,9 +96,10 @@ class Text:
     """One file. Attributes: imported: names that its imports bind anywhere; of_packages: those of them that are no modules of
     the function's."""
 
-    def __init__(self, module: ast.Module, is_own: Callable[[str], bool]) -> None:
-        """Args: is_own: whether a module, by its name, is the function's."""
+    def __init__(self, module: ast.Module, is_own: Callable[[str], bool], changed: Collection[str]) -> None:
+        """Args: is_own: whether a module, by its name, is the function's; changed: environment variables that its code sets."""
         self._is_own = is_own
+        self._changed = changed
         self._codes: dict[tuple[str, int], Definition] = {("<module>", 0): module}
         self._stored = stored = Counter[str]()
         self.imported: set[str] = set()
@@ -149,24 +150,28 @@ class Text:
             case ast.Attribute():
                 return ast.unparse(value) in OF_THE_INTERPRETER
             case ast.Call(function, arguments, []) if ast.unparse(function) in READS_VARIABLE:
-                return _is_variable(arguments[0]) and all(map(self.is_determined, arguments[1:]))
+                return self._is_variable(arguments[0]) and all(map(self.is_determined, arguments[1:]))
             case ast.Call(ast.Name(name), arguments, []) if name in PURE:
                 return all(map(self.is_determined, arguments))
             case ast.Call(ast.Attribute(receiver, name), arguments, []) if name in PURE_METHODS:
                 return all(map(self.is_determined, (receiver, *arguments)))
             case ast.Subscript(ast.Attribute() | ast.Name() as variables, name) if _is_environ(variables):
-                return _is_variable(name)
+                return self._is_variable(name)
             case ast.Compare(name, [ast.In() | ast.NotIn()], [variables]) if _is_environ(variables):
-                return _is_variable(name)
+                return self._is_variable(name)
         parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
         return isinstance(value, TRANSPARENT) and all(map(self.is_determined, parts))
 
+    def _is_variable(self, name: ast.expr) -> bool:
+        """Whether it names an environment variable that each start of the version has alike."""
+        return isinstance(name, ast.Constant) and name.value not in OF_ONE_START and name.value not in self._changed
 
-def read_text(file: str, is_own: Callable[[str], bool]) -> Text | None:
+
+def read_text(file: str, is_own: Callable[[str], bool], changed: Collection[str]) -> Text | None:
     """Parse a file; None: it cannot be. Args: as `Text`'s."""
     try:
         with open(file, "rb") as source:
-            return Text(ast.parse(source.read()), is_own)
+            return Text(ast.parse(source.read()), is_own, changed)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -185,7 +190,3 @@ def holds(body: Sequence[ast.stmt | ast.ExceptHandler], line: int) -> bool:
 
 def _is_environ(value: ast.expr) -> bool:
     return ast.unparse(value) in ("os.environ", "environ")
-
-
-def _is_variable(name: ast.expr) -> bool:
-    return isinstance(name, ast.Constant) and name.value not in OF_ONE_START

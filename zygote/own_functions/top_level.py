@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 300
 """Characters of what the function's code has changed."""
+BY_THE_NETWORK = "what it may do next, by an answer of the network,"
 MOST_WRITES = 100
 """Changes of one import that are named."""
 
@@ -122,6 +123,11 @@ class Recorder:
         self._variables.watch(is_import=False)
         self._registrations.__exit__()
         self._reference = None
+
+    @property
+    def changed_variables(self) -> set[str]:
+        """The environment variables that own code has changed."""
+        return self._variables.changed
 
     @property
     def finished(self) -> list[Code]:
@@ -242,6 +248,8 @@ class Recorder:
             self._variables.changed |= self._reference.changed_variables(loading.state)
             changes += [f"sys.modules[{name!r}]" for name in self._put_in()]
             self._effect = in_words([*changes, *self._read_variables()])[:MOST_WORDS]
+            if self._calls.has_connected:
+                self._effect = self._effect or BY_THE_NETWORK
             self._has_subclasses |= bool(self._reference.new_subclasses(loading.state))
             if self._has_subclasses:
                 loading.lists = ListsSubclasses()

@@ -70,7 +70,7 @@ def judged_steps(recorder: Recorder, kinds: Kinds) -> list[dict[str, Any]]:
     from sockd_zygote.own_functions.certainty import mark
 
     steps = recorder.steps()
-    mark(steps, recorder.finished, kinds)
+    mark(steps, recorder.finished, recorder.changed_variables, kinds)
     return steps
 
 

@@ -42,7 +42,7 @@ with recorder:
         failure = repr(error)
 steps = recorder.steps()
 from sockd_zygote.own_functions.certainty import mark
-mark(steps, recorder.finished, kinds)
+mark(steps, recorder.finished, recorder.changed_variables, kinds)
 sys.stdout = sys.__stdout__
 print({"steps": steps, "failure": failure})
 """

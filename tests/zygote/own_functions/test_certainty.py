@@ -170,3 +170,23 @@ def test_own_code_has_no_profile_function_in_imports(starts: Starts) -> None:
 def test_code_without_its_text_is_not_certain(starts: Starts) -> None:
     recording = starts.record("exec(compile('import other', '/nowhere.py', 'exec'))\n")
     assert "(line 1 of f.py)" in recording.step("other").before
+
+
+def test_an_answer_of_the_network_ends_the_sharing(starts: Starts) -> None:
+    """What it has told may come to an import by any way that no branch shows."""
+    code = (
+        "import socket, base\nwith socket.socket() as client:\n    client.connect_ex(('127.0.0.1', 9))\nimport other\n"
+    )
+    recording = starts.record(code)
+    assert recording.failure == "" and recording.step("base").before == ""
+    assert recording.step("other").before == "what it may do next, by an answer of the network,"
+
+
+def test_a_socket_alone_is_no_answer(starts: Starts) -> None:
+    recording = starts.record("import socket\nsocket.socket().close()\nsocket.socketpair()\nimport other\n")
+    assert recording.failure == "" and recording.step("other").before == ""
+
+
+def test_a_variable_that_own_code_sets_decides_in_that_start_alone(starts: Starts) -> None:
+    code = "import os\nSTAGE = os.environ['STAGE'] = 'a'\nif os.environ['STAGE'] == 'a':\n    import other\n"
+    assert starts.record(code).step("other").before != ""
