@@ -19,8 +19,9 @@ from sockd.isolation.farm.walled_networks import Wall
 from sockd.isolation.networks import resolver
 from sockd.isolation.networks.namespace_thread import have_nft
 from sockd.isolation.networks.networks import Networks, Proxying, Resolving
+from sockd.isolation.roots import base as bases
 from sockd.isolation.roots.assembly import open_assembly
-from sockd.isolation.roots.base import Base, plan
+from sockd.isolation.roots.base import Base
 from sockd.isolation.roots.ground import built, ground_on
 from sockd.isolation.roots.premade import Premade
 from sockd.isolation.roots.program import Limits, Network
@@ -61,7 +62,7 @@ class IsolationParts:
         cls, config: Config, state: StateDir, linux: LinuxParts, stack: AsyncExitStack, on_end: Callable[[], None]
     ) -> IsolationParts:
         """Build them on `stack`. Args: on_end: called once if the farm ends by itself. Raises: SockdError, OSError."""
-        base = Base.build(farm_path(state.path), plan(state.packages))
+        base = Base.build(farm_path(state.path), bases.plan(state.packages))
         stack.callback(base.close)
         budget = MemoryBudget(budget_bytes(config))
         maker = NamespaceMaker()
