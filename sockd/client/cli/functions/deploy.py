@@ -125,7 +125,7 @@ def deploy(
         show_plan(source, in_image=image is not None, as_json=as_json)
         return
     release = Release.of_options(alias, canary, rollback_on_errors, promote_after, least_requests)
-    module = source.read_bytes() if source.suffix == ".wasm" and source.is_file() else b""
+    module = _wasm(source, Management(state_dir))
     is_module = wasm_file.is_function(module)
     if release is not None and source.is_file() and source.suffix in (".py", ".wasm") and not is_module:
         raise Failure(f"--alias is for directories and archives, and not for {source.name}", exit_code=USAGE)
@@ -208,7 +208,7 @@ def deploy(
 
 
 def _code(source: Path, code: CodeDirectory | None, management: Management) -> bytes:
-    """Return the code as a zip. Args: code: None: the source is a zip. Raises: Failure."""
+    """Return the code as a zip. Args: code: None: the source is a file that is sent as it is. Raises: Failure."""
     if code is not None:
         return code.packed().archive
     return read_file(source, ARCHIVE_BYTES, lambda: int(management.get("status")["limits"]["archive_bytes"]))
@@ -238,6 +238,12 @@ def _deploy_initscript(source: Path, name: str | None, management: Management, a
 
 def _initscript_words(function: dict[str, Any]) -> str:
     return f", initscript {function['initscript'][:12]}" if function.get("initscript") else ""
+
+
+def _wasm(source: Path, management: Management) -> bytes:
+    """Return a WebAssembly file; empty: the source is none."""
+    is_one = source.suffix == ".wasm" and source.is_file()
+    return _code(source, None, management) if is_one else b""
 
 
 def _module(path: Path, management: Management) -> bytes:
