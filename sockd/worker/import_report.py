@@ -17,8 +17,6 @@ from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker
 
-MOST_PASSED_OVER = 5
-"""Zygotes that a report names as passed over."""
 PassedOver = list[dict[str, Any]]
 
 
@@ -29,14 +27,13 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
     version = worker.functions.live.current(name)
     node = worker.tree.best_now(version.view)  # None: the Zygotes of an image start with its first request
     passed_over = _passed_over(worker, version.view)
-    sharing = why(worker, version, node, passed_over)
     return {
         "function": name,
         "version": version.number,
         "seen": version.view.top is not None or version.id in worker.learner.seen,
         "zygotes_allowed": version.view.zygote == "packages",
-        "sharing": sharing,
-        "passed_over": [each for each in passed_over if each["reason"] not in sharing][:MOST_PASSED_OVER],
+        "sharing": why(worker, version, node, passed_over),
+        "passed_over": passed_over,
         "packages": _packages(worker, version, node),
     }
 

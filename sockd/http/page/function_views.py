@@ -137,7 +137,9 @@ def imports(worker: Worker, name: str) -> Values:
         "seen": found["seen"],
         "sharing": found["sharing"],
         "passed_over": [
-            {"zygote": ", ".join(each["packages"]), "reason": each["reason"]} for each in found["passed_over"]
+            {"zygote": ", ".join(each["packages"]), "reason": each["reason"]}
+            for each in found["passed_over"]
+            if each["reason"] not in found["sharing"]
         ],
     }
 

@@ -31,6 +31,9 @@ def test_why_it_shares_or_does_not_is_said() -> None:
     assert "the Zygote of requests==2.34 is passed over: an import looked for socks, which pysocks has" in words(
         {**IMPORTS, "passed_over": [over]}
     )
+    assert words({**IMPORTS, "passed_over": [over], "sharing": f"that of requests==2.34: {over['reason']}"})[2:] == [
+        "a Zygote could take more of: pandas==3.0.0"
+    ], "the reason is not said twice"
     nothing = {"ms": 0.0, "ahead_ms": 0.0, "in_zygote": False, "shareable": False}
     unmeasured = [{**package, **nothing} for package in IMPORTS["packages"]]
     alone = 'nothing is imported ahead: zygote = "none"'

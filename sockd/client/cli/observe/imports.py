@@ -11,6 +11,9 @@ from sockd.client.console.client import Management, state_dir_option
 from sockd.client.console.output import echo, json_option, print_json
 from sockd.client.console.tables import print_table
 
+MOST_PASSED_OVER = 5
+"""Zygotes that are named as passed over, besides the one in the reason."""
+
 
 @click.command()
 @click.argument("name")
@@ -64,7 +67,8 @@ def words(shown: dict[str, Any]) -> list[str]:
     lines = [shown["sharing"]]
     if paid or spared:  # not with zygote = "none", and not before the first cold start
         lines.insert(0, f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote")
-    for larger in shown["passed_over"]:
+    others = [each for each in shown["passed_over"] if each["reason"] not in shown["sharing"]]
+    for larger in others[:MOST_PASSED_OVER]:
         lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")
     if shown["sharing"].startswith("nothing is imported ahead"):
         return lines
