@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.groups.workers import Workers, front
+from tests.daemon.test_events import soon
 from tests.support.caller import Caller
 from tests.support.cases import case
 from tests.support.watch import Watch
@@ -44,8 +45,9 @@ def worker_of(port: int, path: str, body: object = 1, **headers: str) -> str:
 
 def test_all_calls_of_a_function_reach_one_worker_however_they_name_it(port: int, workers: Workers) -> None:
     name, arn = "echo", "arn%3Aaws%3Alambda%3Alocal%3A000000000000%3Afunction%3Aecho"
-    published = {daemon.manage("POST", f"/functions/{name}/versions").status for daemon in workers.by_name.values()}
-    assert published == {200}
+    first, *others = workers.by_name.values()
+    assert first.manage("POST", f"/functions/{name}/versions").status == 200
+    soon(lambda: all(each.run(f"{name}:1").status == 200 for each in others))
     paths = [
         f"/run/{name}",
         f"/run/{name}:1",
@@ -65,7 +67,9 @@ def test_functions_are_spread_over_the_workers(port: int, workers: Workers) -> N
         workers.deploy(name, "def f(event): return event")
     found = [worker_of(port, f"/run/{name}") for name in names]
     assert set(found) == set(NAMES)
-    assert found == [worker_of(port, f"/run/{name}") for name in names]
+    again = [worker_of(port, f"/run/{name}") for name in names]
+    # A worker that is a call ahead of the mean is passed over once (BOUND_PERCENT).
+    assert sum(one != other for one, other in zip(found, again, strict=True)) <= 2
 
 
 @case("W5", "each worker is stopped and started while a function is called through HAProxy", expect="no call fails")
