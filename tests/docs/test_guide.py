@@ -49,5 +49,5 @@ def test_a_line_is_one_that_the_command_understands(line: str) -> None:
         name, *words = words
         found = command.get_command(context, name)
         assert found is not None, f"{line}: no command {name}"
-        command, context = found, click.Context(found, context, name)
+        command, context = found, click.Context(found, context, name, **found.context_settings)
     command.make_parser(context).parse_args(words)  # raises click.UsageError: no such option
