@@ -18,6 +18,7 @@ from benchmarks.sebs_runner.experiment import Kind, Outcome
 from benchmarks.sebs_runner.packaging import Arm
 from benchmarks.sebs_runner.reports import write_csv
 from benchmarks.sebs_runner.runner import Choice, Options, Runner
+from benchmarks.sebs_runner.suite import SUITE
 from sockd.client.console.output import Failure
 from tests.daemon.running import RunningDaemon
 from tests.support.ledger import Ledger
@@ -94,8 +95,9 @@ def with_initscripts() -> tuple[Choice, ...]:
     return INITSCRIPTS
 
 
-def test_starts_from_a_snapshot_answer_the_same_and_fetch_the_input(cache: Path) -> None:
-    with Runner(Options(cache, always_cold=True, snapshot=True), []) as runner:
+def test_starts_from_a_snapshot_answer_the_same_and_fetch_the_input(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / SUITE.directory).symlink_to(cache / SUITE.directory)  # the worker of the others has the state in their cache
+    with Runner(Options(tmp_path, always_cold=True, snapshot=True), []) as runner:
         for outcome in run(runner, "210", SHIM, *with_initscripts()[:1], repetitions=2):
             for sample in outcome.samples:
                 assert sample.headers["x-sockd-origin"] == "template"
