@@ -105,7 +105,7 @@ async def test_without_notifications_a_change_is_found_by_looking(
     workers: tuple[Worker, Worker], postgres: PostgresServer, postgres_dsn: str
 ) -> None:
     one, other = workers
-    postgres.run(f"ALTER TABLE {schema_of(postgres_dsn)}.functions {QUIET}")
+    await asyncio.to_thread(postgres.run, f"ALTER TABLE {schema_of(postgres_dsn)}.functions {QUIET}")
     for number in range(3):
         await one.put("f", f"d{number}")
         began = time.monotonic()
@@ -229,17 +229,19 @@ async def test_a_newer_sockd_has_its_changes_served_and_not_lost(
     await one.put("f", "d1")
     schema = schema_of(postgres_dsn)
     value = postgres.run(f"SELECT value FROM {schema}.functions")
-    postgres.run(
+    await asyncio.to_thread(  # it waits for what the loop has begun to read
+        postgres.run,
         f"""ALTER TABLE {schema}.functions ADD COLUMN newer TEXT DEFAULT 'kept';
-        ALTER TABLE {schema}.deploys ADD COLUMN newer TEXT DEFAULT 'kept';"""
+        ALTER TABLE {schema}.deploys ADD COLUMN newer TEXT DEFAULT 'kept';""",
     )
     await other.put("g", "d1")
     for number in range(50):
-        postgres.run(
+        await asyncio.to_thread(
+            postgres.run,
             f"""BEGIN; UPDATE {schema}.function_revisions SET last = last + 1;
             UPDATE {schema}.functions SET schema = 99, revision = (SELECT last FROM {schema}.function_revisions),
                 value = '{{"newer":{number},{value[1:]}' WHERE name = 'f';
-            UPDATE {schema}.deploys SET digest = 'n{number}', newer = 'n{number}' WHERE name = 'f'; COMMIT;"""
+            UPDATE {schema}.deploys SET digest = 'n{number}', newer = 'n{number}' WHERE name = 'f'; COMMIT;""",
         )
         await other.when(other.has("f", f"n{number}"))
         failed = await asyncio.gather(other.put("f", "older"), return_exceptions=True)
