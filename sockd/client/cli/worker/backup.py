@@ -55,7 +55,11 @@ def backup(directory: Path, packages: bool, images: bool, state_dir: Path) -> No
     if os.geteuid() != 0:
         raise Failure("only root can read a state directory", fix="sudo sockd backup ...", exit_code=USAGE)
     if not (state_dir / DATABASES[0]).exists():
-        raise Failure(f"{state_dir} is not a worker's state directory", why=f"there is no {DATABASES[0]} in it")
+        raise Failure(
+            f"{state_dir} is not the state directory of a worker without a group",
+            why=f"there is no {DATABASES[0]} in it",
+            fix="name it with --state-dir; of a group, back up the database (pg_dump) and the chunk store",
+        )
     if directory.exists():
         raise Failure(f"{directory} exists", fix="name a directory that does not exist yet")
     if directory.resolve().is_relative_to(state_dir.resolve()):
