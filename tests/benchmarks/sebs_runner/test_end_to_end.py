@@ -96,7 +96,8 @@ def with_initscripts() -> tuple[Choice, ...]:
 
 
 def test_starts_from_a_snapshot_answer_the_same_and_fetch_the_input(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / SUITE.directory).symlink_to(cache / SUITE.directory)  # the worker of the others has the state in their cache
+    # The worker of the other tests has the state in their cache.
+    (tmp_path / SUITE.directory).symlink_to(cache / SUITE.directory)
     with Runner(Options(tmp_path, always_cold=True, snapshot=True), []) as runner:
         for outcome in run(runner, "210", SHIM, *with_initscripts()[:1], repetitions=2):
             for sample in outcome.samples:

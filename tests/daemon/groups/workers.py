@@ -72,7 +72,11 @@ class Workers:
         """Deploy a function to the group, and wait until each worker that runs has it."""
         first, *others = self.by_name.values()
         version = first.deploy(name, files, **settings)["version_number"]
-        soon(lambda: all(each.manage("GET", f"/functions/{name}").json.get("version_number") == version for each in others))
+        soon(
+            lambda: all(
+                each.manage("GET", f"/functions/{name}").json.get("version_number") == version for each in others
+            )
+        )
 
     def members(self, of: str) -> dict[str, dict[str, Any]]:
         """Return the group as one worker shows it, by name."""
