@@ -1,4 +1,4 @@
-"""Breaks of who may call and manage functions, and of what their owners alone see."""
+"""Breaks of the checks that decide who may call and manage functions, and what only their owners may see."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def no_signatures() -> None:
 
 @breaks("no-replays")
 def no_replays() -> None:
-    """Who asks again is another one who asks."""
+    """A request that is sent again with the same idempotency key runs again."""
 
     async def once(
         self: replays.Replays, key: Any, body: Any, run: Callable[[], Awaitable[Any]], *, strict: bool, gone: Any = None
