@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing is off the import diet; type checkers know this 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-HARMLESS = PURE | {"callable", "getattr", "hasattr", "id", "iter", "next", "ord", "print", "super", "type", "vars"}
+HARMLESS = PURE | {"callable", "chr", "id", "ord", "print", "super", "type", "vars"}
 """Functions of `builtins` that change nothing which an import sees."""
 HARMLESS_METHODS = PURE_METHODS | frozenset(
     (
@@ -32,11 +32,24 @@ SUPPRESSING = ("ignor", "swallow", "raises")
 """Parts of the names of context managers that end exceptions."""
 OF_IMPORTS = frozenset(("ImportError", "ModuleNotFoundError"))
 """Exceptions of imports, which fail in each start or in none."""
-HARMLESS_CALLS = (
-    *("os.path.", "re.", "json.loads", "json.dumps", "datetime.", "time.", "math.", "pathlib.", "Path", "Decimal"),
-    *("timedelta", "os.getenv", "os.environ.get", "os.getcwd", "os.listdir", "logging.getLogger", "uuid."),
+HARMLESS_CALLS = frozenset(
+    (
+        *("Decimal", "Path", "datetime.now", "datetime.utcnow", "json.dumps", "json.loads", "logging.getLogger"),
+        *(
+            "os.environ.get",
+            "os.getcwd",
+            "os.getenv",
+            "os.listdir",
+            "pathlib.Path",
+            "time.monotonic",
+            "time.perf_counter",
+        ),
+        *("time.strftime", "time.time", "timedelta", "uuid.uuid4"),
+    )
 )
-"""What the names of functions begin with that change nothing."""
+"""Functions and classes of the standard library that change nothing."""
+HARMLESS_MODULES = ("datetime.", "math.", "os.path.", "re.")
+"""Modules of which that holds for all functions."""
 LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 LITERALS = (ast.Tuple, ast.List)
@@ -67,6 +80,14 @@ def catches(statement: ast.Try) -> bool:
 def _ends_process(branch: Sequence[ast.stmt]) -> bool:
     """Whether it is a child's: what it changes ends with it."""
     return bool(branch) and isinstance(branch[-1], ast.Expr) and ast.unparse(branch[-1]).startswith("os._exit(")
+
+
+def _is_harmless(function: ast.expr) -> bool:
+    """Whether a function is one of the standard library's by its whole name, and no method of what a call returns."""
+    if any(isinstance(each, ast.Call) for each in ast.walk(function)):
+        return False
+    name = ast.unparse(function)
+    return name in HARMLESS_CALLS or name.startswith(HARMLESS_MODULES)
 
 
 def _names(kind: ast.expr) -> set[str]:
@@ -190,7 +211,7 @@ class _Finder:
                 return True
             case ast.Subscript(owner, _, ast.Store() | ast.Del()):
                 return not self._is_own(owner)
-            case ast.Call(function) if ast.unparse(function).startswith(HARMLESS_CALLS):
+            case ast.Call(function, keywords=[]) if _is_harmless(function):
                 return False
             case ast.Call(ast.Name(name)):
                 return name not in HARMLESS and not name.endswith(("Error", "Exception", "Warning"))

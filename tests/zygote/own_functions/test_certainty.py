@@ -117,6 +117,11 @@ DECISIONS = (
     "for name in os.listdir('/dev/shm'):\n    base.call(str)\n",
     "[base.call(str) for name in os.listdir('/dev/shm')]\n",
     "for name in ('a', 'b'):\n    base.call(str)\n    if os.urandom(1) == b'':\n        break\n",
+    "if os.urandom(1) == b'':\n    Path('/dev/shm/own-code').write_text('a')\n",
+    "if os.urandom(1) == b'':\n    time.tzset()\n",
+    "if os.urandom(1) == b'':\n    json.loads('{}', object_hook=base.call)\n",
+    "def steps():\n    yield base.call(str)\ngo = steps()\nif os.urandom(1) == b'':\n    next(go)\n",
+    "if os.urandom(1) == b'':\n    getattr(base, 'lazy', None)\n",
     "while os.urandom(1) == b'':\n    base.call(str)\n",
     "try:\n    os.stat('/')\nexcept OSError:\n    base.call(str)\n",
     "try:\n    os.stat('/')\n    base.call(str)\nexcept OSError:\n    pass\n",
@@ -137,21 +142,24 @@ NO_DECISIONS = (
     "def level():\n    if os.urandom(1):\n        return 1\n    return 2\nLEVEL = level()\n",
     "class Own:\n    def __init__(self):\n        if os.urandom(1):\n            self.level = 1\nown = Own()\n",
     "for name in ('a', 'b'):\n    os.getenv(name)\n",
-    "root = os.path.join('/a', 'b') if os.urandom(1) else None\n",
+    "root = os.path.join('/a', 'b') if os.urandom(1) else Path('/c')\n",
     "try:\n    size = os.stat('/').st_size\nexcept OSError:\n    size = 0\n",
 )
 
 
+BEGIN = "import contextlib, json, os, sys, time, base\nfrom pathlib import Path\n"
+
+
 @pytest.mark.parametrize("code", DECISIONS)
 def test_what_own_code_may_do_in_another_start_ends_the_sharing(starts: Starts, code: str) -> None:
-    recording = starts.record(f"import contextlib, os, sys, base\n{code}import other\n")
+    recording = starts.record(f"{BEGIN}{code}import other\n")
     assert recording.failure == "" and recording.step("base").before == ""
     assert recording.step("other").before.startswith("what it does from one start to another (line ")
 
 
 @pytest.mark.parametrize("code", NO_DECISIONS)
 def test_decisions_about_own_names_alone_change_nothing(starts: Starts, code: str) -> None:
-    recording = starts.record(f"import contextlib, os, sys, base\n{code}import other\n")
+    recording = starts.record(f"{BEGIN}{code}import other\n")
     assert recording.failure == "" and recording.step("other").before == ""
 
 
