@@ -13,11 +13,10 @@ from zlib import crc32
 import pytest
 
 from sockd.base.telemetry import LogRecord
-from sockd.linux import syscalls
-from sockd.linux.syscalls import MountFlag
 from sockd.observe import log_segments, log_store
 from sockd.observe.log_store import LogStore
 from tests.support.cases import case
+from tests.support.small_disk import small_disk
 
 MB = 1 << 20
 
@@ -154,31 +153,25 @@ def test_a_disk_that_fails_loses_records_counts_them_and_keeps_nobody(tmp_path: 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    syscalls.mount("tmpfs", str(disk), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=8m")
-    try:
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path, 8) as disk:
         yield disk
-    finally:
-        syscalls.umount(str(disk))
 
 
 @pytest.mark.root
-def test_logs_leave_half_of_a_disk_to_others_and_give_back_what_these_need(small_disk: Path) -> None:
-    logs = small_disk / "logs"
+def test_logs_leave_half_of_a_disk_to_others_and_give_back_what_these_need(disk: Path) -> None:
+    logs = disk / "logs"
 
     async def test(store: LogStore) -> None:
         for number in range(200):
             await store.append(record(number, b"x" * 100_000))
         assert 2 * MB < kept_bytes(logs) < 5 * MB
-        room = os.statvfs(small_disk)
-        with open(small_disk / "others", "wb") as others:
+        room = os.statvfs(disk)
+        with open(disk / "others", "wb") as others:
             os.posix_fallocate(others.fileno(), 0, room.f_bavail * room.f_frsize)
         for number in range(200, 220):
             await store.append(record(number, b"x" * 100_000))
-        room = os.statvfs(small_disk)
+        room = os.statvfs(disk)
         assert room.f_bavail * room.f_frsize > MB, "a deploy finds room"
         assert store.lost < 5
         assert (await store.find("f", limit=1))[0].request_id == record(219).request_id
@@ -187,12 +180,12 @@ def test_logs_leave_half_of_a_disk_to_others_and_give_back_what_these_need(small
 
 
 @pytest.mark.root
-def test_what_follows_a_record_that_a_full_disk_has_torn_is_found(small_disk: Path) -> None:
-    filling = small_disk / "filling"
+def test_what_follows_a_record_that_a_full_disk_has_torn_is_found(disk: Path) -> None:
+    filling = disk / "filling"
 
     async def test(store: LogStore) -> None:
         await store.append(record(1))
-        room = os.statvfs(small_disk)
+        room = os.statvfs(disk)
         with open(filling, "wb") as others:
             os.posix_fallocate(others.fileno(), 0, room.f_bavail * room.f_frsize - 8192)
         await store.append(record(2, b"x" * 100_000))
@@ -201,7 +194,7 @@ def test_what_follows_a_record_that_a_full_disk_has_torn_is_found(small_disk: Pa
         await store.append(record(3))
         assert await store.find("f") == [record(1), record(3)]
 
-    stored(small_disk / "logs", test)
+    stored(disk / "logs", test)
 
 
 def test_more_than_may_wait_is_lost_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,18 +11,13 @@ import pytest
 
 from sockd.base.errors import HostFailed, NoCapacity, SandboxFailed, StorageFull
 from sockd.images.store.full_disk import UNUSED, is_full, passing, storage_full
-from sockd.linux import syscalls
-from sockd.linux.syscalls import MountFlag
+from tests.support.small_disk import small_disk
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 16 MB."""
-    syscalls.mount("tmpfs", str(tmp_path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=16m")
-    try:
-        yield tmp_path
-    finally:
-        syscalls.umount(str(tmp_path))
+    with small_disk(tmp_path, 16) as disk:
+        yield disk
 
 
 @pytest.mark.root
