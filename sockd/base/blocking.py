@@ -7,6 +7,7 @@ directory that the caller's `finally` deletes.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -18,12 +19,12 @@ T = TypeVar("T")
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `function` returns or raises. A cancellation is raised only after the thread has ended."""
-    return await _ended(asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs)))
+    return await in_thread_of(None, function, *args, **kwargs)
 
 
-async def in_thread_of(threads: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """As `in_thread`, in one of these threads instead of those that all share."""
-    work = functools.partial(function, *args, **kwargs)
+async def in_thread_of(threads: Executor | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As `in_thread`, in one of these threads instead of those that all share (None)."""
+    work = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
     return await _ended(asyncio.get_running_loop().run_in_executor(threads, work))
 
 

@@ -7,6 +7,7 @@ where the module is imported, in the sandbox.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -52,7 +53,7 @@ def provided(code: Path, runtime: str | None) -> str:
     """BOOTSTRAP or AWSLAMBDARIC for a function that is a program of its own; empty for one that is a Python handler.
 
     Args: runtime: what the function's settings say; None: an executable bootstrap at the top of the code decides."""
-    is_bootstrap = _is_file(code / BOOTSTRAP) and bool((code / BOOTSTRAP).lstat().st_mode & 0o111)
+    is_bootstrap = bool(_mode_of_file(code, BOOTSTRAP) & 0o111)
     if runtime in ("python", WASM) or (runtime is None and not is_bootstrap):
         return ""
     return BOOTSTRAP if is_bootstrap else AWSLAMBDARIC
@@ -93,7 +94,7 @@ def parse_handler(handler: str) -> str:
 
 def detected(code: Path) -> str:
     """The entry point that a convention finds; empty: none does."""
-    return next((found for file, found in CONVENTIONS if _is_file(code / file)), "")
+    return next((found for file, found in CONVENTIONS if _mode_of_file(code, file)), "")
 
 
 def _detect(code: Path) -> str:
@@ -113,12 +114,12 @@ def _module(code: Path, handler: str | None) -> str:
             path = checked_path(handler)
         except BadArchive:
             path = ""
-        if path != handler or not path.endswith(SUFFIX) or len(path) > HANDLER_CHARS or not _is_file(code / path):
+        if path != handler or not path.endswith(SUFFIX) or len(path) > HANDLER_CHARS or not _mode_of_file(code, path):
             raise BadFunctionConfig(
                 f'handler = {handler[:HANDLER_CHARS]!r}: with runtime = "wasm" it must be a file of the code, FILE.wasm'
             )
         return path
-    found = sorted(path.name for path in code.glob(f"*{SUFFIX}") if _is_file(path))
+    found = sorted(path.name for path in code.glob(f"*{SUFFIX}") if _mode_of_file(code, path.name))
     if len(found) != 1:
         there = f"there are {', '.join(found)}" if found else "there is none"
         raise BadFunctionConfig(
@@ -127,8 +128,10 @@ def _module(code: Path, handler: str | None) -> str:
     return found[0]
 
 
-def _is_file(path: Path) -> bool:
+def _mode_of_file(code: Path, path: str) -> int:
+    """The mode of a regular file of the code; 0: there is none."""
     try:
-        return stat.S_ISREG(path.lstat().st_mode)
+        mode = os.lstat(f"{code}/{path}").st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return 0
+    return mode if stat.S_ISREG(mode) else 0
