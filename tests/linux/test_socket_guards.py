@@ -20,7 +20,7 @@ from sockd.linux.bpf.port_guard import PortGuard
 from sockd.linux.bpf.socket_counts import PORT_KEPT_S, SocketCounts
 from sockd.linux.bpf.socket_programs import RESERVED
 from sockd.linux.cgroups.tree import Cgroup, CgroupTree, Hierarchies
-from sockd_zygote.handlers.egress import LEVEL, SOCKETS_MADE
+from sockd_zygote.handlers.egress import LEVEL, USES
 from tests.support.emulated import counts_sockets
 from tests.support.threads import at_once
 
@@ -239,7 +239,7 @@ def test_what_has_no_limit_is_not_counted(tree: CgroupTree, cgroup: Cgroup, leaf
     assert engine.sockets(1) == "ok"
 
 
-MADE = f"int.from_bytes(asked.getsockopt({LEVEL}, {SOCKETS_MADE}, 4), 'little')"
+USED = f"int.from_bytes(asked.getsockopt({LEVEL}, {USES}, 4), 'little')"
 ASKS = "globals().update(asked=socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))"
 OTHERS = """
 libc = __import__("ctypes").CDLL(None)
@@ -254,38 +254,63 @@ def by_c_in_child():
 """
 
 
-def test_a_process_reads_how_many_sockets_its_cgroup_has_made(cgroup: Cgroup, leaf: Leaf, inside: Start) -> None:
-    """The count only grows, whichever process and code makes one, and whether it is refused; other cgroups do not matter."""
+def test_a_process_reads_how_often_its_cgroup_may_have_sent_something(
+    cgroup: Cgroup, leaf: Leaf, inside: Start
+) -> None:
+    """The count only grows, whichever process and code uses a socket; refused ones and other cgroups do not matter."""
     process, other = inside(cgroup), inside(leaf("other"))
     for each in (process, other):
         each.tell(ASKS)
     process.tell(f"exec({OTHERS!r}, globals())")
-    made = process.tell(MADE)
-    for number, way in enumerate(("by_c()", "by_c_in_child()", "socket.socket().close()"), made + 1):
+    used = process.tell(USED)
+    for number, way in enumerate(("by_c()", "by_c_in_child()", "socket.socket(2, 2).close()"), used + 1):
         process.tell(way)
-        assert process.tell(MADE) == number
-    other.sockets(3)
+        assert process.tell(USED) == number
+    other.tell("[kept.append(socket.socket(2, 2)) for _ in range(3)] and 'ok'")
     assert process.tell("len(socket.socketpair())") == 2
-    assert process.tell(MADE) == made + 3
     cgroup.sockets.limit(0)
     assert process.sockets(1) == REFUSAL
+    assert process.tell(USED) == used + 3
     cgroup.sockets.limit()
-    assert (process.sockets(1), process.tell(MADE)) == ("ok", made + 5)
+    assert (process.sockets(1), process.tell(USED)) == ("ok", used + 4), "what has no limit is used from its making"
+
+
+def test_a_tcp_socket_counts_as_used_when_it_connects_listens_or_is_accepted(cgroup: Cgroup, inside: Start) -> None:
+    process = inside(cgroup)
+    process.tell(ASKS)
+    process.tell(f"exec({CONNECT!r}, globals())")
+    used = process.tell(USED)
+    process.tell(BIND.format(family="AF_INET6", kind="SOCK_STREAM", host="::1", port=0))
+    process.tell("kept.pop().close()")
+    assert (process.sockets(3), process.tell(USED)) == ("ok", used)
+    assert process.tell("kept.pop().listen()") is None
+    assert process.tell(USED) == used + 1
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        assert process.tell(f"kept.pop().connect({address!r})") is None
+        assert process.tell(USED) == used + 2
+        assert process.tell(f"kept.pop().sendto(b'.', socket.MSG_FASTOPEN, {address!r})") == 1
+        assert process.tell(USED) == used + 3
+        assert process.tell(f"[kept.append(socket.socket()), kept[-1].setsockopt(6, 30, 1)] and {USED}") == used + 3
+        assert process.tell(f"[kept[-1].connect({address!r}), kept.pop().send(b'.')][1]") == 1
+        assert process.tell(USED) == used + 4, "TCP_FASTOPEN_CONNECT sends with the first bytes"
+    assert process.tell("connect(kept, 'nothing')") == "ok"
+    assert process.tell(USED) == used + 7, "a listener, a client, and the connection that was accepted"
 
 
 @pytest.mark.skipif(RELEASE < (6, 7), reason="no program sees Unix sockets before Linux 6.7")
-def test_a_unix_socket_that_leaves_the_process_counts_as_made(cgroup: Cgroup, inside: Start) -> None:
+def test_a_unix_socket_that_leaves_the_process_counts_as_used(cgroup: Cgroup, inside: Start) -> None:
     process = inside(cgroup)
     process.tell(ASKS)
-    made, name = process.tell(MADE), f"\0sockd-test-{uuid.uuid4().hex}"
+    used, name = process.tell(USED), f"\0sockd-test-{uuid.uuid4().hex}"
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         listener.bind(name)
         listener.listen()
         receiver.bind(f"{name}-datagrams")
         assert process.tell(f"socket.socket(socket.AF_UNIX).connect({name!r})") is None
-        assert process.tell(MADE) == made + 1
+        assert process.tell(USED) == used + 1
         assert process.tell(f"asked.sendto(b'.', {name!r} + '-datagrams')") == 1
-        assert process.tell(MADE) == made + 2
+        assert process.tell(USED) == used + 2
 
 
 def test_options_of_the_kernel_are_as_without_ours(cgroup: Cgroup, inside: Start) -> None:

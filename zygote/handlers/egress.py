@@ -1,8 +1,10 @@
 """Egress: whether this sandbox may have changed anything outside of itself since its initscript began.
 
 A reply that an initscript fetched is what a read of the function would return only until the function's first write. What a
-process sends cannot be read from here, so every socket that the sandbox has made since then counts as a write, and so does each
-that it had before. The kernel counts them for the cgroup, whichever process and whichever code makes one
+process sends cannot be read from here, so every socket by which it may have sent something since then counts as a write: one of
+TCP that has connected, listens or was accepted, each other IP socket from its making, a Unix socket that was connected, and each
+socket that the sandbox had before. One of TCP that did none of it has sent nothing: urllib3 makes such a one at import, to find
+out about IPv6. The kernel counts them for the cgroup, whichever process and whichever code uses one
 (`sockd.linux.bpf.socket_programs`), and tells the count as an option of any socket. A host that cannot count tells nothing:
 there a write is always possible.
 
@@ -18,28 +20,28 @@ TYPE_CHECKING = False  # typing is off the import diet; type checkers know this 
 if TYPE_CHECKING:
     import socket
 
-LEVEL, SOCKETS_MADE = 0x736F, 1
+LEVEL, USES = 0x736F, 1
 """The option's level and name for getsockopt(2). No protocol of the kernel has this level."""
 FDS = "/proc/self/fd"
 
 began_ns = 0
 """When the initscript's replies began to age (CLOCK_MONOTONIC)."""
-_made: int | None = None
-"""What was made by then; None: not counted."""
+_used: int | None = None
+"""How often sockets were used by then; None: not counted."""
 _asked: socket.socket | None = None
 
 
 def begin() -> None:
     """Count from here. Call it before the function's code runs."""
-    global began_ns, _made
+    global began_ns, _used
     began_ns = monotonic_ns()
-    _made = None if _has_internet_socket() else sockets_made()
+    _used = None if _has_internet_socket() else uses_of_sockets()
 
 
 def end() -> None:
     """Undo `begin`."""
-    global _made, _asked
-    _made = None
+    global _used, _asked
+    _used = None
     if _asked is not None:
         _asked.close()
         _asked = None
@@ -47,18 +49,18 @@ def end() -> None:
 
 def may_have_written() -> bool:
     """Whether anything may have left this sandbox since `begin`, or it is not known."""
-    return _made is None or sockets_made() != _made
+    return _used is None or uses_of_sockets() != _used
 
 
-def sockets_made() -> int | None:
-    """Sockets that this cgroup has made, in 32 bits; None: they are not counted, or this process has no room for a socket."""
+def uses_of_sockets() -> int | None:
+    """Return how often this cgroup may have sent something, in 32 bits; None: not counted, or there is no room for a socket."""
     global _asked
     import socket
 
     try:
         if _asked is None:  # made here: a socket's cgroup is its maker's, and the kernel asks that cgroup's programs
             _asked = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        return int.from_bytes(_asked.getsockopt(LEVEL, SOCKETS_MADE, 4), "little")
+        return int.from_bytes(_asked.getsockopt(LEVEL, USES, 4), "little")
     except OSError:
         return None
 

@@ -7,7 +7,8 @@ still its maker's, and a cgroup whose account is not empty is not used again (`C
 as long as the kernel has it; so is, for a minute, each TCP port that was bound or listened on, as TIME_WAIT may keep it: but in
 the accounts of function and worker alone.
 
-A process reads how many its own cgroup has made, as an option of any socket that it makes (`sockd_zygote.handlers.egress`).
+A process reads how often its own cgroup may have sent something, as an option of any socket that it makes
+(`sockd_zygote.handlers.egress`).
 
 Checked first, added later: processors that make sockets in the same microsecond may exceed a limit by one each. What is
 accepted is counted, but not refused: it takes a listener, which is refused.
@@ -39,7 +40,7 @@ from sockd.linux.bpf.socket_programs import (
     follow_connections,
     note_port,
     note_unix,
-    tell_made,
+    tell_uses,
     uncount,
 )
 from sockd_zygote.handlers import egress
@@ -133,7 +134,7 @@ class SocketCounts:
                 bpf.ProgramType.CGROUP_SOCK_ADDR,
                 {bpf.Attach.UNIX_CONNECT: unix, bpf.Attach.UNIX_SENDMSG: unix},
             )
-        told = tell_made(cgroups_fd, accounts_fd, egress.LEVEL, egress.SOCKETS_MADE)
+        told = tell_uses(cgroups_fd, accounts_fd, egress.LEVEL, egress.USES)
         attach_program(directory, bpf.ProgramType.CGROUP_SOCKOPT, {bpf.Attach.GETSOCKOPT: told})
         try:
             attach_program(directory, kind, {create: count(cgroups_fd, accounts_fd, storage_fd, errno.EMFILE)})
