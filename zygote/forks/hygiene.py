@@ -1,8 +1,8 @@
 """What must differ between forks of one Zygote, and what must be still before a fork.
 
 Same in all forks unless mended here: numpy's and torch's global generators, those that packages made
-(`sockd_zygote.forks.randomness`), the key that `multiprocessing` drew, and the number that `threading` knows the main thread
-by. `random`'s own, `uuid`, `secrets`, `ssl` and `tempfile` mend themselves (research: fork safety, measured). The hash secret
+(`sockd_zygote.forks.randomness`), OpenSSL's, the key that `multiprocessing` drew, and the number that `threading` knows the main
+thread by. `random`'s own, `uuid`, `secrets` and `tempfile` mend themselves (research: fork safety, measured). The hash secret
 and the memory layout stay shared: that is the price of a Zygote, named in SECURITY."""
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ def fill(words: memoryview) -> None:
 
 def draw_key(process: Any) -> None:
     process.authkey = os.urandom(KEY_BYTES)
+
+
+def stir(tls: Any) -> None:
+    """Give OpenSSL's generators other numbers. It knows a fork by its pid, which in a pid namespace may be the Zygote's."""
+    tls.RAND_add(os.urandom(KEY_BYTES), KEY_BYTES)
 
 
 def numpy_by_hand(module: Any) -> bool:
@@ -90,6 +95,9 @@ def settle() -> None:
             process = sys.modules[name].current_process()
             if len(process.authkey) == KEY_BYTES:  # another one was set by a package
                 in_child.append(partial(draw_key, process))
+    if "_ssl" in sys.modules and "_ssl" not in _seen:
+        _seen.add("_ssl")
+        in_child.append(partial(stir, sys.modules["_ssl"]))
     if "random" in sys.modules or "torch" in sys.modules:  # numpy imports the former
         from sockd_zygote.forks import randomness
 

@@ -60,6 +60,43 @@ def test_global_generators_are_seeded_anew_after_a_fork(name: str, monkeypatch: 
     assert seeded == [()]  # without an argument: from the system's randomness
 
 
+FORKS_WITH_ONE_PID = """
+import ctypes, os, ssl
+from sockd_zygote.forks import hygiene
+
+def as_pid_1(task):
+    child = os.fork()
+    if child == 0:
+        assert ctypes.CDLL(None).unshare(0x20000000) == 0
+        inner = os.fork()
+        if inner == 0:
+            assert os.getpid() == 1
+            task()
+            os._exit(0)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]))
+    assert os.waitpid(child, 0)[1] == 0
+
+def zygote():
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    hygiene.settle()
+    for _ in range(2):
+        as_pid_1(fork)
+
+def fork():
+    hygiene.after_fork()
+    print(ssl.RAND_bytes(16).hex(), flush=True)
+
+as_pid_1(zygote)
+"""
+
+
+@pytest.mark.root
+def test_openssl_draws_other_numbers_in_a_fork_with_the_pid_of_its_zygote() -> None:
+    command = [sys.executable, "-c", FORKS_WITH_ONE_PID]
+    drawn = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=True).stdout.split()
+    assert len(drawn) == len(set(drawn)) == 2
+
+
 @pytest.mark.parametrize("drawn", [True, False])
 def test_the_key_of_multiprocessing_is_drawn_anew_after_a_fork(drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     process = multiprocessing.current_process()
