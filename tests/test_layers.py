@@ -48,8 +48,9 @@ NEEDED = {
         *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
-        *("app_kinds", "apps", "asgi", "botocore_data", "debugging", "http_events", "image_program", "init_reads"),
+        *("app_kinds", "apps", "asgi", "botocore_data", "botocore_events", "debugging", "http_events", "image_program"),
         *(
+            "init_reads",
             "interpreter_settings",
             "own_listener",
             "package_path",

@@ -93,6 +93,10 @@ def _load(name: str, import_: object) -> object:
         from sockd_zygote.handlers import botocore_data
 
         botocore_data.attend(module)
+    elif name == "botocore.hooks":
+        from sockd_zygote.handlers import botocore_events
+
+        botocore_events.attend(module)
     elif name == storage_finder.CLIENTS:
         storage_finder.attend(module)
     return module

@@ -1,4 +1,4 @@
-"""botocore's data, read ahead: clients are what they are without it, however often they are made and whatever was changed."""
+"""botocore's data and events, read ahead: clients are what they are without it, however often and whatever was changed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ import hashlib, io, json, logging, os, sys
 sys.path[:0] = [{site!r}, {repository!r}]
 from sockd_zygote.handlers import import_hooks
 import_hooks.watch_imports()
-import boto3, botocore.loaders
-from sockd_zygote.handlers import botocore_data as ahead
+import boto3, botocore.hooks, botocore.loaders
+from sockd_zygote.handlers import botocore_data as ahead, botocore_events as events
 ahead.ROOT = {site!r}
 ahead.attend(botocore.loaders)
+events.attend(botocore.hooks)
 if {prepared!r}:
     ahead.prepare()
+    events.prepare()
+    assert len(events._names) > 100, events._names
     assert len(ahead._parsed) == 6 and len(ahead._services["service-2"]) > 300, ahead._parsed.keys()
 
 def digest(value):
@@ -93,7 +96,36 @@ def found(code: str, directory: Path, *, prepared: bool) -> Any:
     return json.loads(run.stdout)
 
 
-@pytest.mark.parametrize("code", [DESCRIBE, CHANGED, OWN_MODELS, LOGGED, OWN_LOADER, UNKNOWN])
+HANDLERS = """
+import functools, inspect
+from botocore.handlers import BUILTIN_HANDLERS
+class Callable:
+    def __call__(self, **rest): pass
+    def method(self, a, *args, b=1, **rest): pass
+    def strict(self, a): pass
+def signed(a): pass
+signed.__signature__ = inspect.Signature([inspect.Parameter("all", inspect.Parameter.VAR_KEYWORD)])
+handlers = [entry[1] for entry in BUILTIN_HANDLERS]
+handlers += [Callable(), Callable().method, Callable().strict, signed, functools.partial(signed, a=1), lambda **k: k, dict, len]
+for handler in handlers:
+    try:
+        found.append(botocore.hooks.accepts_kwargs(handler))
+    except Exception as error:
+        found.append(repr(error))
+log = io.StringIO()
+names = [entry[0] for entry in BUILTIN_HANDLERS]
+session = boto3.session.Session()._session
+for aliaser in (session.get_component("event_emitter"), botocore.hooks.EventAliaser(None, {{"s3": "mine"}})):
+    found += [aliaser._alias_event_name(name) for name in names]
+    found.append(sorted(aliaser._alias_name_cache.items()))
+botocore.hooks.logger.addHandler(logging.StreamHandler(log))
+botocore.hooks.logger.setLevel(logging.DEBUG)
+aliaser = botocore.hooks.EventAliaser(None)
+found += [[aliaser._alias_event_name(name) for name in names], log.getvalue()]
+"""
+
+
+@pytest.mark.parametrize("code", [DESCRIBE, CHANGED, OWN_MODELS, LOGGED, OWN_LOADER, UNKNOWN, HANDLERS])
 def test_what_was_read_ahead_changes_no_answer(code: str, tmp_path: Path) -> None:
     assert found(code, tmp_path / "ahead", prepared=True) == found(code, tmp_path / "own", prepared=False)
 
@@ -114,11 +146,11 @@ def test_a_client_that_was_read_ahead_for_reads_hardly_a_file(tmp_path: Path) ->
 
 
 def test_a_botocore_in_the_code_of_a_function_is_left_alone(tmp_path: Path) -> None:
-    code = "found += [ahead.ROOT, ahead._originals is None]"
+    code = "found += [ahead.ROOT, ahead._originals is None, events._originals is None]"
     start = START.replace("ahead.ROOT = {site!r}\n", "")
     program = start.format(site=str(SITE), repository=str(REPOSITORY), prepared=False) + code
     program += (
         "\nfound.append(botocore.loaders.JSONFileLoader.load_file.__code__.co_filename)\nprint(json.dumps(found))"
     )
     run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, cwd=tmp_path)
-    assert json.loads(run.stdout) == ["/packages/", True, str(SITE / "botocore/loaders.py")], run.stderr
+    assert json.loads(run.stdout) == ["/packages/", True, True, str(SITE / "botocore/loaders.py")], run.stderr
