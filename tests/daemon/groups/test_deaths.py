@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import socket
 from http.client import HTTPException
 
 import pytest
 
 from tests.daemon.gate import Gate
 from tests.daemon.groups.workers import CONCURRENCY, WAITS, Workers
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import DEADLINE_S, RunningDaemon
 from tests.daemon.test_events import COUNTED, Tally, configure, later, soon
 from tests.support.cases import case
 from tests.support.postgres_server import PostgresServer
@@ -189,3 +191,17 @@ def test_the_workers_of_a_group_are_shown_with_their_load_and_settings(workers: 
     assert shown["w1"]["configuration"] == shown["w2"]["configuration"]
     assert [shown[name]["state"] for name in ("w1", "w2")] == ["serving", "serving"]
     assert json.dumps(shown)
+
+
+@case("W7", "kill -9 of a worker with an open connection", expect="when the connection ends, no other one is accepted")
+def test_a_killed_worker_refuses_connections_once_its_own_have_ended(workers: Workers) -> None:
+    daemon = workers.start("w1")
+    with socket.create_connection(("127.0.0.1", daemon.port), DEADLINE_S) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        daemon.process.kill()
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", daemon.port), DEADLINE_S).close()
+    workers.kill("w1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,7 +59,9 @@ def test_all_calls_of_a_function_reach_one_worker_however_they_name_it(port: int
         f"/2015-03-31/functions/{arn}%3A1/invocations",
         f"/2015-03-31/functions/000000000000%3Afunction%3A{name}/invocations",
     ]
-    assert len({worker_of(port, path) for path in paths}) == 1
+    # A call may pass the function's worker over while HAProxy still counts the one before (BOUND_PERCENT).
+    usual = {Counter(worker_of(port, path) for _ in range(5)).most_common(1)[0][0] for path in paths}
+    assert len(usual) == 1
 
 
 def test_functions_are_spread_over_the_workers(port: int, workers: Workers) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -80,3 +83,38 @@ async def test_who_says_nothing_is_let_in_later_and_who_speaks_at_once() -> None
             assert first.getpeername() == speaking.getsockname()
             assert second.getpeername() == silent.getsockname()
     listener.close()
+
+
+SERVER = """
+import socket
+from sockd.http.server.listening.sockets import bind_tcp, closed_first
+(sock,) = map(closed_first, bind_tcp("127.0.0.2:0"))
+sock.listen()
+others = [socket.socketpair() for _ in range(40)]
+print(sock.getsockname()[1], flush=True)
+client, _ = sock.accept()
+client.recv(1)
+client.sendall(b"x")
+client.recv(1)
+"""
+
+
+async def test_a_process_that_is_killed_accepts_nobody_after_it_has_cut_a_connection() -> None:
+    command = [sys.executable, "-c", SERVER]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        address = "127.0.0.2", int(await process.stdout.readline())
+        reader, writer = await asyncio.open_connection(*address)
+        with contextlib.closing(writer):
+            writer.write(b"x")
+            assert await reader.readexactly(1) == b"x"
+            process.kill()
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read(1) == b""
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*address)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sockd.events import postgres_events
+from sockd.http.server.listening import inherited
 from sockd.worker import group
 from tests.support.breaks.breaking import breaks
+
+if TYPE_CHECKING:
+    import socket
 
 
 @breaks("any-owner")
@@ -24,3 +30,13 @@ def no_notice() -> None:
         pass
 
     group.Group.give_notice = give_notice  # type: ignore[method-assign]
+
+
+@breaks("closed-last")
+def closed_last() -> None:
+    """The kernel closes the listening socket of a killed worker after its connections."""
+
+    def as_it_is(sock: socket.socket) -> socket.socket:
+        return sock
+
+    inherited.closed_first = as_it_is  # type: ignore[attr-defined]

@@ -39,6 +39,9 @@ backend workers
     balance hash var(txn.function)
     hash-type consistent wt6 avalanche
     hash-balance-factor {bound}
+    # A client's request is never sent on another client's connection, which a worker that dies may be about to cut: so each
+    # client loses one request at most, and where a new connection is refused, the next worker gets the request.
+    http-reuse never
     option redispatch 1
     retries 3
     option forwardfor

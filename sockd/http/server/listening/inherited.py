@@ -14,7 +14,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sockd.base.errors import BadConfig
-from sockd.http.server.listening.sockets import addresses_of, adopt_tcp, bind_more, bind_unix, own_path, parse_listen
+from sockd.http.server.listening.sockets import (
+    addresses_of,
+    adopt_tcp,
+    bind_more,
+    bind_unix,
+    closed_first,
+    own_path,
+    parse_listen,
+)
 from sockd.linux.network import loopback
 
 HTTP, RUN, MANAGEMENT, KEYED = "http", "run", "management", "keyed"
@@ -68,7 +76,7 @@ class Inherited:
             for sock in taken.values():
                 sock.close()
             raise
-        return [*taken.values(), *bound]
+        return [closed_first(sock) for sock in (*taken.values(), *bound)]
 
     def unix(self, name: str, path: Path, mode: int = 0o600, gid: int | None = None) -> socket.socket:
         """Return the given socket of this name, with the mode and the group of its path set, or a bound one.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import resource
 import socket
 import stat
 from collections.abc import Sequence
@@ -18,6 +20,8 @@ from sockd.linux.network import loopback
 from sockd.linux.network.loopback import LOOPBACKS
 
 _UNACKNOWLEDGED_MS = 30_000
+_HIGH = 16_000
+"""A descriptor number above those of connections, within the table that the worker has from its start."""
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
@@ -87,6 +91,17 @@ def adopt_tcp(sock: socket.socket) -> socket.socket:
     """Return a listening socket that another process has bound, with the options of ours."""
     _prepare(sock)
     return sock
+
+
+def closed_first(sock: socket.socket) -> socket.socket:
+    """Return a listening socket at another descriptor, which the kernel closes before the connections' if it kills the process.
+
+    The kernel closes the descriptors of a killed process from the highest number down (task_work_add makes a stack). With the
+    listening socket last, a client whose connection was cut would be let in once more, and that connection be cut as well:
+    a proxy counts this as a request that may have run. Closed first, it refuses the client, whose proxy goes elsewhere."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with sock:
+        return socket.socket(fileno=fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, min(_HIGH, soft // 2)))
 
 
 def _prepare(sock: socket.socket) -> None:
