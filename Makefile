@@ -32,7 +32,7 @@ demo: $(STAMP) ## deploy real functions, invoke them cold and warm, show what it
 
 demo-cluster: $(STAMP) ## three workers, PostgreSQL and HAProxy on this machine, and the death of a worker (root)
 	scripts/install-postgresql
-	scripts/install-haproxy
+	scripts/install-servers haproxy
 	$(BIN)/python -m demo.cluster
 
 check: $(STAMP) ## linters, types, layers and the quick tests that need no root, in a minute

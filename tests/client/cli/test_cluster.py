@@ -29,7 +29,7 @@ def test_the_proxys_file_has_the_workers_that_are_named(run: Run) -> None:
 def test_haproxy_takes_the_file(tmp_path: Path, address: str) -> None:
     program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
-        pytest.skip("needs HAProxy: scripts/install-haproxy")
+        pytest.skip("needs HAProxy: scripts/install-servers")
     file = tmp_path / "haproxy.cfg"
     file.write_text(haproxy_file({"w1": address, "w2": "10.0.0.2:5000"}, "127.0.0.1:8080"))
     done = subprocess.run([program, "-c", "-f", file], capture_output=True, text=True, check=False)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 def group(ledger: Ledger) -> Iterator[Group]:
     programs()
     if shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin") is None:
-        pytest.skip("needs HAProxy: scripts/install-haproxy")
+        pytest.skip("needs HAProxy: scripts/install-servers")
     with tempfile.TemporaryDirectory(prefix="sockd-cluster-", dir="/tmp") as directory:  # a socket's path is short
         with running(Path(directory)) as group:
             yield group

@@ -124,7 +124,7 @@ def front(workers: Workers, directory: Path) -> Iterator[int]:
     """HAProxy in front of the workers that run, for the length of a block; the value is its port. Skip without HAProxy."""
     program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
-        pytest.skip("needs HAProxy: scripts/install-haproxy")
+        pytest.skip("needs HAProxy: scripts/install-servers")
     addresses = {name: f"127.0.0.1:{daemon.port}" for name, daemon in workers.by_name.items()}
     with socket.create_server(("127.0.0.1", 0)) as listener:  # HAProxy gets its descriptor
         file = directory / "haproxy.cfg"
