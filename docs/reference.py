@@ -31,6 +31,7 @@ from sockd.functions.code.function_config import (
     FunctionPackages,
     InitscriptConfig,
 )
+from sockd.functions.code.service_config import SERVICE_BOUNDS, ServiceConfig
 from sockd.http.aws.routes import TABLE
 from sockd.http.server.messages import refusals
 from sockd.isolation.roots.python_variables import VARIABLES, Handling, PythonVariable
@@ -124,8 +125,9 @@ def function() -> str:
     text += _table(
         FunctionConfig,
         bounds=BOUNDS,
-        leave_out=("aws", "initscript", "packages", "secrets", "sealed", "deployer", "by_command"),
+        leave_out=("aws", "initscript", "packages", "service", "secrets", "sealed", "deployer", "by_command"),
     )
+    text += f"\n## [service]\n\n{inspect.getdoc(ServiceConfig)}\n{_table(ServiceConfig, bounds=SERVICE_BOUNDS)}"
     text += f"\n## [packages]\n\n{inspect.getdoc(FunctionPackages)}\n{_table(FunctionPackages)}"
     return f"{text}\n## [initscript]\n\n{inspect.getdoc(InitscriptConfig)}\n{_table(InitscriptConfig, bounds=INITSCRIPT_BOUNDS)}"
 

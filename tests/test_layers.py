@@ -54,6 +54,7 @@ NEEDED = {
             "interpreter_settings",
             "own_listener",
             "package_path",
+            "service",
             "snapshot_hooks",
             "snapshot_restore_py",
             "wasm",
@@ -75,8 +76,8 @@ FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports", "sockd_zygote.templa
     f"sockd_zygote.{room}.{name}" for room, names in NEEDED.items() for name in names
 }
 """Imported in the sandbox of a function that is a web app, logs with `logging`, uses botocore, answers with a Decimal or with
-keys of bytes, is WebAssembly, has variables of the interpreter, a snapshot or a debugger; in Zygotes with packages; in
-templates; in sandboxes of a verification, a build or an image."""
+keys of bytes, is WebAssembly or a service, has variables of the interpreter, a snapshot or a debugger; in Zygotes with packages;
+in templates; in sandboxes of a verification, a build or an image."""
 MODULES_LIMIT = 95
 """A bare interpreter has 23; those that own_traceback keeps for itself are not counted. Counted, not timed: what this costs
 is `sockd bench cold_start`'s affair."""

@@ -1,7 +1,7 @@
 """The tree of all errors that sockd raises intentionally.
 
     SockdError 500
-     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadWasm, BadConfig, InvalidEvent
+     ├─ BadRequest 400 ── BadArchive, BadFunctionConfig, BadInitscript, BadWasm, BadConfig, InvalidEvent, NotInvoked
      │   └─ BadImage                      a container image that is refused ── NoSuchImage, ImageTooLarge
      ├─ KeyNeeded 401                     the request has no key of the worker
  ├─ Forbidden 403 ── KeyNotEnough, RunClosed, NotAManager, ImageAccessDenied
@@ -18,6 +18,7 @@
      │   ├─ InitFailed                    importing the handler raised
      │   ├─ VersionFailed 422             the new version of a deploy does not start; the one before serves on
      │   └─ ResponseTooLarge
+     ├─ ServiceAnswerLost 502             the program of a service gave no whole answer
      ├─ SandboxDied 502 ── OutOfMemory    the process is gone
      │   └─ NotTaken                      the function's program was gone before it had the request: another may serve it
      ├─ NoCapacity 503                    nothing was run; trying again may help
@@ -29,6 +30,7 @@
      │   ├─ FilesMissing              files of the function are being fetched from the worker's group
      │   ├─ StartsBusy               as many of the function's sandboxes were starting as may
      │   └─ StorageFull 507               nothing was changed
+     ├─ ServiceNotReady 503               the program of a service does not run, or takes no connection
      ├─ NetworkUnavailable 503            this worker cannot make private networks
      ├─ RegistryUnavailable 503           a container registry does not answer
      ├─ SandboxFailed 503                 the platform could not make a sandbox
@@ -130,6 +132,13 @@ class InvalidEvent(BadRequest):
     """The payload of a request is not JSON."""
 
     error_type = "InvalidRequestContentException"
+
+
+class NotInvoked(BadRequest):
+    """A service is called over HTTP, or by a connection to its port: it takes no events, and has no published versions."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} is a service: call it over HTTP, at /run/{name}/PATH, without a version or alias")
 
 
 class KeyNeeded(SockdError):
@@ -430,6 +439,24 @@ class ClientGone(NoCapacity):
 
     def __init__(self) -> None:
         super().__init__("the client disconnected while its request was queued")
+
+
+class ServiceNotReady(SockdError):
+    """The program of a service does not run, or takes no connection; the message says why."""
+
+    status = 503
+    error_type = "Service.NotReady"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ServiceAnswerLost(SockdError):
+    """The program of a service broke its answer off, or its answer is not HTTP."""
+
+    status = 502
+    error_type = "Service.AnswerLost"
 
 
 class Draining(NoCapacity):

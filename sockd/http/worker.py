@@ -316,6 +316,9 @@ class Numbers(Protocol):
     def live(self, limit: int) -> Mapping[str, Any]:
         """What `sockd top` shows: `worker`, and of the `limit` busiest functions a row each in `functions`."""
 
+    def services(self) -> Sequence[Mapping[str, Any]]:
+        """The services, by name, as `sockd ps` shows them."""
+
     def recent_rates(self, name: str) -> RecentRates:
         """What happened to a function in the last minute."""
 

@@ -184,6 +184,18 @@ class Observations:
         if self._store is not None:
             self._store.write(record)
 
+    def relayed(self, request: InvokeRequest, invocation: Invocation) -> None:
+        """Note a request that the program of a service has answered."""
+        now_ns = time.monotonic_ns()
+        self.recent.observe(request.name, now_ns, now_ns - request.arrived_ns, False, False)
+        self.metrics.observe(request.name, request.trigger, invocation)
+
+    def note_service_log(self, record: LogRecord) -> None:
+        """Keep what the program of a service has printed."""
+        self.logs.append(record.function, record)
+        if self._store is not None:
+            self._store.write(record)
+
     def forget(self, name: str) -> None:
         """Drop what a removed function has left."""
         if self._store is not None:

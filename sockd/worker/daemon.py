@@ -31,7 +31,7 @@ class Daemon:
         self.url = ""
         """The address of the public port, when it is open."""
         watch(observations.metrics, worker)
-        self.calls = Calls(functions, worker.versions.canaries, worker.initscripts, observations)
+        self.calls = Calls(functions, worker.services, worker.versions.canaries, worker.initscripts, observations)
         about = About(worker, self.calls, lambda: self.url)
         self.later = Asynchronous(worker, stored_events, self.calls.invoke, observations.metrics, about)
         self.group = Group(self.later.membership, self.calls)

@@ -17,6 +17,7 @@ from sockd.functions.provisioning import Provisioning
 from sockd.functions.registry.following import Following
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault, key_path
+from sockd.functions.services.services import Services
 from sockd.functions.serving.function import Caches
 from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.initscripts import Initscripts
@@ -41,6 +42,7 @@ class FunctionParts:
 
     functions: Functions
     versions: Versions
+    services: Services
     following: Following | None
     """None: the worker is in no group."""
 
@@ -73,12 +75,15 @@ class FunctionParts:
         provisioning = Provisioning(registry, functions.live, caches.budget)
         stack.callback(provisioning.close)
         provisioning.load()
+        services = Services(registry, functions.live, caches.ports)
+        stack.push_async_callback(services.aclose)
+        services.load()
         versions = Versions(registry, functions, provisioning, config.code)
         stack.callback(versions.canaries.close)
         if group is not None:
             stack.push_async_callback(group.following.aclose)
             group.following.start(functions.garbage.collect)
-        return cls(functions, versions, group.following if group is not None else None)
+        return cls(functions, versions, services, group.following if group is not None else None)
 
 
 def make_caches(

@@ -29,6 +29,7 @@ class ManagedFunctions:
     def __init__(self, worker: Worker, later: Asynchronous, observations: Observations) -> None:
         self._config = worker.config.function
         self._functions = worker.functions
+        self._services = worker.services
         self._versions = worker.versions
         self._budget = worker.budget
         self._reserve = worker.reserve
@@ -117,6 +118,7 @@ class ManagedFunctions:
     async def remove(self, name: str) -> None:
         """Forget a function, its logs and its numbers."""
         removing = self._reserve.removing
+        await self._services.stop(name)
         await removing(lambda: self._functions.remove(name))
         await removing(lambda: self._later.forget(name))
         self._observations.forget(name)

@@ -117,6 +117,9 @@ class Numbers:
     def live(self, limit: int) -> dict[str, Any]:
         return live(self._worker, self._observations.recent, limit)
 
+    def services(self) -> list[dict[str, Any]]:
+        return self._worker.services.rows()
+
     def recent_rates(self, name: str) -> RecentRates:
         return self._observations.recent.of(name, time.monotonic_ns())
 

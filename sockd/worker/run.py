@@ -62,6 +62,7 @@ async def serve(
         observations = Observations.open(config, state.path / "logs", worker.live_output, state.path / HISTORY)
         stack.push_async_callback(observations.aclose)
         worker.functions.failed_inits.listeners.append(observations.note_failed_init)
+        worker.services.log_listeners.append(observations.note_service_log)
         stored_events = await StoredEvents.open(config, state.path, is_first=not worker.functions.registry.list())
         stack.push_async_callback(stored_events.backend.aclose)
         daemon = Daemon(worker, observations, stored_events)

@@ -18,6 +18,7 @@ from sockd.functions.deploys.images import Images
 from sockd.functions.functions import Functions
 from sockd.functions.registry.following import Following
 from sockd.functions.registry.function_urls import FunctionUrls
+from sockd.functions.services.services import Services
 from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.versions import Versions
 from sockd.isolation.networks.networks import Networks
@@ -70,6 +71,7 @@ class Worker:
     handlers: HandlerCache
     functions: Functions
     versions: Versions
+    services: Services
     initscripts: Initscripts
     urls: FunctionUrls
     ports: PortGuard
@@ -117,6 +119,7 @@ class Worker:
             handlers=starts.handlers,
             functions=parts.functions,
             versions=parts.versions,
+            services=parts.services,
             initscripts=scripts,
             urls=FunctionUrls(parts.functions.registry),
             ports=linux.groups.ports,

@@ -72,6 +72,24 @@ ERRORS: dict[str, Callable[[], errors.SockdError]] = {
 }
 
 
+SERVICE: dict[str, Any] = {
+    "name": "store",
+    "state": "running",
+    "version": "3",
+    "port": 11211,
+    "published": 0,
+    "port_reason": "",
+    "sandbox": "sandbox-9",
+    "up_s": 75.0,
+    "start_s": 0.02,
+    "connections": 2,
+    "draining": 0,
+    "memory_bytes": 9 << 20,
+    "starts": 2,
+    "failures": 1,
+    "reason": "Runtime exited with error: exit status 3",
+    "retry_in_s": 0.0,
+}
 MS = 1_000_000
 TRACE: dict[str, Any] = {
     "request_id": "0a1b2c3d-0000-4000-8000-000000000000",
@@ -584,6 +602,9 @@ class FakeNumbers:
 
     def live(self, limit: int) -> dict[str, Any]:
         return {**LIVE, "functions": LIVE["functions"][:limit]}
+
+    def services(self) -> list[dict[str, Any]]:
+        return [SERVICE]
 
     def recent_rates(self, name: str) -> RecentRates:
         return NOTHING

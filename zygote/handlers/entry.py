@@ -21,6 +21,10 @@ WASM_HOST = "sockd_zygote.handlers.wasm"
 
 def open_handler(function: dict) -> Handler:
     """Load the entry point. Raises: HandlerNotFound; whatever its module raises."""
+    if function.get("service"):
+        from sockd_zygote.handlers.service import Service
+
+        return Service(function)
     if function.get("provided"):
         if "port" in (function.get("image") or ()):
             from sockd_zygote.handlers.web_server import WebServer

@@ -48,6 +48,7 @@ COMMANDS = {
     "cache-node": ("sockd.client.cli.worker.cache_node", "Run a cache node for chunks of container images."),
     "backup": ("sockd.client.cli.worker.backup", "Copy the worker's state, while it runs."),
     "restore": ("sockd.client.cli.worker.restore", "Make a backup a worker's state again."),
+    "ps": ("sockd.client.cli.observe.ps", "List the services, and what their programs do."),
     "top": ("sockd.client.cli.observe.top", "Show the busiest functions, live."),
     "status": ("sockd.client.cli.worker.status", "Show the state of the worker."),
     "tree": ("sockd.client.cli.observe.tree", "Show the Zygote tree."),
@@ -68,7 +69,7 @@ GROUPS = {
     "Develop": ("init", "dev", "deploy", "invoke", "curl", "logs", "trace"),
     "Functions": ("ls", "rm", "config", "env", "secret", "url", "schedule", "events"),
     "Versions": ("versions", "publish", "alias", "rollback", "provision"),
-    "Worker": ("up", "doctor", "status", "top", "tree", "imports", "packages", "images", "backup", "restore"),
+    "Worker": ("up", "doctor", "status", "ps", "top", "tree", "imports", "packages", "images", "backup", "restore"),
     "Other machines": ("keys", "login", "logout", "workers", "drain", "cluster", "cache-node"),
     "Rarely needed": ("initscript", "sebs", "s3", "bench", "files", "selftest"),
 }

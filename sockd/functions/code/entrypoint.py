@@ -81,6 +81,18 @@ def entry_point(code: Path, handler: str | None, runtime: str | None = None) -> 
     return parse_handler(handler) if handler is not None else _detect(code)
 
 
+def service_command(code: Path, command: list[str] | None) -> list[str]:
+    """The words that run the service of a code tree: its command, or else its bootstrap. Raises: BadFunctionConfig."""
+    if command is not None:
+        return command
+    if _mode_of_file(code, BOOTSTRAP) & 0o111:
+        return [f"./{BOOTSTRAP}"]
+    raise BadFunctionConfig(
+        'kind = "service" needs a program: command = ["./server"] in sockd.toml, or an executable file bootstrap at the top '
+        "of the code"
+    )
+
+
 def parse_handler(handler: str) -> str:
     """A handler as written in settings, as "module:attr". Raises BadFunctionConfig."""
     match = WRITTEN.fullmatch(handler) if len(handler) <= HANDLER_CHARS else None

@@ -15,6 +15,7 @@ from sockd.base import toml
 from sockd.base.config import ErrorDetail, FunctionDefaults, RunRule
 from sockd.base.errors import BadArchive, BadFunctionConfig, SecretsLocked
 from sockd.functions.code.archive import checked_path
+from sockd.functions.code.service_config import SERVICE, ServiceConfig
 from sockd.functions.code.setting_checks import (
     check_bounds,
     check_deployer,
@@ -66,6 +67,8 @@ MAX_EGRESS = 4096
 
 PATH = re.compile(r"/[!-~]{0,1023}")
 """The path of a request."""
+PROGRAM = "provided"
+"""The runtime of a function that is a program of its own."""
 IMAGE_CHARS = 2048
 COMMAND_WORDS = 1500
 """AWS: of EntryPoint and of Command; 1500 and 1000 characters."""
@@ -78,6 +81,7 @@ ONLY_WITH_IMAGE = (
     "readiness_path",
     "writable_root",
 )
+NOT_OF_SERVICES = ("app", "app_port", "snapshot")
 MASK = "********"
 """Stands for a value that is not shown."""
 NOT_IN_FILES = ("secrets", "sealed", "aws", "deployer", "by_command")
@@ -169,6 +173,10 @@ class AwsAttributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of one version of a function."""
 
+    kind: Literal["function", "service"] = "function"
+    """service: a program that keeps running and serves a port (`[service]`); it has a network of its own."""
+    service: ServiceConfig | None = None
+    """How the program of a service is reached, and how long it runs."""
     handler: str | None = None
     """As written, "module:attr" or AWS's "module.attr"; None: detected from the files (`entrypoint`)."""
     app: Literal["wsgi", "asgi", "auto"] | None = None
@@ -193,7 +201,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     entrypoint: list[str] | None = None
     """Instead of the image's ENTRYPOINT. As on AWS, its CMD still holds; an empty `command` is none."""
     command: list[str] | None = None
-    """Instead of the image's CMD."""
+    """Instead of the image's CMD. Of a service without an image: what runs in the directory of its code; None: its bootstrap."""
     working_directory: str | None = None
     """Instead of the image's WORKDIR."""
     app_port: int | None = None
@@ -269,6 +277,10 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             check_keys(table["initscript"], InitscriptConfig.__struct_fields__, "initscript.")
         if isinstance(table.get("packages"), dict):
             check_keys(table["packages"], FunctionPackages.__struct_fields__, "packages.")
+        if isinstance(table.get("service"), dict):
+            check_keys(table["service"], ServiceConfig.__struct_fields__, "service.")
+        if table.get("kind") == SERVICE:
+            table.setdefault("runtime", PROGRAM)
         try:
             config = msgspec.convert(msgspec.structs.asdict(defaults) | table, cls)
         except (msgspec.ValidationError, OverflowError, RecursionError) as error:
@@ -371,6 +383,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig('log_level and system_log_level go with log_format = "json"')
         if self.egress is not None and len(self.egress) > MAX_EGRESS:
             raise BadFunctionConfig(f"egress: at most {MAX_EGRESS} rules")
+        self.check_service()
+        self.check_words()
         self.check_image()
         self.check_wasm()
         check_python(self.python)
@@ -381,20 +395,23 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
         if self.initscript is not None:
             self.initscript.check()
 
-    def check_image(self) -> None:
-        """Raises: BadFunctionConfig for settings of an image that are wrong, or that only a function with an image has."""
-        if self.image is None:
-            for key in ONLY_WITH_IMAGE:
-                if getattr(self, key) != getattr(FunctionConfig(), key):
-                    raise BadFunctionConfig(f"{key}: goes with image, and this function has none")
-            return
-        if not 1 <= len(self.image) <= IMAGE_CHARS or not self.image.isprintable():
-            raise BadFunctionConfig(f"image: must be 1 to {IMAGE_CHARS} printable characters")
+    def check_words(self) -> None:
+        """Raises: BadFunctionConfig for a program that cannot be named so."""
         for key, words in (("entrypoint", self.entrypoint), ("command", self.command)):
             if words is not None and (len(words) > COMMAND_WORDS or sum(map(len, words)) > COMMAND_CHARS):
                 raise BadFunctionConfig(f"{key}: at most {COMMAND_WORDS} words and {COMMAND_CHARS} characters")
             if any("\0" in word or not is_unicode(word) for word in words or ()):
                 raise BadFunctionConfig(f"{key}: a word holds a zero byte or half of a surrogate pair")
+
+    def check_image(self) -> None:
+        """Raises: BadFunctionConfig for settings of an image that are wrong, or that only a function with an image has."""
+        if self.image is None:
+            for key in ONLY_WITH_IMAGE:
+                if getattr(self, key) != getattr(FunctionConfig(), key) and (key, self.kind) != ("command", SERVICE):
+                    raise BadFunctionConfig(f"{key}: goes with image, and this function has none")
+            return
+        if not 1 <= len(self.image) <= IMAGE_CHARS or not self.image.isprintable():
+            raise BadFunctionConfig(f"image: must be 1 to {IMAGE_CHARS} printable characters")
         if self.working_directory is not None and not self.working_directory.startswith("/"):
             raise BadFunctionConfig("working_directory: must be an absolute path in the image")
         if self.app_port is not None and not 1 <= self.app_port <= 65535:
@@ -412,6 +429,29 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             for key in ("image", "app"):
                 if getattr(self, key) is not None:
                     raise BadFunctionConfig(f'{key}: a function with runtime = "wasm" has none')
+
+    def check_service(self) -> None:
+        """Raises: BadFunctionConfig for a service without a port, or settings that a service cannot have."""
+        if self.kind != SERVICE:
+            if self.service is not None:
+                raise BadFunctionConfig('[service] goes with kind = "service"')
+            return
+        if self.service is None:
+            raise BadFunctionConfig(
+                'kind = "service" needs the port that its program listens on: [service] port = 8080'
+            )
+        self.service.check()
+        if self.network == "host":
+            raise BadFunctionConfig(
+                'network: a service has a network of its own, in which its port is free: network = "private" or "none"'
+            )
+        if self.runtime not in (None, PROGRAM):
+            raise BadFunctionConfig(f'runtime = "{self.runtime}": a service is a program, and has none')
+        for key in NOT_OF_SERVICES:
+            if getattr(self, key):
+                raise BadFunctionConfig(f"{key}: a service has none")
+        if self.image is None and self.command is not None and not any(self.command[:1]):
+            raise BadFunctionConfig('command: must begin with a program, such as ["./server"]')
 
     def check_egress(self) -> None:
         """Check rules that were given, not inherited. Raises: BadFunctionConfig if they would mean nothing."""

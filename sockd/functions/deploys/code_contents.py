@@ -16,7 +16,7 @@ from sockd.functions.code import dependencies
 from sockd.functions.code.code_store import CodeStore, CodeVersion
 from sockd.functions.code.default_packages import DefaultPackages
 from sockd.functions.code.dependencies import Dependencies
-from sockd.functions.code.entrypoint import BOOTSTRAP, WASM, entry_point, provided
+from sockd.functions.code.entrypoint import BOOTSTRAP, WASM, entry_point, provided, service_command
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.code.handler_check import check_handler, instead_of
 from sockd.functions.code.setting_checks import EXEC_WRAPPER
@@ -65,7 +65,10 @@ class CodeContents:
         is_program = provided(code.path, config.runtime)
         if not is_program:
             interpreter_settings.check(config.environment, Started.of_host(config.python))
-        handler = entry_point(code.path, config.handler, config.runtime)
+        if config.service is not None:
+            handler = service_command(code.path, config.command)[0]
+        else:
+            handler = entry_point(code.path, config.handler, config.runtime)
         if EXEC_WRAPPER in config.environment and not is_program:
             progress(
                 Note(f'{EXEC_WRAPPER} is not run: a handler is forked; runtime = "provided" with awslambdaric runs it')

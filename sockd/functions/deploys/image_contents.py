@@ -48,16 +48,8 @@ class ImageContents:
         record = await self._images.resolve(text, progress)
         for note in image_programs.notes(record, config):
             progress(Note(note))
-        config = image_programs.with_adapter(config, record)
-        named = config.app_port
-        config = image_programs.with_exposed_port(config, record.config)
-        if config.app_port != named:
-            found = f"app_port is {config.app_port}, which the image exposes"
-            progress(Note(f'{found}; for a program that asks the Runtime API: runtime = "provided"'))
-        if config.app_port is not None:
-            progress(image_programs.port_words(config))
-        elif config.readiness_path != "/":
-            progress(Note("readiness_path is not used: without app_port nobody asks for it"))
+        if config.service is None:
+            config = with_port(config, record, progress)
         image_programs.command(config, record.config)
         return Content(config, image_programs.handler(config, record.config), image=record)
 
@@ -71,11 +63,29 @@ class ImageContents:
             if not python.reason:
                 interpreter_settings.check(config.environment, Started.of_image(python))
             progress(f"runs as a program: {python.reason}" if python.reason else served_words(python))
-            if python.reason and config.app_port is None and (ports := record.config.exposed_ports):
+            has_port = config.app_port is not None or config.service is not None
+            if python.reason and not has_port and (ports := record.config.exposed_ports):
                 port = ports[0].partition("/")[0]
                 progress(Note(f"the image exposes port {port}: a web server there needs app_port = {port}"))
             check_client(python, config, record, progress)
         return content
+
+
+def with_port(config: FunctionConfig, record: ImageRecord, progress: Progress) -> FunctionConfig:
+    """Return the settings of a function with the port of its web server, if the image or they name one.
+
+    Raises: BadFunctionConfig."""
+    config = image_programs.with_adapter(config, record)
+    named = config.app_port
+    config = image_programs.with_exposed_port(config, record.config)
+    if config.app_port != named:
+        found = f"app_port is {config.app_port}, which the image exposes"
+        progress(Note(f'{found}; for a program that asks the Runtime API: runtime = "provided"'))
+    if config.app_port is not None:
+        progress(image_programs.port_words(config))
+    elif config.readiness_path != "/":
+        progress(Note("readiness_path is not used: without app_port nobody asks for it"))
+    return config
 
 
 async def check_writable_root(config: FunctionConfig, images: ImageStore | None) -> None:

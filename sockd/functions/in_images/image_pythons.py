@@ -282,6 +282,8 @@ def program_because(config: FunctionConfig) -> str:
     """Which setting makes a function a program."""
     if config.app_port is not None:
         return "app_port"
+    if config.service is not None:
+        return 'kind = "service"'
     return "writable_root" if config.writable_root else 'runtime = "provided"'
 
 

@@ -169,9 +169,10 @@ class LiveFunctions:
 
     def _load(self, record: FunctionRecord, *, is_latest: bool) -> None:
         """Open a function of an earlier worker, or leave it to its first request, unless it holds something before that: memory,
-        or a snapshot. (Its settings are not kept in memory.)"""
+        a snapshot, or a service that always runs. (Its settings are not kept in memory.)"""
         config = FunctionConfig.from_json(record.config)
-        if is_latest or config.reserved_memory_mb or config.snapshot:
+        keeps_running = config.service is not None and config.service.min
+        if is_latest or config.reserved_memory_mb or config.snapshot or keeps_running:
             self._serve(record)
             return
         try:

@@ -84,7 +84,7 @@ class Version:
     def call(self, request: InvokeRequest, is_app: bool) -> Call:
         """The request to a sandbox of this version. Raises: MethodNotAllowed, QueryNotTaken."""
         if request.method != ANY_METHOD:
-            self._check_method(request.method, is_app)
+            self.check_method(request.method, is_app=is_app)
         details, payload = request.details, request.payload
         if is_app and request.as_http is not None:
             http, payload = request.as_http()
@@ -101,7 +101,8 @@ class Version:
         if not source or source_tag(source) not in expected:
             raise OtherCode(self.record.name)
 
-    def _check_method(self, method: str, is_app: bool) -> None:
+    def check_method(self, method: str, *, is_app: bool) -> None:
+        """Whether an HTTP method is accepted. Raises: MethodNotAllowed."""
         methods = self.config.methods
         if methods is None:
             if method not in EVENT_METHODS and not is_app:

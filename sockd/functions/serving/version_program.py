@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sockd.functions.code.code_store import SANDBOX_PATH
-from sockd.functions.code.entrypoint import DETECTED_APPS, WASM, parse_handler, provided
+from sockd.functions.code.entrypoint import BOOTSTRAP, DETECTED_APPS, WASM, parse_handler, provided, service_command
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.in_images import image_programs
 from sockd.functions.registry.function_record import FunctionRecord
@@ -33,6 +33,9 @@ from sockd.starts.zygotes.top_levels.soundness import ImportView, visible_limits
 from sockd_zygote import protocol
 from sockd_zygote.handlers import storage_finder
 from sockd_zygote.handlers.wasm_runtime import compiled_path
+
+FOR_EVER_S = 10 * 365 * 86_400.0
+"""The time of the one request of a service's sandbox, which ends with its program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,9 @@ def program_of_code(about: About, closure: Closure, packages: InstallCache, code
     """Return the program of a version whose code is published and whose packages are installed, and the view of its
     imports."""
     record, config = about.record, about.config
-    is_wasm = config.runtime == WASM
-    kind = "" if is_wasm else app_kind(record.handler, config)
-    is_provided = provided(code, config.runtime)
+    is_wasm, is_service = config.runtime == WASM, config.service is not None
+    kind = "" if is_wasm or is_service else app_kind(record.handler, config)
+    is_provided = BOOTSTRAP if is_service else provided(code, config.runtime)
     message = {
         "code": SANDBOX_PATH,
         "entry_file": entry_file(code, record.handler),
@@ -76,7 +79,10 @@ def program_of_code(about: About, closure: Closure, packages: InstallCache, code
     if not is_provided:  # a program starts an interpreter of its own, which reads them
         message["paths"] = [*own_search_path(config), *packages.paths(closure)]
         message |= settings_part(config, Started.of_host(config.python))
-    program = _program(about, message, code=code, is_app=IS_APP[kind], interpreter=interpreter_id(config))
+    if is_service:
+        message |= service_part(config, service_command(code, config.command))
+    is_app = True if is_service else IS_APP[kind]
+    program = _program(about, message, code=code, is_app=is_app, interpreter=interpreter_id(config))
     return program, import_view(about, closure, packages, code)
 
 
@@ -95,7 +101,9 @@ def program_of_image(about: About, image: UsedImage) -> tuple[Program, ImportVie
         "pth": [],
         "env": image_programs.variables(config, oci, function_variables(about)),
     }
-    is_app = config.app_port is not None
+    if config.service is not None:
+        message |= service_part(config, image_programs.command(config, oci))
+    is_app = config.app_port is not None or config.service is not None
     program = _program(about, message, image=image.use, is_app=is_app, writable_root=config.writable_root)
     return program, ImportView(frozenset(), network=config.network)
 
@@ -153,7 +161,7 @@ def _program(
         protocol.encode_init({**common, **message}),
         limits_of(config),
         init_timeout_s=config.init_timeout_s,
-        timeout_s=config.timeout_s,
+        timeout_s=config.timeout_s if config.service is None else FOR_EVER_S,
         log_bytes=config.log_bytes,
         is_app=is_app,
         name=record.name,
@@ -162,6 +170,19 @@ def _program(
         interpreter=interpreter,
         writable_root=writable_root,
     )
+
+
+def service_part(config: FunctionConfig, command: list[str]) -> dict[str, Any]:
+    """What INIT says of a service (`sockd_zygote.handlers.service`)."""
+    assert config.service is not None
+    return {
+        "service": {
+            "command": command,
+            "port": config.service.port,
+            "ready_path": config.service.ready_path,
+            "init_timeout_s": config.init_timeout_s,
+        }
+    }
 
 
 def import_view(about: About, closure: Closure, packages: InstallCache, code: Path) -> ImportView:

@@ -1,6 +1,7 @@
 """Routes of the management API for the current state of the worker and its last invocations.
 
     GET /live?limit=                              what `sockd top` shows
+    GET /services                                 what `sockd ps` shows
     GET /functions/{name}/imports                 what `sockd imports` shows
     GET /traces?limit=&order=&kind=&function=     GET /traces/{request id}
 
@@ -17,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.base.errors import BadRequest
-from sockd.http.management.narrowing import functions_of, wanted
+from sockd.http.management.narrowing import functions_of, sees, wanted
 from sockd.http.management.typed_routes import MAX_LIMIT, function_name, limit, respond, typed_routes
 from sockd.http.server.messages.answers import json_answer
 from sockd.http.worker import Worker
@@ -36,6 +37,9 @@ def routes(worker: Worker) -> list[Route]:
 
     async def live(request: Request) -> Response:
         return respond(json_answer(worker.numbers.live(min(limit(request.query_params.get("limit", "50")), MAX_ROWS))))
+
+    async def services(request: Request) -> Response:
+        return respond(json_answer([row for row in worker.numbers.services() if sees(request, row["name"])]))
 
     async def traces(request: Request) -> Response:
         query = request.query_params
@@ -62,6 +66,7 @@ def routes(worker: Worker) -> list[Route]:
     return typed_routes(
         [
             ("GET", "/live", live),
+            ("GET", "/services", services),
             ("GET", "/functions/{name}/imports", imports),
             ("GET", "/traces", traces),
             ("GET", "/traces/{request_id}", trace),

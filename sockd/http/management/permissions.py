@@ -106,6 +106,7 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     ("GET", "/status"): _READ_NARROWED,
     ("GET", "/tree"): _READ_ALL,
     ("GET", "/live"): _READ_ALL,
+    ("GET", "/services"): _READ_NARROWED,
     ("GET", "/workers"): _READ_ALL,
     ("PUT", "/drain"): _DEPLOY_ALL,
     ("DELETE", "/drain"): _DEPLOY_ALL,

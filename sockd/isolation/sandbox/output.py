@@ -28,6 +28,9 @@ _waiting = array.array("i", [0])
 """Where FIONREAD puts its answer."""
 _unfollowed = LiveOutput()
 """The live output of a sandbox whose output was never started."""
+_always = LiveOutput()
+"""That of a sandbox whose output is delivered."""
+_always.shows[""] = lambda request_id, kept: None
 
 
 class Output:
@@ -66,6 +69,12 @@ class Output:
         self._turns, self._live, self._show = turns, live, show
         live.outputs.add(self.show_kept)
         self._loop.add_reader(self._fd, self._readable)
+
+    def deliver(self, show: Callable[[bytearray], None]) -> None:
+        """Show after each read, from now on, all that is kept, whether any function is followed or not."""
+        self._live.outputs.discard(self.show_kept)
+        self._live, self._show = _always, show
+        self.show_kept()
 
     def show_kept(self) -> None:
         """Pass on what was read before anybody followed."""

@@ -5,6 +5,7 @@ functions, requests and the channel's protocol (`sockd.isolation.sandbox.convers
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from sockd.isolation.sandbox.output import Output
 from sockd.isolation.sandbox.parts import Parts
 from sockd.linux.bpf.socket_counts import NO_FUNCTION
 from sockd.linux.cgroups.tree import Cgroup
+from sockd.linux.network.network_namespaces import entered
 from sockd.linux.processes import pidfds
 from sockd.linux.processes.task_shares import TaskGrant
 
@@ -177,6 +179,18 @@ class SandboxProcess:
         """Go on, with all of its memory, which must be reserved."""
         self.cgroup.limits.set_memory(self.limits.memory_bytes)
         self.cgroup.thaw_nowait()
+
+    def open_socket(self) -> socket.socket:
+        """A TCP socket in its network, not connected, which does not block and is the caller's. Its network must be its own.
+
+        Raises: OSError, also when the sandbox is gone."""
+        namespace = self._endpoint.namespace if self._endpoint is not None else None
+        if namespace is None:
+            raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
+        with entered(namespace):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        return sock
 
     @property
     def network_words(self) -> str:

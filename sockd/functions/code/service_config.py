@@ -1,0 +1,57 @@
+"""The table [service] of `sockd.toml`: the settings of a program that keeps running and serves a port. Pure."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from sockd.base.errors import BadFunctionConfig
+from sockd.functions.code.setting_checks import check_bounds
+
+SERVICE = "service"
+"""The value of `kind` for a program that keeps running."""
+SERVICE_BOUNDS: dict[str, tuple[float, float]] = {
+    "port": (1, 65535),
+    "min": (0, 1),
+    "idle_s": (0.1, 86_400),
+    "drain_s": (0, 3600),
+    "stop_s": (0, 60),
+    "connections": (1, 65_536),
+    "publish": (0, 65_535),
+}
+"""The least and the most of each number in the table [service]."""
+FIRST_PORT = 1024
+"""The first port that the host has not reserved for root."""
+READY_PATH = re.compile(r"(?:/[!-~]{0,1023})?")
+
+
+class ServiceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """How the program of a service is reached, and how long it runs."""
+
+    port: int = 0
+    """The TCP port that the program listens on, which must be set, at 127.0.0.1 or 0.0.0.0 of its own network."""
+    ready_path: str = ""
+    """The program is ready when a GET of this path has a status below 400; empty: when the port takes a connection."""
+    min: int = 0
+    """1: the program always runs. 0: it is started by the first connection."""
+    idle_s: float = 300.0
+    """With `min = 0`: the program is stopped when it has had no connection for so long, in seconds."""
+    drain_s: float = 30.0
+    """How long connections of the version before may go on after a deploy, in seconds."""
+    stop_s: float = 5.0
+    """How long the program may take to end after SIGTERM, in seconds; then it is killed."""
+    connections: int = 1000
+    """Connections that are open at once; beyond, 429."""
+    publish: int = 0
+    """The port of the host's loopback addresses, 1024 or higher, at which any protocol over TCP reaches the program; 0: none."""
+
+    def check(self) -> None:
+        """Raises: BadFunctionConfig for the first value that is out of its bounds."""
+        check_bounds(self, SERVICE_BOUNDS, "service.")
+        if 0 < self.publish < FIRST_PORT:
+            raise BadFunctionConfig(f"service.publish = {self.publish}: must be {FIRST_PORT} or higher")
+        if not READY_PATH.fullmatch(self.ready_path):
+            raise BadFunctionConfig(
+                "service.ready_path: must begin with a slash, and be ASCII without spaces of at most 1024 characters"
+            )

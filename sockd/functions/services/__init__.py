@@ -1,0 +1,1 @@
+"""Services: programs that keep running and serve a port, with a lifecycle of their own instead of a request's."""

@@ -1,0 +1,117 @@
+"""One HTTP request over a connection to the program of a service, and its answer, piece by piece as it comes.
+
+Owns nothing. A connection serves one request; what concerns one hop alone is not passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+
+from sockd.base.errors import ServiceAnswerLost, TimedOut
+from sockd.base.invoke_request import Sink
+from sockd.functions.services.instance import Connection
+
+READ_BYTES = 64 * 1024
+HEAD_BYTES = 64 * 1024
+"""The longest head of an answer, with those of interim answers before it."""
+PREFIX_HEADER = "x-forwarded-prefix"
+BODILESS = (204, 304)
+INTERIM, SWITCHED = range(100, 200), 101
+
+
+class AnswerReader:
+    """The callbacks of a parser: what has come of an answer, and what of it was not taken yet."""
+
+    def __init__(self, *, has_body: bool) -> None:
+        """Args: has_body: False: an answer to HEAD."""
+        self._has_body = has_body
+        self._parser = httptools.HttpResponseParser(self)
+        self._is_framed = False
+        """Whether the head says where the body ends; else the end of the connection does."""
+        self._head_bytes = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.status = 0
+        """0: the head has not come yet."""
+        self.pieces: list[bytes] = []
+        self.is_complete = False
+
+    def feed(self, data: bytes) -> None:
+        """Read the next bytes; none: the end. Raises: ServiceAnswerLost."""
+        if not data:
+            if not self.status or self._is_framed:
+                raise ServiceAnswerLost("the service closed the connection before the end of its answer")
+            self.is_complete = True
+            return
+        if not self.status:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise ServiceAnswerLost("the service switched to another protocol, which /run does not pass") from None
+        except httptools.HttpParserError as error:
+            raise ServiceAnswerLost(f"the answer of the service is not HTTP: {error}") from None
+        if not self.status and self._head_bytes > HEAD_BYTES:
+            raise ServiceAnswerLost(f"the head of the answer is longer than {HEAD_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.status:
+            return  # a trailer
+        name = name.lower()
+        self._is_framed = self._is_framed or name in (b"content-length", b"transfer-encoding")
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status in INTERIM:
+            self.headers, self._is_framed = [], False
+            return
+        self.status = status
+        self.is_complete = not self._has_body or status in BODILESS
+
+    def on_body(self, data: bytes) -> None:
+        self.pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        self.is_complete = self.status > 0
+
+
+async def relay(connection: Connection, http: dict[str, Any], body: bytes, sink: Sink, *, timeout_s: float) -> None:
+    """Send a request, and pass its answer to a sink.
+
+    Args: http: as `InvokeRequest.as_http` gives it; timeout_s: how long the program may take to the head of its answer.
+    Raises: ServiceAnswerLost; TimedOut; what the sink raises."""
+    reader, writer = connection
+    sink.on_gone = writer.transport.abort
+    answer = AnswerReader(has_body=http["method"] != "HEAD")
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            writer.write(_head(http))
+            writer.write(body)
+            while not answer.status:
+                answer.feed(await reader.read(READ_BYTES))
+        await sink.head(answer.status, answer.headers)
+        while True:
+            pieces, answer.pieces = answer.pieces, []
+            for piece in pieces:
+                await sink.chunk(piece)
+            if answer.is_complete:
+                return
+            answer.feed(await reader.read(READ_BYTES))
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise TimedOut(f"the service did not answer within {timeout_s:.2f} seconds", "timeout_s") from None
+    except ConnectionError as error:
+        raise ServiceAnswerLost(f"the service broke the connection off: {error.strerror}") from None
+
+
+def _head(http: dict[str, Any]) -> bytes:
+    """The head of a request, with the path below the service's own."""
+    target = f"{http['raw_path']}?{http['query']}" if http["query"] else http["raw_path"]
+    lines = [f"{http['method']} {target} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in http["headers"] if name != PREFIX_HEADER]
+    lines += [f"{PREFIX_HEADER}: {http['root_path']}", "connection: close", "", ""]
+    return "\r\n".join(lines).encode("latin-1")

@@ -1,0 +1,66 @@
+"""Answers of services' programs, as they are read: whole, in pieces, without a length, broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from sockd.base.errors import ServiceAnswerLost
+from sockd.functions.services.http_relay import HEAD_BYTES, AnswerReader
+
+
+def read(data: bytes, *, step: int, has_body: bool = True, ends: bool = False) -> AnswerReader:
+    """What is read of bytes that come in steps. Args: ends: the connection ends behind them."""
+    answer = AnswerReader(has_body=has_body)
+    for start in range(0, len(data), step):
+        answer.feed(data[start : start + step])
+    if ends:
+        answer.feed(b"")
+    return answer
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+@pytest.mark.parametrize(
+    "framed",
+    [
+        b"Content-Length: 5\r\n\r\nhello",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\nX-Trailer: 1\r\n\r\n",
+    ],
+)
+def test_an_answer_is_complete_with_its_last_byte(framed: bytes, step: int) -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    answer = read(early + b"HTTP/1.1 201 Created\r\nX-Own: a\r\n" + framed, step=step)
+    assert answer.is_complete and answer.status == 201 and b"".join(answer.pieces) == b"hello"
+    assert (b"x-own", b"a") in answer.headers and not any(name == b"link" for name, _ in answer.headers)
+
+
+def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    data = b"HTTP/1.1 200 OK\r\n\r\nhello"
+    assert not read(data, step=4).is_complete
+    assert read(data, step=4, ends=True).is_complete
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell"]
+)
+def test_an_answer_that_ends_early_is_lost(data: bytes) -> None:
+    with pytest.raises(ServiceAnswerLost, match="before the end"):
+        read(data, step=100, ends=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "not HTTP"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n", "another protocol"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * HEAD_BYTES, "longer than"),
+    ],
+)
+def test_what_is_no_answer_of_http_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(ServiceAnswerLost, match=words):
+        read(data, step=1 << 20)
+
+
+@pytest.mark.parametrize(("status", "has_body"), [(200, False), (204, True), (304, True)])
+def test_an_answer_that_has_no_body_is_complete_with_its_head(status: int, has_body: bool) -> None:
+    data = b"HTTP/1.1 %d Words\r\nContent-Length: 5\r\n\r\n" % status
+    assert read(data, step=100, has_body=has_body).is_complete

@@ -1,0 +1,149 @@
+"""A service: a program that keeps running and serves a port of its sandbox's own network.
+
+    program (any server)                     this, the sandbox's first process
+      │ listens on its port                    → asked until it takes a connection, or a GET of a path is answered: READY
+      │ (the daemon connects to the port)      ← INVOKE, once; no answer but the end of this process, with the program's status
+      │◄─ SIGTERM                              ← SIGTERM of the daemon: it is to end
+      │ leaves processes without a parent      → they are reaped
+
+Owns the program. Its end is the end of the sandbox. Nothing here is between a client and the program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from sockd_zygote import protocol
+from sockd_zygote.handlers import image_program, initscript_link
+from sockd_zygote.handlers.handler import Handler
+from sockd_zygote.handlers.runtime_api import LOOPBACK, own_environment, own_ports
+from sockd_zygote.messages import errors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+FIRST_POLL_S, LAST_POLL_S = 0.001, 0.02
+"""Between two attempts to reach a program that is starting: each wait is half as long again as the one before, up to the last."""
+GIVE_UP_S = 0.5
+"""Before the deadline, at most: so long it takes to say why it was missed. Of a short one, a tenth."""
+STATUS_BYTES = 12
+"""The length of `HTTP/1.1 200`."""
+HEALTHY = range(200, 400)
+WATCHED = (signal.SIGCHLD, signal.SIGTERM)
+LONGER = "if it only needs longer to start, raise init_timeout_s"
+REFUSED = "was refused, as nobody listens there"
+
+
+class Service(Handler):
+    """A handler whose one request lasts as long as its program."""
+
+    kind = protocol.APP
+
+    def __init__(self, function: dict) -> None:
+        """Start the program; returns when it is ready.
+
+        Raises: errors.ReportedError: it cannot be run, or was not ready in time; SystemExit: it has ended."""
+        service = function["service"]
+        self._port: int = service["port"]
+        self._path: str = service["ready_path"]
+        self._status = 0
+        self._ended = threading.Event()
+        self._program = started(function, {"PORT": str(self._port)})  # kept: Popen would reap it when it is deleted
+        # In the thread that is started now, too; the program, which was started before, has none blocked.
+        signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+        threading.Thread(target=self._watch, daemon=True).start()
+        self._await_ready(service["init_timeout_s"])
+
+    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> NoReturn:
+        """Serve. Raises: SystemExit, when the program has ended."""
+        self._ended.wait()
+        raise SystemExit(self._status)
+
+    def _await_ready(self, within_s: float) -> None:
+        begun = time.monotonic()
+        until = begun + within_s - min(GIVE_UP_S, within_s / 10)
+        poll_s = FIRST_POLL_S
+        while why := why_not_ready(self._port, self._path, max(until - time.monotonic(), poll_s)):
+            if self._ended.wait(poll_s):
+                raise SystemExit(self._status)
+            poll_s = min(poll_s * 1.5, LAST_POLL_S)
+            if time.monotonic() >= until:
+                asked = f"GET {self._path} on port {self._port}" if self._path else f"a connection to port {self._port}"
+                message = f"the service was not ready after {time.monotonic() - begun:.1f} s: {asked} {why}. {self._advice(why)}"
+                raise errors.ReportedError("Service.NotReady", message, [])
+
+    def _advice(self, why: str) -> str:
+        """What helps a program that was not ready."""
+        ports = own_ports()
+        if why != REFUSED:
+            return f"Set service.ready_path to a path that it answers; {LONGER}"
+        if self._port in ports:
+            return f"The program listens on this port, but not at {LOOPBACK}. Have it listen there, or at 0.0.0.0"
+        listens = f"on {', '.join(map(str, sorted(ports)))}" if ports else "on no port"
+        return f"The program listens {listens}. Set service.port to its port; {LONGER}"
+
+    def _watch(self) -> None:
+        """Reap every process that ends, and pass SIGTERM on, until the program has ended."""
+        while not self._reaped():
+            if signal.sigwait(WATCHED) == signal.SIGTERM:
+                os.kill(self._program.pid, signal.SIGTERM)  # it is not reaped yet, so the number is its own
+        self._ended.set()
+
+    def _reaped(self) -> bool:
+        """Reap what has ended; whether the program has."""
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return False
+            if pid == self._program.pid:
+                code = os.waitstatus_to_exitcode(status)
+                self._status = 128 - code if code < 0 else code
+                return True
+
+
+def started(function: dict, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    """The program. Raises: errors.ReportedError: it cannot be run."""
+    link, fds = initscript_link.inherited()
+    if "image" in function:
+        environment = image_program.environment(function)
+        return image_program.start(function["image"], {**environment, **variables, **link}, fds)
+    environment, code = {**own_environment(function), **variables, **link}, function["code"]
+    command = function["service"]["command"]
+    try:
+        return subprocess.Popen(command, env=environment, pass_fds=fds, cwd=code)
+    except OSError as error:
+        path = environment.get("PATH", "")
+        file = image_program.find(command[0], path, code)
+        where = f"in its PATH ({path})" if "/" not in command[0] else "in its code"
+        message = image_program.why_not_run(file, error) if file else f"{command[0]} does not exist {where}"
+        raise errors.ReportedError(image_program.INVALID_ENTRYPOINT, message, []) from None
+
+
+def why_not_ready(port: int, path: str, timeout_s: float) -> str:
+    """What came of a connection, if the program is not ready; empty: it is. Args: path: asked for by GET; empty: by nothing."""
+    with socket.socket() as sock:
+        sock.settimeout(timeout_s)
+        try:
+            sock.connect((LOOPBACK, port))
+            if not path:
+                return ""
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\nConnection: close\r\n\r\n".encode())
+            line = b""
+            while len(line) < STATUS_BYTES and (data := sock.recv(STATUS_BYTES - len(line))):
+                line += data
+        except ConnectionRefusedError:
+            return REFUSED
+        except TimeoutError:
+            return "has no answer"
+        except OSError as error:
+            return f"failed: {error.strerror}"
+    status = line[-3:]
+    if not line.startswith(b"HTTP/1.") or not status.isdigit():
+        return "has an answer that is not HTTP"
+    return "" if int(status) in HEALTHY else f"has status {int(status)}, and not one from 200 to 399"
