@@ -100,12 +100,11 @@ class Doors:
         guards: Guards,
         config: Config,
         state: StateDir,
+        keys: Keys,
         inherited: Inherited,
         stack: AsyncExitStack,
     ) -> None:
-        """Args: inherited: listening sockets that are there already; stack: closes what is opened.
-
-        Raises: BadConfig: the file of the keys is damaged."""
+        """Args: inherited: listening sockets that are there already; stack: closes what is opened."""
         self._daemon = daemon
         self._guards = guards
         self._config = config
@@ -115,7 +114,7 @@ class Doors:
         self._limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
         self._buffers = BufferBudget(buffer_bytes(config.http))
         self._fields = f"x-sockd-worker: {config.worker_name}\r\n" if config.group.name else ""
-        self._keys = Keys.open(state.path / "keys.json")
+        self._keys = keys
         self._callers = Callers(
             config.http, self._keys, daemon.functions.run_rules, error_details=daemon.functions.error_details
         )

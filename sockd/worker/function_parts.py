@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sockd.base.config import Config
 from sockd.functions.code.code_store import CodeStore
@@ -14,7 +15,6 @@ from sockd.functions.functions import Functions
 from sockd.functions.in_images.image_compiler import ImageCompiler
 from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.provisioning import Provisioning
-from sockd.functions.registry.following import Following
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault, key_path
 from sockd.functions.services.services import Services
@@ -35,6 +35,9 @@ from sockd.worker.linux_parts import LinuxParts
 from sockd.worker.starts_parts import StartsParts
 from sockd.worker.state_dir import REGISTRY, StateDir
 
+if TYPE_CHECKING:
+    from sockd.worker.group_parts import GroupParts
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionParts:
@@ -43,7 +46,7 @@ class FunctionParts:
     functions: Functions
     versions: Versions
     services: Services
-    following: Following | None
+    group: GroupParts | None
     """None: the worker is in no group."""
 
     @classmethod
@@ -83,7 +86,7 @@ class FunctionParts:
         if group is not None:
             stack.push_async_callback(group.following.aclose)
             group.following.start(functions.garbage.collect)
-        return cls(functions, versions, services, group.following if group is not None else None)
+        return cls(functions, versions, services, group)
 
 
 def make_caches(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sockd.base.config import Config
 from sockd.base.errors import BadConfig
+from sockd.base.postgres.database import Database
 from sockd.functions.blobs.blob_table import BlobTable, hold
 from sockd.functions.blobs.blobs import Blobs
 from sockd.functions.blobs.shared_wheels import SharedWheels
@@ -21,6 +22,7 @@ from sockd.functions.registry.secrets import Vault
 from sockd.functions.serving.function import Caches
 from sockd.functions.serving.joining import join
 from sockd.functions.serving.shared_files import SharedFiles
+from sockd.http import postgres_schema
 from sockd.images.chunks.store import ChunkStore
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.worker.image_parts import OpenedImages
@@ -34,6 +36,8 @@ class GroupParts:
     registry: Registry
     shared: SharedFiles
     following: Following
+    database: Database
+    """The store's."""
 
     @classmethod
     async def open(
@@ -53,6 +57,7 @@ class GroupParts:
         check_group(config)
         store = await PostgresStore.open(config.postgres, vault, hold)
         stack.push_async_callback(store.aclose)
+        await store.database.migrate(postgres_schema.PART, postgres_schema.MIGRATIONS)
 
         async def open_store() -> tuple[ChunkStore, bytes]:
             parts = await images.importer.store.parts()
@@ -70,7 +75,7 @@ class GroupParts:
         registry = Registry(store, stored := await store.read(), keep_versions=config.code.keep_versions)
         following = Following(registry, config.postgres, max((each.revision for each in stored), default=0))
         blobs.start()
-        return cls(registry, shared, following)
+        return cls(registry, shared, following, store.database)
 
 
 def check_group(config: Config) -> None:

@@ -19,6 +19,7 @@ from sockd.http.server.listening.inherited import Inherited
 from sockd.http.server.listening.sockets import url_of
 from sockd.observe.observations import Observations
 from sockd.worker.asynchronous import StoredEvents
+from sockd.worker.client_keys import open_client_keys
 from sockd.worker.daemon import Daemon
 from sockd.worker.doors import Doors, Guards, Servers, open_without_key
 from sockd.worker.drain import Drain
@@ -68,7 +69,9 @@ async def serve(
         daemon = Daemon(worker, observations, stored_events)
         stack.push_async_callback(daemon.later.aclose)
         await worker.rebuild_zygotes()
-        servers = await Doors(daemon, guards, config, state, inherited, stack).open(worker.ports, worker.networks)
+        keys = await open_client_keys(worker)
+        doors = Doors(daemon, guards, config, state, keys, inherited, stack)
+        servers = await doors.open(worker.ports, worker.networks)
         endings.watch_stops()
         door = HandoverDoor(state.path, endings.hand_over)
         stack.callback(door.close)

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sockd.base.config import Config
 from sockd.base.errors import PackagesFailed
 from sockd.functions.deploys.images import Images
 from sockd.functions.functions import Functions
-from sockd.functions.registry.following import Following
 from sockd.functions.registry.function_urls import FunctionUrls
 from sockd.functions.services.services import Services
 from sockd.functions.serving.initscripts import Initscripts
@@ -47,6 +47,9 @@ from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.starts_parts import Installed, StartsParts
 from sockd.worker.state_dir import StateDir
 from sockd_initscripts.limits import EngineLimits
+
+if TYPE_CHECKING:
+    from sockd.worker.group_parts import GroupParts
 
 HOUSEKEEPING_S = 5.0
 
@@ -81,7 +84,7 @@ class Worker:
     reserve: SpaceReserve
     networks: Networks
     images: Images
-    following: Following | None
+    group: GroupParts | None
     """None: the worker is in no group."""
     heap: HeapTrim = field(default_factory=HeapTrim)
     _timer: asyncio.TimerHandle | None = None
@@ -129,7 +132,7 @@ class Worker:
             reserve=SpaceReserve(state.path / "reserve"),
             networks=isolation.networks,
             images=Images(images.store, parts.functions.registry, images.garbage),
-            following=parts.following,
+            group=parts.group,
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)

@@ -51,11 +51,15 @@ class Database:
         Raises: BadDatabase, which says what to do."""
         database = cls(await _connected(config), config)
         try:
-            await database.run(lambda connection: _migrate(connection, part, migrations))
+            await database.migrate(part, migrations)
         except BaseException:
             await database.aclose()
             raise
         return database
+
+    async def migrate(self, part: str, migrations: tuple[str, ...]) -> None:
+        """Bring the tables of another part of sockd up to date. Args: as `open`. Raises: BadDatabase, DatabaseUnavailable."""
+        await self.run(lambda connection: _migrate(connection, part, migrations))
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, begin: bool = True) -> T:
         """Return what `work` returns, once it is committed. It is called again, from the beginning, after a deadlock and after

@@ -1,4 +1,5 @@
-"""Following a shared store: what another worker has changed of a function becomes what this worker reads and serves.
+"""Following a shared store: what another worker has changed of a function becomes what this worker reads and serves. So does what
+other parts of sockd keep beside the functions (`note_change`).
 
 A notification has the worker look at once; besides, it looks every second, so that a lost notification delays a change, and loses
 none. Owns the task, and the connection that it asks.
@@ -11,12 +12,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from sockd.base.config import PostgresConfig
 from sockd.base.errors import DatabaseUnavailable, SockdError
 from sockd.base.postgres.listener import Listener
 from sockd.functions.registry.postgres_schema import CHANNEL
+from sockd.functions.registry.postgres_store import REVISION
 from sockd.functions.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from sockd.base.postgres.database import Connection
 
 POLL_S = 1.0
 AT_ONCE = 8
@@ -24,10 +30,20 @@ AT_ONCE = 8
 CHANGED = """
 SELECT name, revision FROM functions WHERE revision > $1
 UNION ALL SELECT name, revision FROM function_removals WHERE revision > $1
+UNION ALL SELECT name, revision FROM other_revisions WHERE revision > $1
 ORDER BY revision
 """
+NOTE = "INSERT INTO other_revisions VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET revision = excluded.revision"
+OTHER = "/"
+"""The first letter of what is no function."""
 
+Reread = Callable[[], Awaitable[None]]
 _log = logging.getLogger(__name__)
+
+
+async def note_change(connection: Connection, name: str) -> None:
+    """Have all workers read something again, after the transaction that changes it. Args: name: it begins with `OTHER`."""
+    await connection.execute(NOTE, name, await connection.fetchval(REVISION))
 
 
 class Following:
@@ -42,11 +58,16 @@ class Following:
         self.looked_at = time.monotonic()
         """When the store answered last (time.monotonic)."""
         self._is_away = False
+        self._others: dict[str, Reread] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self, collect: Callable[[], Awaitable[None]]) -> None:
         """Follow from now on. Args: collect: deletes what a change has left behind on this worker."""
         self._task = asyncio.create_task(self._run(collect), name="following the functions of the group")
+
+    def also(self, name: str, reread: Reread) -> None:
+        """Follow something else (`note_change`) too. Args: reread: reads all of it again. Raises: DatabaseUnavailable."""
+        self._others[name] = reread
 
     async def aclose(self) -> None:
         """Follow no more. Safe to call twice."""
@@ -93,11 +114,14 @@ class Following:
 
     async def _refresh(self, name: str) -> None:
         try:
-            await self._registry.refresh(name)
+            if not name.startswith(OTHER):
+                await self._registry.refresh(name)
+            elif (reread := self._others.get(name)) is not None:
+                await reread()
         except DatabaseUnavailable:
             raise
         except Exception:  # such as a value that only a newer sockd understands: the others are followed all the same
-            _log.exception("this worker does not serve what has changed of the function %s", name)
+            _log.exception("this worker does not serve what has changed of %s", name)
 
     def _note_away(self, words: str) -> None:
         if not self._is_away:

@@ -3,8 +3,8 @@
 A key's text is shown once, when it is created; its SHA-256 is stored. A slow hash is not needed, because a key has 256 random
 bits. It begins with `sockd_`, so that scanners find keys in source code.
 
-Owns keys.json of the state directory, and keys.made, an empty file that shows that there was a keys.json. A revoked key is
-refused from the next request on.
+Owns keys.json of the state directory, and keys.made, an empty file that shows that there was a keys.json; the workers of a group
+keep keys in their database instead (`postgres_keys`). A revoked key is refused from the next request on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import msgspec
 
@@ -78,34 +78,56 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
 
-class Keys:
-    """The keys of one worker."""
+class KeyStore(Protocol):
+    """What keeps keys over restarts."""
 
-    def __init__(self, path: Path | None = None, keys: Sequence[Key] = ()) -> None:
-        """Args: path: of keys.json; None: no keys, and none can be created."""
+    async def add(self, key: Key, all_keys: Sequence[Key]) -> None:
+        """Keep a new key. Args: all_keys: with it. Raises: BadRequest: its name is taken; SockdError, OSError."""
+
+    async def remove(self, key: Key, all_keys: Sequence[Key]) -> None:
+        """Keep a key no longer. Args: all_keys: without it. Raises: SockdError, OSError."""
+
+
+class KeysFile:
+    """keys.json, a `KeyStore`."""
+
+    def __init__(self, path: Path) -> None:
         self._path = path
+
+    async def add(self, key: Key, all_keys: Sequence[Key]) -> None:
+        await asyncio.to_thread(_publish, self._path, msgspec.json.encode(all_keys))
+
+    async def remove(self, key: Key, all_keys: Sequence[Key]) -> None:
+        await asyncio.to_thread(_publish, self._path, msgspec.json.encode(all_keys))
+
+
+class Keys:
+    """The keys of one worker, or of all workers of its group."""
+
+    def __init__(self, store: KeyStore | None = None, keys: Sequence[Key] = ()) -> None:
+        """Args: store: None: no keys, and none can be created."""
+        self._store = store
         self._keys = {key.id: key for key in keys}
         self._writing = asyncio.Lock()
 
     @classmethod
     def open(cls, path: Path) -> Keys:
-        """Raises: BadConfig, for a file that is damaged; OSError."""
-        try:
-            keys = msgspec.json.decode(path.read_bytes(), type=list[Key])
-        except FileNotFoundError:
+        """Read keys.json. Raises: BadConfig, for a file that is damaged; OSError."""
+        keys = read_keys(path)
+        if keys is None:
             if _mark(path).exists():
                 _log.warning(
                     "%s was lost: no key is valid; to get those of a backup: stop sockd, sockd restore it with --replace, "
                     "start sockd; or make new keys (sockd keys add)",
                     path.name,
                 )
-            return cls(path)
-        except msgspec.DecodeError as error:
-            raise BadConfig(
-                f"{path.name} in the state directory is damaged ({error}): put a backup back, or remove it and make new keys"
-            ) from None
+            return cls(KeysFile(path))
         _mark(path).touch(mode=0o600)
-        return cls(path, keys)
+        return cls(KeysFile(path), keys)
+
+    def replace(self, keys: Sequence[Key]) -> None:
+        """Have these keys, as they are stored now."""
+        self._keys = {key.id: key for key in keys}
 
     def list(self) -> Sequence[Key]:
         """All, by name."""
@@ -154,23 +176,40 @@ class Keys:
             while id in self._keys:
                 id = secrets.token_hex(4)
             key = Key(id, name, digest, [right for right in RIGHTS if right in rights], list(functions), time.time())
-            await self._write({**self._keys, id: key})
+            if self._store is None:
+                raise BadRequest("this worker keeps no keys")
+            await self._store.add(key, [*self._keys.values(), key])
             self._keys[id] = key
             return f"sockd_{id}_{secret}"
 
     async def remove(self, name: str) -> None:
-        """Revoke a key at once. Raises: NoSuchKey, StorageFull; OSError: it is revoked only until the worker restarts."""
+        """Revoke a key at once.
+
+        Raises: NoSuchKey; StorageFull, DatabaseUnavailable, OSError: it is revoked only here, and until the keys are read again."""
         async with self._writing:
             found = next((key for key in self._keys.values() if key.name == name), None)
-            if found is None:
+            if found is None or self._store is None:
                 raise NoSuchKey(name)
             del self._keys[found.id]
-            await self._write(self._keys)
+            await self._store.remove(found, list(self._keys.values()))
 
-    async def _write(self, keys: dict[str, Key]) -> None:
-        if self._path is None:
-            raise BadRequest("this worker keeps no keys")
-        await asyncio.to_thread(_publish, self._path, msgspec.json.encode(list(keys.values())))
+
+def read_keys(path: Path) -> list[Key] | None:
+    """Return the keys in a keys.json; None: there is none. Raises: BadConfig, for a file that is damaged; OSError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Key])
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise BadConfig(
+            f"{path.name} in the state directory is damaged ({error}): put a backup back, or remove it and make new keys"
+        ) from None
+
+
+def put_aside(path: Path, name: str) -> None:
+    """Rename a keys.json that is used no longer, so that it is not missed."""
+    path.rename(path.with_name(name))
+    _mark(path).unlink(missing_ok=True)
 
 
 def _mark(path: Path) -> Path:

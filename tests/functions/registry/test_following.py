@@ -219,7 +219,7 @@ async def test_one_function_that_cannot_be_read_does_not_hide_the_others(
     await one.put("g", "d1")
     await other.when(other.has("g", "d1"))
     assert other.registry.get("f").digest == "d1"
-    assert "this worker does not serve what has changed of the function f" in caplog.text
+    assert "this worker does not serve what has changed of f" in caplog.text
 
 
 async def test_a_newer_sockd_has_its_changes_served_and_not_lost(

@@ -120,5 +120,5 @@ async def test_what_a_newer_sockd_has_written_is_read_and_not_changed(
 
 async def test_tables_of_a_newer_sockd_are_refused(store: PostgresStore, postgres_dsn: str, tmp_path: Path) -> None:
     await store.database.value("UPDATE sockd_schemas SET number = 99 WHERE part = 'functions'")
-    with pytest.raises(BadDatabase, match=r"the functions in PostgreSQL .*schema 99, this one knows 2"):
+    with pytest.raises(BadDatabase, match=r"the functions in PostgreSQL .*schema 99, this one knows 3"):
         await opened(postgres_dsn, tmp_path)

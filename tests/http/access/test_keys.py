@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sockd.base.errors import BadConfig, BadRequest, KeyNeeded, KeyNotEnough, NoSuchKey
-from sockd.http.access.keys import MAX_KEYS, Key, Keys
+from sockd.http.access.keys import MAX_KEYS, Key, Keys, KeysFile
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ async def test_a_key_is_known_by_its_hash_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shown", [None, b"", b"Bearer", b"Bearer ", b"Basic x", b"Bearer sockd_0_0", b"\xff" * 100])
 async def test_what_is_no_key(tmp_path: Path, shown: bytes | None) -> None:
-    keys = Keys(tmp_path / "keys.json")
+    keys = Keys.open(tmp_path / "keys.json")
     await keys.add("a", ["read"])
     with pytest.raises(KeyNeeded) as refused:
         keys.bearer(shown)
@@ -38,7 +38,7 @@ async def test_what_is_no_key(tmp_path: Path, shown: bytes | None) -> None:
 
 
 async def test_names_are_used_once_and_keys_are_bounded(tmp_path: Path) -> None:
-    keys = Keys(tmp_path / "keys.json", [Key(f"{n:08x}", f"k{n}", "", ["read"]) for n in range(MAX_KEYS - 1)])
+    keys = Keys(KeysFile(tmp_path / "keys.json"), [Key(f"{n:08x}", f"k{n}", "", ["read"]) for n in range(MAX_KEYS - 1)])
     await keys.add("last", ["read"])
     for name in ("last", "more", "a b", ""):
         with pytest.raises(BadRequest):
@@ -53,7 +53,7 @@ async def test_names_are_used_once_and_keys_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_a_key_that_could_not_be_written_is_none_and_one_that_was_revoked_stays_so(tmp_path: Path) -> None:
-    keys = Keys(tmp_path / "keys.json")
+    keys = Keys.open(tmp_path / "keys.json")
     text = await keys.add("a", ["read"])
     (tmp_path / ".keys.json.tmp").mkdir()
     with pytest.raises(OSError):

@@ -42,7 +42,7 @@ class Anything:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:
-    return Keys(tmp_path / "keys.json")
+    return Keys.open(tmp_path / "keys.json")
 
 
 @asynccontextmanager

@@ -142,7 +142,7 @@ def page_key(text: str) -> str:
 async def test_a_key_of_the_worker_that_may_read_opens_the_page_until_it_is_revoked(
     configured: Config, tmp_path: Path
 ) -> None:
-    keys = Keys(tmp_path / "keys.json")
+    keys = Keys.open(tmp_path / "keys.json")
     access = PageAccess.of(configured, keys)
     assert access is not None and access.keys is not None and not access.keys.are_there
     assert await statuses(access, SHOWN) == [401] * 4
@@ -159,7 +159,7 @@ async def test_a_key_of_the_worker_that_may_read_opens_the_page_until_it_is_revo
 async def test_a_key_that_may_not_read_all_functions_does_not_open_the_page(
     rights: list[Right], functions: list[str], tmp_path: Path
 ) -> None:
-    keys = Keys(tmp_path / "keys.json")
+    keys = Keys.open(tmp_path / "keys.json")
     text = await keys.add("alice", rights, functions)
     access = PageAccess.of(config(ask_for_key=True), keys)
     assert await statuses(access, SHOWN, page_key(text)) == [401] * 4

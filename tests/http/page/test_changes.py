@@ -188,7 +188,7 @@ async def test_a_key_makes_changes_where_it_may_deploy(worker: FakePageWorker, i
 async def test_a_key_of_the_worker_makes_changes_if_it_may_deploy(
     worker: FakePageWorker, tmp_path: Path, rights: list[Right]
 ) -> None:
-    keys = Keys(tmp_path / "keys.json")
+    keys = Keys.open(tmp_path / "keys.json")
     text = await keys.add("alice", rights)
     http = HttpConfig(listen="127.0.0.1:0")
     asking = PageAccess.of(Config(http=http, page=PageConfig(ask_for_key=True)), keys)

@@ -160,7 +160,7 @@ async def test_a_page_without_a_key_does_not_invoke_a_function_that_is_closed(
 
 
 async def test_where_run_is_closed_a_key_invokes_if_it_may(worker: FakePageWorker, tmp_path: Path) -> None:
-    keys = Keys(tmp_path / "keys.json")
+    keys = Keys.open(tmp_path / "keys.json")
     reads, invokes = await keys.add("reads", ["read"]), await keys.add("invokes", ["read", "invoke"])
     asking = Config(http=HttpConfig(listen="127.0.0.1:0"), page=PageConfig(ask_for_key=True))
     async with serving(asking, worker, {"echo": "keys"}, keys) as port, raw(port) as client:
