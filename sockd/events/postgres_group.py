@@ -74,7 +74,7 @@ class PostgresGroup:
     def __init__(self, database: Database, owner: Owner, config: EventsConfig) -> None:
         """Args: owner: the worker; it gets another epoch here."""
         self._database = database
-        self._owner = owner
+        self.owner = owner
         self._config = config
 
     async def join(self, name: str) -> None:
@@ -97,20 +97,20 @@ class PostgresGroup:
         """Report that this worker is alive, and what it is.
 
         Returns: the revision of what all workers share; None: this worker's epoch is over."""
-        revision: int | None = await self._database.value(REPORT, *self._owner, about.decode())
+        revision: int | None = await self._database.value(REPORT, *self.owner, about.decode())
         return revision
 
     async def join_again(self) -> bool:
         """Begin another epoch, after this worker was declared dead; False: another one has its name."""
-        epoch = await self._database.value(JOIN_AGAIN, *self._owner, self._owner.started_at)
+        epoch = await self._database.value(JOIN_AGAIN, *self.owner, self.owner.started_at)
         if epoch is not None:
-            self._owner.epoch = epoch
+            self.owner.epoch = epoch
         return epoch is not None
 
     async def silent(self) -> list[str]:
         """Return the workers that are to be declared dead; forget those that have been dead for long."""
         await self._database.value(FORGET, FORGET_S)
-        rows = await self._database.run(lambda connection: connection.fetch(SILENT, self._owner.worker), begin=False)
+        rows = await self._database.run(lambda connection: connection.fetch(SILENT, self.owner.worker), begin=False)
         return [name for (name,) in rows]
 
     async def take_over(self, dead: str, now: float) -> Recovered | None:
@@ -122,10 +122,10 @@ class PostgresGroup:
 
         async def take_over(connection: Connection) -> None:
             nonlocal taken
-            if await connection.fetchval(IS_ALIVE, *self._owner) is None:
+            if await connection.fetchval(IS_ALIVE, *self.owner) is None:
                 return
-            if await connection.fetchval(DECLARE_DEAD, dead, self._owner.worker) is not None:
-                taken = await take(connection, dead, self._owner, now, self._config)
+            if await connection.fetchval(DECLARE_DEAD, dead, self.owner.worker) is not None:
+                taken = await take(connection, dead, self.owner, now, self._config)
 
         try:
             await self._database.run(take_over)

@@ -115,7 +115,9 @@ class Front:
         self._callers = callers or Callers(config)
         self._lambda_api = lambda_api
         self._url_door = url_door
-        self.replays = replays or (lambda_api.replays if lambda_api is not None else Replays(config))
+        if replays is None:
+            replays = lambda_api.replays if lambda_api is not None else Replays(config)
+        self.replays = replays
         self._site = site
         self.max_payload_bytes = config.max_payload_bytes
         self._config = config

@@ -1,9 +1,9 @@
 """Replays: repeated requests with the same key run once.
 
 The others wait for the answer of the first, and get it for some minutes after its end. If the first client disconnects before
-its request ran, the next waiting request runs. For the id that AWS's SDKs keep over their retries, and for
-`Idempotency-Key` on `/run`. A key that is about a function holds its incarnation: no function answers for another that had its
-name before.
+its request ran, the next waiting request runs. For the id that AWS's SDKs keep over their retries, and for `Idempotency-Key` on
+`/run`, of which the workers of a group know from each other (`postgres_answers`). A key that is about a function holds its
+incarnation: no function answers for another that had its name before.
 
 Owns the answers, so many bytes of them. What was refused without being run is not kept: to try again is to try.
 """
@@ -15,7 +15,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sockd.base.config import HttpConfig
 from sockd.base.errors import SockdError
@@ -25,8 +25,9 @@ Key = tuple[str, ...]
 _HASHED_AT_ONCE = 64 * 1024
 _ENTRY_BYTES = 512
 """The memory of an entry besides its answer, roughly."""
-_RAN = "x-sockd-sandbox: "
+RAN = "x-sockd-sandbox: "
 """In the headers of every answer that a sandbox was made to give."""
+REPLAYED = "x-sockd-replayed: 1\r\n"
 
 
 class KeyReused(SockdError):
@@ -55,17 +56,37 @@ class Finished(NamedTuple):
     until: float
 
 
+class SharedAnswers(Protocol):
+    """The answers of all workers of a group."""
+
+    async def once(
+        self, key: Key, digest: bytes, run: Callable[[], Awaitable[Answer]], gone: Callable[[], bool], /
+    ) -> Answer:
+        """Return the answer of `run`, or of the request that had this key before on any worker.
+
+        Args: digest: of the body. Raises: KeyReused, DatabaseUnavailable, StorageFull: nothing was run; what `run` raises."""
+
+
 class Replays:
     """`once`, for both doors."""
 
-    def __init__(self, config: HttpConfig, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: HttpConfig,
+        shared: SharedAnswers | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args: shared: for the keys of clients; None: this worker is in no group."""
         self._config = config
+        self._shared = shared
         self._now = now
         self._running: dict[Key, Running] = {}
         self._finished: OrderedDict[Key, Finished] = OrderedDict()
         self.size_bytes = 0
 
-    def __len__(self) -> int:
+    @property
+    def stored(self) -> int:
+        """The number of answers that are kept."""
         return len(self._finished)
 
     async def once(
@@ -80,7 +101,7 @@ class Replays:
         """The answer of `run`, or of the request that had this key before.
 
         Args: strict: another body under the same key is an error; otherwise it is another request; gone: whether the client
-        has hung up. Raises: KeyReused; what `run` raises."""
+        has hung up. Raises: KeyReused, DatabaseUnavailable; what `run` raises."""
         large = len(body) > _HASHED_AT_ONCE
         digest = await asyncio.to_thread(_digest, body) if large else _digest(body)
         while (answer := await self._once(key, digest, run, strict, gone)) is None:
@@ -97,18 +118,23 @@ class Replays:
                 raise KeyReused
             return await run()
         if isinstance(known, Finished):
-            return known.answer.adding("x-sockd-replayed: 1\r\n")
+            return known.answer.adding(REPLAYED)
         if known is not None:
             return await asyncio.shield(known.answer)
         mine = self._running[key] = Running(digest, asyncio.get_running_loop().create_future())
         try:
-            answer = await run()
+            shared = self._shared if strict else None
+            answer = await (run() if shared is None else shared.once(key, digest, run, gone))
+        except SockdError as error:
+            mine.answer.set_exception(error)
+            mine.answer.exception()  # or asyncio would log it, where no other request waits
+            raise
         except BaseException:
             mine.answer.cancel()  # the drain's end, which cancels the requests that wait here, too
             raise
         finally:
             del self._running[key]
-        was_left = _RAN not in answer.fields and gone()
+        was_left = RAN not in answer.fields and gone()
         mine.answer.set_result(None if was_left else answer)
         self._keep(key, digest, answer)
         return answer
@@ -118,7 +144,7 @@ class Replays:
         return found if found is not None and found.until > self._now() else None
 
     def _keep(self, key: Key, digest: bytes, answer: Answer) -> None:
-        if _RAN not in answer.fields:
+        if RAN not in answer.fields or REPLAYED in answer.fields:
             return
         config, now = self._config, self._now()
         self._forget(key)

@@ -43,6 +43,7 @@ from sockd.http.urls.door import UrlDoor
 from sockd.isolation.networks.networks import Networks
 from sockd.linux.bpf.port_guard import PortGuard
 from sockd.worker.daemon import Daemon
+from sockd.worker.door_parts import DoorParts
 from sockd.worker.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class Doors:
         guards: Guards,
         config: Config,
         state: StateDir,
-        keys: Keys,
+        parts: DoorParts,
         inherited: Inherited,
         stack: AsyncExitStack,
     ) -> None:
@@ -114,7 +115,8 @@ class Doors:
         self._limits = ConnectionLimits(connections=config.http.max_connections, stall_s=config.http.stall_s)
         self._buffers = BufferBudget(buffer_bytes(config.http))
         self._fields = f"x-sockd-worker: {config.worker_name}\r\n" if config.group.name else ""
-        self._keys = keys
+        self._keys = parts.keys
+        self._replays = parts.replays
         self._callers = Callers(
             config.http, self._keys, daemon.functions.run_rules, error_details=daemon.functions.error_details
         )
@@ -139,9 +141,11 @@ class Doors:
     def _public_front(self) -> Front:
         daemon, config, guards, callers = self._daemon, self._config, self._guards, self._callers
         tmp = self._state.path / "tmp"
-        lambda_api = LambdaApi(daemon, guards.access, config, tmp, callers) if config.lambda_api.enabled else None
+        lambda_api = (
+            LambdaApi(daemon, guards.access, config, tmp, callers, self._replays) if config.lambda_api.enabled else None
+        )
         url_door = UrlDoor(daemon, guards.access.signatures, config) if config.function_urls.enabled else None
-        return Front(daemon, config.http, lambda_api, url_door, self._page(), callers=callers)
+        return Front(daemon, config.http, lambda_api, url_door, self._page(), replays=self._replays, callers=callers)
 
     def _page(self) -> Page | None:
         """The page for people."""
@@ -171,7 +175,7 @@ class Doors:
                 self._daemon.functions.error_details,
             ),
         )
-        front = Front(self._daemon, http, replays=self._front.replays, callers=callers)
+        front = Front(self._daemon, http, replays=self._replays, callers=callers)
         return self._for_functions(front, [self._inherited.unix(RUN, self._state.run_socket, 0o666)])
 
     def _for_functions(self, app: Application, sockets: Sequence[socket.socket]) -> HttpServer:
@@ -214,7 +218,7 @@ class Doors:
         """Serve the functions that may call others, at the gateway of private networks."""
         app = SandboxFront(
             *(self._daemon, self._config.http),
-            replays=self._front.replays,
+            replays=self._replays,
             callers=self._callers,
             egress_of=networks.egress_of,
         )

@@ -19,8 +19,8 @@ from sockd.http.server.listening.inherited import Inherited
 from sockd.http.server.listening.sockets import url_of
 from sockd.observe.observations import Observations
 from sockd.worker.asynchronous import StoredEvents
-from sockd.worker.client_keys import open_client_keys
 from sockd.worker.daemon import Daemon
+from sockd.worker.door_parts import DoorParts
 from sockd.worker.doors import Doors, Guards, Servers, open_without_key
 from sockd.worker.drain import Drain
 from sockd.worker.ending import Ended, Endings, followed, named_sockets, until_ended
@@ -69,8 +69,8 @@ async def serve(
         daemon = Daemon(worker, observations, stored_events)
         stack.push_async_callback(daemon.later.aclose)
         await worker.rebuild_zygotes()
-        keys = await open_client_keys(worker)
-        doors = Doors(daemon, guards, config, state, keys, inherited, stack)
+        parts = await DoorParts.open(worker, stored_events, stack)
+        doors = Doors(daemon, guards, config, state, parts, inherited, stack)
         servers = await doors.open(worker.ports, worker.networks)
         endings.watch_stops()
         door = HandoverDoor(state.path, endings.hand_over)

@@ -67,18 +67,18 @@ async def test_what_was_not_run_or_failed_is_run_again() -> None:
 
 async def test_answers_are_kept_within_bounds() -> None:
     now = [0.0]
-    replays = Replays(HttpConfig(replay_s=10, replay_answers=3, replay_bytes=5000), lambda: now[0])
+    replays = Replays(HttpConfig(replay_s=10, replay_answers=3, replay_bytes=5000), now=lambda: now[0])
     run = Counted()
     for number in range(5):
         await replays.once((str(number),), b"x", run, strict=True)
-    assert len(replays) == 3
+    assert replays.stored == 3
     await replays.once(("large",), b"x", Counted(Answer(200, RAN, bytes(6000))), strict=True)
-    assert (len(replays), replays.size_bytes) == (0, 0)
+    assert (replays.stored, replays.size_bytes) == (0, 0)
     await replays.once(("k",), b"x", run, strict=True)
     now[0] = 11
     await replays.once(("k",), b"x", run, strict=True)
     assert run.runs == 7
-    assert len(replays) == 1
+    assert replays.stored == 1
 
 
 async def test_who_waits_runs_the_request_when_the_first_hangs_up_before_it_is_run() -> None:

@@ -185,7 +185,7 @@ class Keys:
     async def remove(self, name: str) -> None:
         """Revoke a key at once.
 
-        Raises: NoSuchKey; StorageFull, DatabaseUnavailable, OSError: it is revoked only here, and until the keys are read again."""
+        Raises: NoSuchKey; StorageFull, DatabaseUnavailable, OSError: it is revoked here alone, until the keys are read again."""
         async with self._writing:
             found = next((key for key in self._keys.values() if key.name == name), None)
             if found is None or self._store is None:

@@ -82,9 +82,16 @@ class LambdaApi:
     """A part of the front's application."""
 
     def __init__(
-        self, worker: Worker, access: Access, config: Config, tmp: Path, callers: Callers | None = None
+        self,
+        worker: Worker,
+        access: Access,
+        config: Config,
+        tmp: Path,
+        callers: Callers | None = None,
+        replays: Replays | None = None,
     ) -> None:
-        """Args: tmp: a directory for uploads, on the disk of the state directory; callers: who may call without a signature."""
+        """Args: tmp: a directory for uploads, on the disk of the state directory; callers: who may call without a signature;
+        replays: those of `/run`; None: its own."""
         self._worker = worker
         self._access = access
         self._callers = callers or Callers(config.http)
@@ -109,7 +116,7 @@ class LambdaApi:
                 VersionOperations(worker, changes),
             )
         )
-        self.replays = Replays(config.http)
+        self.replays = replays if replays is not None else Replays(config.http)
 
     def open(self, connection: Connection, head: Head) -> Exchange:
         """As `Application.open`."""
