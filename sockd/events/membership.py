@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,13 +42,15 @@ class Membership:
         schedules: Schedules,
         config: GroupConfig,
         about: Callable[[], dict[str, Any]],
+        divide: Callable[[Sequence[str]], None],
     ) -> None:
-        """Args: about: what this worker reports of itself."""
+        """Args: about: what this worker reports of itself; divide: called with the live workers at each report."""
         self._group = group
         self._events = events
         self._schedules = schedules
         self._config = config
         self._about = about
+        self._divide = divide
         self._warnings = RepeatedWarnings(_log)
         self._revision = 0
         """The revision of what all workers share, as it was read last."""
@@ -109,19 +111,20 @@ class Membership:
 
     async def _report(self) -> int:
         about = msgspec.json.encode(self._about())
-        revision = await self._group.report(about)
-        while revision is None:
+        reported = await self._group.report(about)
+        while reported is None:
             if not await self._group.join_again():
                 raise DatabaseUnavailable(
                     "another worker has this one's name: stop one of them, or give it another postgres.worker"
                 )
             _log.warning("this worker was silent for too long, and others have its events: it joins its group again")
-            revision = await self._group.report(about)
+            reported = await self._group.report(about)
         now_s = self._events.clock.monotonic()
         if now_s - self._reported_s > GAP * self._config.heartbeat_s:
             self._since_s = now_s
         self._reported_s = now_s
-        return revision
+        self._divide(reported.workers)
+        return reported.revision
 
     async def _take_over(self, dead: str) -> None:
         taken = await self._group.take_over(dead, self._events.clock.now())

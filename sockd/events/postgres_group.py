@@ -9,7 +9,7 @@ Owns no connection.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -31,7 +31,10 @@ ME = "id = $1 AND epoch = $2"
 IS_SILENT = f"taken_by = '' AND silent_s > 0 AND seen_at + silent_s < {CLOCK}"
 NAME_GROUP = "INSERT INTO group_name (name) VALUES ($1) ON CONFLICT DO NOTHING"
 REPORT = f"""
-UPDATE workers SET seen_at = {CLOCK}, about = $3 WHERE {ME} RETURNING (SELECT revision FROM shared)
+UPDATE workers SET seen_at = {CLOCK}, about = $3 WHERE {ME} RETURNING (SELECT revision FROM shared), ARRAY(
+    SELECT id FROM workers WHERE id = $1 OR taken_by = '' AND seen_at + silent_s >= {CLOCK} AND silent_s > 0
+        AND (about::json->>'draining') IS DISTINCT FROM 'true' ORDER BY id
+)
 """
 LEAVE = f"UPDATE workers SET seen_at = 0 WHERE {ME}"
 JOIN_AGAIN = f"""
@@ -52,6 +55,15 @@ FORGET = f"DELETE FROM workers WHERE taken_by <> '' AND seen_at < {CLOCK} - $1"
 
 class OtherGroup(SockdError):
     """The database is the one of another group; the daemon does not start."""
+
+
+class Reported(NamedTuple):
+    """The answer to a report."""
+
+    revision: int
+    """The revision of what all workers share."""
+    workers: list[str]
+    """The workers that are live and take requests, and this one, by name."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -93,12 +105,11 @@ class PostgresGroup:
                 "its own"
             )
 
-    async def report(self, about: bytes) -> int | None:
-        """Report that this worker is alive, and what it is.
-
-        Returns: the revision of what all workers share; None: this worker's epoch is over."""
-        revision: int | None = await self._database.value(REPORT, *self.owner, about.decode())
-        return revision
+    async def report(self, about: bytes) -> Reported | None:
+        """Report that this worker is alive, and what it is. Returns: None: this worker's epoch is over."""
+        words = (*self.owner, about.decode())
+        rows = await self._database.run(lambda connection: connection.fetch(REPORT, *words), begin=False)
+        return Reported(*rows[0]) if rows else None
 
     async def join_again(self) -> bool:
         """Begin another epoch, after this worker was declared dead; False: another one has its name."""

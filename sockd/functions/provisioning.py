@@ -1,6 +1,7 @@
 """Provisioned concurrency: the pools of initialized sandboxes of versions and aliases.
 
-    POLICY: an alias's provision is divided among its versions in proportion to the requests, and moves with the alias.
+    POLICY: an alias's provision is divided among its versions in proportion to the requests, and moves with the alias. In a group
+    of workers each has its share of a provision (`serving/group_shares`).
 
 Owns the pools and their memory, which is reserved before a provision is accepted. The registry stores the provisions: a new
 daemon creates their sandboxes in the background.
@@ -21,6 +22,7 @@ from sockd.functions.registry.aliases import LATEST, Alias, number_of
 from sockd.functions.registry.provisions import Provision
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.function import Function
+from sockd.functions.serving.group_shares import GroupShares
 from sockd.functions.serving.live_functions import LiveFunctions
 from sockd.functions.serving.provisioned import PAUSE_S, Pool
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, Reservation
@@ -52,10 +54,10 @@ class Status:
 
     provision: Provision
     available: int
-    """Initialized sandboxes, with those that are serving a request."""
+    """Initialized sandboxes on this worker, with those that are serving a request."""
     state: Literal["READY", "IN_PROGRESS", "FAILED"]
     reason: str
-    """Why it failed; it is tried again."""
+    """Why it failed here; it is tried again."""
 
 
 class Share:
@@ -114,16 +116,18 @@ class Share:
 class Provisioning:
     """`load` first; `close` last, before the functions."""
 
-    def __init__(self, registry: Registry, live: LiveFunctions, budget: MemoryBudget) -> None:
+    def __init__(self, registry: Registry, live: LiveFunctions, budget: MemoryBudget, group: GroupShares) -> None:
         self._registry = registry
         self._live = live
         self._budget = budget
         self._shares: dict[tuple[str, str], Share] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._group = group
+        group.followers.append(self.load)
         registry.followers.append(self.reconcile)
 
     def load(self) -> None:
-        """Begin with what the registry wishes for."""
+        """Begin with this worker's shares of what the registry wishes for; in a group, again whenever it has other workers."""
         for provision in self._registry.provisions():
             self._restore(provision)
 
@@ -238,7 +242,8 @@ class Provisioning:
         return self._shares[key]
 
     async def _change(self, share: Share, name: str, qualifier: str, wanted: int) -> None:
-        shares = self._shares_of(name, qualifier, wanted)
+        mine = self._group.of(name, wanted)
+        shares = self._shares_of(name, qualifier, mine) if mine else {}
         published = self._live.published
         functions = {await published.get(name, int(number)): count for number, count in shares.items()}
         await share.change(functions)
@@ -271,8 +276,9 @@ class Provisioning:
         share = self._shares.get((provision.name, provision.qualifier))
         if share is None:
             return Status(provision, 0, "IN_PROGRESS", "")
-        available, reason = min(share.available, provision.wanted), share.reason
-        if available == provision.wanted:
+        mine = self._group.of(provision.name, provision.wanted)
+        available, reason = min(share.available, mine), share.reason
+        if available == mine:
             return Status(provision, available, "READY", "")
         return Status(provision, available, "FAILED" if reason else "IN_PROGRESS", reason)
 

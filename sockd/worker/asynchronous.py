@@ -105,7 +105,8 @@ class Asynchronous:
         self.schedules = Schedules(self.events, recovered.schedules, self._check, read_schedule)
         self.membership: Membership | None = None
         if group is not None:
-            self.membership = Membership(group, self.events, self.schedules, worker.config.group, about)
+            divide = worker.shares.change
+            self.membership = Membership(group, self.events, self.schedules, worker.config.group, about, divide)
         watch(metrics, self.events, self.schedules)
 
     def start(self) -> None:

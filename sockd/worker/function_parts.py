@@ -20,6 +20,7 @@ from sockd.functions.registry.secrets import Vault, key_path
 from sockd.functions.services.services import Services
 from sockd.functions.serving.function import Caches
 from sockd.functions.serving.function_modules import FunctionModules
+from sockd.functions.serving.group_shares import GroupShares
 from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.serving.start_gate import StartLimits
 from sockd.functions.versions import Versions
@@ -46,6 +47,7 @@ class FunctionParts:
     functions: Functions
     versions: Versions
     services: Services
+    shares: GroupShares
     group: GroupParts | None
     """None: the worker is in no group."""
 
@@ -75,9 +77,10 @@ class FunctionParts:
         functions = Functions(config, registry, code, packages, caches, group.shared if group is not None else None)
         stack.callback(functions.close)
         functions.load()
-        provisioning = Provisioning(registry, functions.live, caches.budget)
+        provisioning = Provisioning(registry, functions.live, caches.budget, caches.shares)
         stack.callback(provisioning.close)
-        provisioning.load()
+        if group is None:  # the first report to a group says what this worker's shares are
+            provisioning.load()
         services = Services(registry, functions.live, caches.ports)
         stack.push_async_callback(services.aclose)
         services.load()
@@ -86,7 +89,7 @@ class FunctionParts:
         if group is not None:
             stack.push_async_callback(group.following.aclose)
             group.following.start(functions.garbage.collect)
-        return cls(functions, versions, services, group)
+        return cls(functions, versions, services, caches.shares, group)
 
 
 def make_caches(
@@ -133,4 +136,5 @@ def make_caches(
         templates=starts.templates,
         programs=programs,
         start_limits=StartLimits(linux.hierarchies.usable_cpus(), config.sandbox.start_wait_s, starts.idle.can_give),
+        shares=GroupShares(config.worker_name),
     )

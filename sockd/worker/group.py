@@ -43,6 +43,8 @@ class About:
             "queued": allowances.waiting(),
             "memory": round(budget.used / budget.total, 3),
             "functions": len(self._worker.functions.live.names()),
+            "revision": self._worker.group.following.revision if self._worker.group is not None else 0,
+            "divisor": self._worker.shares.divisor,
         }
 
     @cached_property

@@ -30,6 +30,7 @@ def status(worker: Worker) -> dict[str, Any]:
     budget = worker.budget
     return {
         "version": __version__,
+        **group_view(worker),
         "functions": len(worker.functions.live.names()),
         "unready": len(worker.functions.live.restoring.unready),
         "sandboxes": sandbox_counts(worker),
@@ -49,6 +50,22 @@ def status(worker: Worker) -> dict[str, Any]:
         "images": {"stored": len(worker.images.store.all()), "why_not": worker.images.store.why_not},
         "spares": worker.tree.spares.most,
         "kernel": kernel_ways(worker),
+    }
+
+
+def group_view(worker: Worker) -> dict[str, Any]:
+    """The worker's place in its group, if it is in one."""
+    if worker.group is None:
+        return {}
+    following, config = worker.group.following, worker.config
+    return {
+        "group": {
+            "name": config.group.name,
+            "worker": config.worker_name,
+            "share": f"1/{worker.shares.divisor}",
+            "revision": following.revision,
+            "looked_at_s": time.monotonic() - following.looked_at,
+        }
     }
 
 

@@ -19,6 +19,7 @@ from sockd.functions.deploys.images import Images
 from sockd.functions.functions import Functions
 from sockd.functions.registry.function_urls import FunctionUrls
 from sockd.functions.services.services import Services
+from sockd.functions.serving.group_shares import GroupShares
 from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.versions import Versions
 from sockd.isolation.networks.networks import Networks
@@ -84,6 +85,7 @@ class Worker:
     reserve: SpaceReserve
     networks: Networks
     images: Images
+    shares: GroupShares
     group: GroupParts | None
     """None: the worker is in no group."""
     heap: HeapTrim = field(default_factory=HeapTrim)
@@ -132,6 +134,7 @@ class Worker:
             reserve=SpaceReserve(state.path / "reserve"),
             networks=isolation.networks,
             images=Images(images.store, parts.functions.registry, images.garbage),
+            shares=parts.shares,
             group=parts.group,
         )
         worker._keep_house()

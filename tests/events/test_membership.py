@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,10 @@ class Member:
     membership: Membership
     functions: FakeFunctions
     clock: FakeClock
+    divided: list[Sequence[str]]
+    """The workers that divide limits, at each report."""
+    said: dict[str, Any]
+    """What the worker reports of itself."""
 
     @property
     def ran(self) -> list[bytes]:
@@ -59,7 +63,7 @@ async def start(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
         async def start(name: str, **settings: Any) -> Member:
-            clock = FakeClock()
+            clock, divided, said = FakeClock(), list[Sequence[str]](), dict[str, Any]()
             config, functions = EventsConfig(**settings), FakeFunctions(clock)
             functions.do["f"] = lambda payload: b'"ok"'
             postgres = PostgresConfig(dsn=postgres_dsn, worker=name, timeout_s=60.0)
@@ -72,12 +76,14 @@ async def start(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[Start]:
             stack.push_async_callback(events.aclose)
             schedules = Schedules(events, recovered.schedules, functions.check, backend.group.schedule)
             stack.push_async_callback(schedules.aclose)
-            membership = Membership(backend.group, events, schedules, GROUP, lambda: {"name": name})
+            membership = Membership(
+                backend.group, events, schedules, GROUP, lambda: {"name": name, **said}, divided.append
+            )
             stack.push_async_callback(membership.aclose)
             events.start()
             schedules.start(clock.alarm)
             await membership.beat()
-            return Member(backend, events, schedules, membership, functions, clock)
+            return Member(backend, events, schedules, membership, functions, clock, divided, said)
 
         yield start
 
@@ -258,3 +264,27 @@ async def test_a_worker_that_ends_takes_nothing_over(start: Start) -> None:
     await silence(living, "w2")
     await ending.membership.beat()
     assert await living.backend.group.silent() == ["w2"]
+
+
+async def test_limits_are_divided_by_the_workers_that_live_and_take_requests(start: Start) -> None:
+    one, other = await start("w1"), await start("w2")
+    await one.membership.beat()
+    assert (one.divided, other.divided) == ([["w1"], ["w1", "w2"]], [["w1", "w2"]])
+    other.said["draining"] = True
+    await other.membership.report()
+    await one.membership.report()
+    assert (one.divided[-1], other.divided[-1]) == (["w1"], ["w1", "w2"])
+    other.said["draining"] = False
+    await other.membership.report()
+    await one.membership.report()
+    assert one.divided[-1] == ["w1", "w2"]
+    await silent_rows(one, "w2")
+    await one.membership.report()
+    assert one.divided[-1] == ["w1"]
+    await silent_rows(one, "w1")  # of which it learns nothing by reporting
+    await other.membership.report()
+    await one.membership.report()
+    assert one.divided[-1] == ["w1", "w2"]
+    await other.backend.interrupt()
+    await one.membership.report()
+    assert one.divided[-1] == ["w1"]

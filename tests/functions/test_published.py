@@ -14,6 +14,7 @@ from sockd.functions.provisioning import Provisioning
 from sockd.functions.registry.aliases import Alias
 from sockd.functions.registry.function_store import Conflict
 from sockd.functions.registry.publications import VersionInUse
+from sockd.functions.serving.group_shares import GroupShares
 from sockd.functions.versions import Versions
 from sockd.starts.packages.install_cache import InstallCache
 from tests.functions.test_functions import HELLO, MB, House, opened, with_packages
@@ -28,7 +29,9 @@ def code(number: int) -> dict[str, str]:
 
 def versions_of(house: House, **config: Any) -> Versions:
     registry, functions = house.functions.registry, house.functions
-    return Versions(registry, functions, Provisioning(registry, functions.live, house.budget), CodeConfig(**config))
+    return Versions(
+        registry, functions, Provisioning(registry, functions.live, house.budget, GroupShares()), CodeConfig(**config)
+    )
 
 
 async def test_versions_of_a_function_share_what_it_may_use(tmp_path: Path, index: PackageIndex) -> None:

@@ -76,7 +76,7 @@ class Admission:
         if len(self._waiters) >= self.queue_depth:
             raise TooManyRequests(
                 f"{self.concurrency} requests are running and {len(self._waiters)} waiting, which are the function's "
-                "concurrency and queue_depth"
+                "concurrency and queue_depth on this worker"
             )
         self._waiters[waiter] = None
 

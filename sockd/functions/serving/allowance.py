@@ -34,12 +34,15 @@ class Allowance:
         networks: Networks | None = None,
         start_limits: StartLimits | None = None,
         tasks: int = NO_LIMIT,
+        share: Callable[[int], int] = int,
     ) -> None:
         """Args: function: its name; open_account: makes the account of its sockets; networks: private ones; start_limits:
-            None: those of this host, without a configuration; tasks: processes and threads of all its sandboxes.
+            None: those of this host, without a configuration; tasks: processes and threads of all its sandboxes; share: gives
+            this worker's share of a concurrency.
 
         Raises: NoCapacity."""
-        self.admission = admission = Admission(config.concurrency, config.queue_depth)
+        self._share = share
+        self.admission = admission = Admission(share(config.concurrency), config.queue_depth)
         self._start_limits = start_limits or StartLimits()
         self.starts = StartGate(
             asyncio.get_running_loop(),
@@ -69,8 +72,12 @@ class Allowance:
             self._reserve(self._config.reserved_memory_mb)
             raise
         self._config = config
-        self.admission.resize(config.concurrency, config.queue_depth)
+        self.divide()
         self.starts.change(config.init_timeout_s, config.timeout_s)
+
+    def divide(self) -> None:
+        """Admit as many requests as this worker's share of the concurrency is now."""
+        self.admission.resize(self._share(self._config.concurrency), self._config.queue_depth)
 
     async def reserve(self, memory_bytes: int, *, deadline_s: float) -> Reservation:
         """Memory for one sandbox: the function's own, or the worker's. Raises: NoCapacity."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from functools import partial
 
 from sockd.base.errors import NoSuchFunction
 from sockd.functions.code.function_config import FunctionConfig
@@ -19,6 +20,7 @@ class Allowances:
     def __init__(self, caches: Caches) -> None:
         self._caches = caches
         self._of: dict[str, Allowance] = {}
+        caches.shares.followers.append(self._divide)
 
     def get(self, name: str) -> Allowance | None:
         """A function's allowance; None: it is not live."""
@@ -37,6 +39,7 @@ class Allowances:
                 caches.networks,
                 caches.start_limits,
                 caches.function_tasks,
+                partial(caches.shares.of_concurrency, name),
             )
             self._of[name] = allowance
         else:
@@ -90,6 +93,11 @@ class Allowances:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 await asyncio.gather(*(admission.drain() for admission in admissions))
+
+    def _divide(self) -> None:
+        """The group has other workers: admit this worker's new share of each concurrency."""
+        for allowance in self._of.values():
+            allowance.divide()
 
     def close(self) -> None:
         """Close all, and the rules of their networks."""

@@ -19,6 +19,7 @@ from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.failed_inits import FailedInits
 from sockd.functions.serving.function_modules import FunctionModules
+from sockd.functions.serving.group_shares import GroupShares
 from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts, become_beside, recording_init
 from sockd.functions.serving.leased import Leased
 from sockd.functions.serving.provisioned import Pool, initialize, without_event
@@ -83,6 +84,8 @@ class Caches:
     programs: ProgramZygotes | None = None
     start_limits: StartLimits | None = None
     """None: those of this host."""
+    shares: GroupShares = field(default_factory=GroupShares)
+    """What the worker may use of limits that its group has."""
 
 
 class Function:

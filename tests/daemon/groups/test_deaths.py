@@ -30,7 +30,7 @@ def accept(daemon: RunningDaemon, name: str, count: int, **event: object) -> set
 @case("W1", "kill -9 of a worker with events that run and wait", expect="all run on another, twice only what ran")
 def test_events_of_a_killed_worker_run_on_another_and_none_is_lost(workers: Workers, gate: Gate) -> None:
     dying, living = (workers.start(name) for name in ("w1", "w2"))
-    workers.deploy("waits", WAITS, timeout_s=60, concurrency=2)
+    workers.deploy("waits", WAITS, timeout_s=60, concurrency=4)
     configure(dying, "waits", on_success="directory:done")
     accepted = accept(dying, "waits", 5, gate=gate.port)
     ran = [gate.arrived(), gate.arrived()]

@@ -20,6 +20,8 @@ HEADINGS = (
     "memory",
     "functions",
     "events",
+    "share",
+    "revision",
     "seen",
     "version",
     "settings",
@@ -32,12 +34,16 @@ HEADINGS = (
 def workers(state_dir: Path, as_json: bool) -> None:
     """List the workers of the group.
 
-    Workers whose settings column is the same have the same configuration, but for names, addresses and directories."""
+    share: of the concurrency and the provisioned sandboxes of each function. revision: the last change of functions and keys that
+    the worker has read. Workers whose settings column is the same have the same configuration, but for names, addresses and
+    directories."""
     rows = Management(state_dir).get("workers")
     if as_json:
         print_json(rows)
         return
-    print_table(HEADINGS, [_row(row) for row in rows], optional=("memory", "functions", "queued", "settings"))
+    print_table(
+        HEADINGS, [_row(row) for row in rows], optional=("memory", "functions", "queued", "settings", "revision")
+    )
     if len({row.get("configuration") for row in rows if row["state"] != "gone"}) > 1:
         say("the workers have different settings")
 
@@ -48,8 +54,9 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
 
     state = f"gone, its events: {row['taken_by']}" if row["taken_by"] else of("state")
     memory = f"{row['memory']:.0%}" if "memory" in row else ""
-    numbers = (of("running"), of("queued"), memory, of("functions"), of("events"), f"{row['seen_s']:.0f} s ago")
-    return of("name"), of("address"), state, *numbers, of("version"), of("configuration")
+    share = f"1/{row['divisor']}" if "divisor" in row else ""
+    numbers = (of("running"), of("queued"), memory, of("functions"), of("events"), share, of("revision"))
+    return of("name"), of("address"), state, *numbers, f"{row['seen_s']:.0f} s ago", of("version"), of("configuration")
 
 
 @click.command()
