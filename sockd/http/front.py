@@ -95,6 +95,15 @@ class Site(Protocol):
     def open(self, connection: Connection, head: Head) -> Exchange: ...
 
 
+class Peers(Protocol):
+    """The door for other workers of the group."""
+
+    def serves(self, head: Head) -> bool:
+        """Whether a request is for it."""
+
+    def open(self, connection: Connection, head: Head) -> Exchange: ...
+
+
 class Front:
     """The application of the public port."""
 
@@ -107,9 +116,10 @@ class Front:
         site: Site | None = None,
         replays: Replays | None = None,
         callers: Callers | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Args: replays: of another door, so that a request that comes again through this one is known; None: of its own;
-        callers: who may call; None: as the configuration says, without keys."""
+        callers: who may call; None: as the configuration says, without keys; peers: None: the worker is in no group."""
         self.worker = worker
         self.calls = worker.calls
         self._callers = callers or Callers(config)
@@ -119,6 +129,7 @@ class Front:
             replays = lambda_api.replays if lambda_api is not None else Replays(config)
         self.replays = replays
         self._site = site
+        self._peers = peers
         self.max_payload_bytes = config.max_payload_bytes
         self._config = config
         self._hosts = HostCheck(config.listen)
@@ -139,6 +150,8 @@ class Front:
         called = _RUN_TARGET.fullmatch(head.target)
         if called is None and self._lambda_api is not None and head.target.startswith(PREFIX):
             return self._lambda_api.open(connection, head)
+        if called is None and self._peers is not None and self._peers.serves(head):
+            return self._peers.open(connection, head)
         if called is None and site is not None and site.serves(head) and self._allowed(head):
             return site.open(connection, head)
         return FrontExchange(connection, head, self, called)

@@ -6,7 +6,8 @@ invocation in `invocation: Invocation | None`, for the answer's headers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -235,12 +236,44 @@ class Events(Protocol):
         Raises: NoSuchFunction, RequestTooLarge, TooManyRequests, Draining, StorageFull."""
 
 
+class PeerAnswer(Protocol):
+    """The answer of another worker of the group, from its head on."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """Its headers, by name in lower case."""
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it comes in parts, for as long as there is something to say."""
+
+    def parts(self) -> AsyncGenerator[bytes]:
+        """The body in parts as they come. Raises: WorkerSilent."""
+
+    async def body(self) -> bytes:
+        """The whole body. Raises: WorkerSilent."""
+
+
 class Group(Protocol):
     """The workers that share a database with this one, and its own place among them."""
 
+    @property
+    def name(self) -> str:
+        """The group's name; empty: there is none."""
+
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         """The workers of the group: `name`, `state` (serving, draining or gone), what each reports of itself, `seen_s` since its
-        last report, `events` that it has, and who took them over. Raises: BadRequest: there is no group; DatabaseUnavailable."""
+        last report, `events` that it has, who took them over, and whether it is this one (`here`).
+
+        Raises: BadRequest: there is no group; DatabaseUnavailable."""
+
+    def ask(self, worker: str, target: bytes, authorization: bytes) -> AbstractAsyncContextManager[PeerAnswer]:
+        """Ask a worker of the group for what its management API has, for the length of a block.
+
+        Args: target: path and query; authorization: the key of the client that asks, or empty.
+        Raises: BadRequest: there is no group; NoSuchWorker, WorkerSilent, NoCapacity, DatabaseUnavailable."""
 
     async def drain(self, *, draining: bool) -> None:
         """Have a proxy in front send this worker no requests, or send them again. Raises: DatabaseUnavailable."""

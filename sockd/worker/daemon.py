@@ -34,7 +34,10 @@ class Daemon:
         self.calls = Calls(functions, worker.services, worker.versions.canaries, worker.initscripts, observations)
         about = About(worker, self.calls, lambda: self.url)
         self.later = Asynchronous(worker, stored_events, self.calls.invoke, observations.metrics, about)
-        self.group = Group(self.later.membership, self.calls)
+        peer_key = worker.group.peer_key if worker.group is not None else None
+        self.group = Group(worker.config, self.later.membership, peer_key, self.calls)
+        self.peer_key = peer_key
+        """None: the worker is in no group."""
         self.events = self.later.events
         self.functions = ManagedFunctions(worker, self.later, observations)
         self.versions = worker.versions

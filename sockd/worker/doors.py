@@ -28,6 +28,7 @@ from sockd.http.management import debug, env, events, images, schedules, setting
 from sockd.http.management import keys as keys_api
 from sockd.http.management.doors import LIMITS, Management
 from sockd.http.management.keyed import KeyedManagement, check_listen
+from sockd.http.management.peer_door import PeerDoor
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.page.sources import WorkerSources
@@ -120,6 +121,7 @@ class Doors:
         self._callers = Callers(
             config.http, self._keys, daemon.functions.run_rules, error_details=daemon.functions.error_details
         )
+        self._app = self._management()
         self._front = self._public_front()
 
     async def open(self, ports: PortGuard, networks: Networks) -> Servers:
@@ -127,8 +129,7 @@ class Doors:
 
         Args: ports: keeps sandboxes from those of the worker; networks: whose functions may call others here.
         Raises: OSError, BadConfig."""
-        app = self._management()
-        servers = Servers(self._public(), self._local(), self._for_managers(app), self._for_keys(app))
+        servers = Servers(self._public(), self._local(), self._for_managers(), self._for_keys())
         self._inherited.check_taken()
         for port in servers.ports:
             ports.hold(port)
@@ -145,7 +146,20 @@ class Doors:
             LambdaApi(daemon, guards.access, config, tmp, callers, self._replays) if config.lambda_api.enabled else None
         )
         url_door = UrlDoor(daemon, guards.access.signatures, config) if config.function_urls.enabled else None
-        return Front(daemon, config.http, lambda_api, url_door, self._page(), replays=self._replays, callers=callers)
+        return Front(
+            *(daemon, config.http, lambda_api, url_door, self._page()),
+            replays=self._replays,
+            callers=callers,
+            peers=self._peer_door(),
+        )
+
+    def _peer_door(self) -> PeerDoor | None:
+        """The door for other workers, where there is a group."""
+        key = self._daemon.peer_key
+        if key is None:
+            return None
+        keyed = KeyedManagement(self._app, self._keys)
+        return PeerDoor(self._app, keyed, key, self._config.worker_name)
 
     def _page(self) -> Page | None:
         """The page for people."""
@@ -196,17 +210,17 @@ class Doors:
         more = management_routes(self._daemon, self._config, self._keys, tmp)
         return Management(self._daemon, self._config, tmp, more).app
 
-    def _for_managers(self, app: AsgiApplication) -> HttpServer:
+    def _for_managers(self) -> HttpServer:
         managers = self._guards.managers
         mode = 0o600 if managers.gid is None else 0o660
         sock = self._inherited.unix(MANAGEMENT, self._state.socket, mode, managers.gid)
-        return self._for_management(ManagersOnly(app, managers), [sock])
+        return self._for_management(ManagersOnly(self._app, managers), [sock])
 
-    def _for_keys(self, app: AsgiApplication) -> HttpServer | None:
+    def _for_keys(self) -> HttpServer | None:
         listen = self._config.management.listen
         if not listen:
             return None
-        return self._for_management(KeyedManagement(app, self._keys), self._inherited.tcp(KEYED, listen))
+        return self._for_management(KeyedManagement(self._app, self._keys), self._inherited.tcp(KEYED, listen))
 
     def _for_management(self, app: Application, sockets: Sequence[socket.socket]) -> HttpServer:
         """A server whose requests manage the worker."""

@@ -6,7 +6,8 @@ Owns nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any
 
@@ -14,13 +15,16 @@ import msgspec
 
 from sockd import __version__
 from sockd.base.config import Config
-from sockd.base.errors import BadRequest
+from sockd.base.errors import BadRequest, DatabaseUnavailable
 from sockd.events.clock import LoopClock, pause
 from sockd.events.membership import Membership
+from sockd.http.management.peer_key import PeerKey
+from sockd.http.management.peers import PeerAnswer, Peers
 from sockd.worker.calls import Calls
 from sockd.worker.worker import Worker
 
 DIGEST_CHARS = 12
+NO_GROUP = "this worker is in no group; sockd up --join DSN --group NAME joins one"
 
 
 class About:
@@ -69,20 +73,41 @@ def digest(config: Config) -> str:
 class Group:
     """As `sockd.http.worker.Group`."""
 
-    def __init__(self, membership: Membership | None, calls: Calls) -> None:
+    def __init__(self, config: Config, membership: Membership | None, peer_key: PeerKey | None, calls: Calls) -> None:
+        self.name = config.group.name
+        self._here = config.worker_name
         self._membership = membership
         self._calls = calls
+        self._peers = Peers(peer_key, self._addresses) if peer_key is not None else None
+        self._known: dict[str, str] = {}
+        """Where the live workers are reached, as the database said last."""
 
     async def workers(self) -> list[dict[str, Any]]:
         if self._membership is None:
-            raise BadRequest("this worker is in no group; sockd up --join DSN --group NAME joins one")
+            raise BadRequest(NO_GROUP)
         rows = []
         for member in await self._membership.members():
             about: dict[str, Any] = msgspec.json.decode(member.about)
             state = "gone" if member.taken_by else "draining" if about.get("draining") else "serving"
             seen = {"events": member.events, "seen_s": round(member.seen_s, 3), "taken_by": member.taken_by}
-            rows.append({"name": member.name, "state": state, **about, **seen})
+            rows.append({"name": member.name, "here": member.name == self._here, "state": state, **about, **seen})
         return rows
+
+    @asynccontextmanager
+    async def ask(self, worker: str, target: bytes, authorization: bytes) -> AsyncGenerator[PeerAnswer]:
+        if self._peers is None:
+            raise BadRequest(NO_GROUP)
+        async with self._peers.ask(worker, target, authorization) as answer:
+            yield answer
+
+    async def _addresses(self) -> dict[str, str]:
+        """Return where the live workers are reached; while the database is away, where they were."""
+        try:
+            self._known = {row["name"]: row["address"] for row in await self.workers() if not row["taken_by"]}
+        except DatabaseUnavailable:
+            if not self._known:
+                raise
+        return self._known
 
     async def drain(self, *, draining: bool) -> None:
         self._calls.leaving = draining

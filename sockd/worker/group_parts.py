@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from sockd.base.config import Config
 from sockd.base.errors import BadConfig
@@ -23,6 +24,8 @@ from sockd.functions.serving.function import Caches
 from sockd.functions.serving.joining import join
 from sockd.functions.serving.shared_files import SharedFiles
 from sockd.http import postgres_schema
+from sockd.http.management.peer_key import PeerKey
+from sockd.images.chunks.image_keys import ImageKeys
 from sockd.images.chunks.store import ChunkStore
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.worker.image_parts import OpenedImages
@@ -38,6 +41,8 @@ class GroupParts:
     following: Following
     database: Database
     """The store's."""
+    peer_key: PeerKey
+    """By which the workers of the group know each other."""
 
     @classmethod
     async def open(
@@ -53,8 +58,10 @@ class GroupParts:
     ) -> GroupParts:
         """Join the group on `stack`. It is followed from `following.start` on.
 
-        Raises: BadConfig, BadDatabase, DatabaseUnavailable; ChunkStoreFailed, SecretsLocked, if functions are brought along."""
+        Raises: BadConfig, BadDatabase, DatabaseUnavailable; SecretsLocked: there is no images.key_file; ChunkStoreFailed, if
+        functions are brought along."""
         check_group(config)
+        peer_key = PeerKey(ImageKeys.at(Path(config.images.key_file or "")).peer_key())
         store = await PostgresStore.open(config.postgres, vault, hold)
         stack.push_async_callback(store.aclose)
         await store.database.migrate(postgres_schema.PART, postgres_schema.MIGRATIONS)
@@ -75,7 +82,7 @@ class GroupParts:
         registry = Registry(store, stored := await store.read(), keep_versions=config.code.keep_versions)
         following = Following(registry, config.postgres, max((each.revision for each in stored), default=0))
         blobs.start()
-        return cls(registry, shared, following, store.database)
+        return cls(registry, shared, following, store.database, peer_key)
 
 
 def check_group(config: Config) -> None:

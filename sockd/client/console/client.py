@@ -5,9 +5,11 @@ Owns one connection per call. Every failure is an `output.Failure` with its exit
 
 from __future__ import annotations
 
+import copy
 import grp
 import http.client
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,7 +45,8 @@ _LISTS = {
 
 _LISTING = re.compile(r"; `(sockd [^`]+)` lists them$")
 
-_PATIENCE, _WORKER = "sockd.patience", "sockd.worker.worker"
+_PATIENCE, _WORKER, _MEMBER = "sockd.patience", "sockd.worker.worker", "sockd.worker.member"
+_MEMBER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ABSENT_S = 0.5
 """Default time to wait for a worker without a lock, which may have been started just before."""
 
@@ -60,7 +63,10 @@ def patience() -> Patience:
 
 
 def _be_elsewhere(ctx: click.Context, parameter: click.Parameter, url: str | None) -> None:
-    if url:
+    if url and _MEMBER_NAME.fullmatch(url):
+        ctx.meta[_MEMBER] = url
+        url = os.environ.get(WORKER_VARIABLE, "")  # a worker of the same group, unless this name is from there
+    if url and not _MEMBER_NAME.fullmatch(url):
         ctx.meta[_WORKER] = url
 
 
@@ -78,9 +84,16 @@ def _chosen_url() -> str | None:
     url: str | None = (ctx.meta if ctx else {}).get(_WORKER)
     if ctx is None or url is None:
         return None
-    sources = ctx.get_parameter_source("worker"), ctx.get_parameter_source("state_dir")
-    is_overruled = sources == (ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE)
+    is_given = ctx.get_parameter_source("worker") is ParameterSource.COMMANDLINE and _MEMBER not in ctx.meta
+    is_overruled = not is_given and ctx.get_parameter_source("state_dir") is ParameterSource.COMMANDLINE
     return None if is_overruled else url
+
+
+def chosen_member() -> str:
+    """Return the name of the worker that --worker selects in the group; empty: none."""
+    ctx = click.get_current_context(silent=True)
+    name: str = (ctx.meta if ctx else {}).get(_MEMBER, "")
+    return name
 
 
 def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,10 +102,10 @@ def state_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--worker",
         envvar=WORKER_VARIABLE,
         show_envvar=True,
-        metavar="URL",
+        metavar="URL|NAME",
         expose_value=False,
         callback=_be_elsewhere,
-        help="A remote worker (sockd login); replaces --state-dir.",
+        help="A remote worker (sockd login); replaces --state-dir. Or the name of a worker of the group, to read what it has.",
     )
     wait = click.option(
         "--wait",
@@ -137,11 +150,19 @@ class Management:
         """Raises: Failure if a remote worker is selected and has no stored key."""
         self._socket = state_dir / "sockd.sock"
         self._worker = chosen_worker()
+        self.member = chosen_member()
+        """The worker of the group that is asked through the other one; empty: the other one itself."""
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether the worker is remote, so that its addresses may not be valid here."""
         return self._worker is not None
+
+    def of_member(self, name: str) -> Management:
+        """Return the management API of a worker of the group, through this one."""
+        other = copy.copy(self)
+        other.member = name
+        return other
 
     def get(self, *path: str, query: Query = NO_QUERY) -> Any:
         """GET, as parsed JSON. Raises: Failure."""
@@ -165,7 +186,7 @@ class Management:
     ) -> Reply:
         """One request and its complete answer, with any status."""
         with self._reached() as connection:
-            return _exchange(connection, method, self._target(path, query), body, self._headers(headers))
+            return _exchange(connection, method, self._target(method, path, query), body, self._headers(headers))
 
     def lines(
         self,
@@ -179,7 +200,7 @@ class Management:
         with self._reached() as connection:
             # A worker that refuses a long body answers before it has read all of it, and closes.
             with suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, self._target(path, query), body, self._headers(headers))
+                connection.request(method, self._target(method, path, query), body, self._headers(headers))
             response = connection.getresponse()
             if response.status != 200:
                 raise self.failure(response.status, self._parsed(response.status, response.read()), path)
@@ -246,8 +267,14 @@ class Management:
         reply = self.exchange("GET", "functions")  # which a key may not see
         return [function["name"] for function in self._parsed(200, reply.body)] if reply.status == 200 else []
 
-    def _target(self, path: tuple[str, ...], query: Query) -> str:
-        return (self._worker.prefix if self._worker is not None else "") + _target(path, query)
+    def _target(self, method: str, path: tuple[str, ...], query: Query) -> str:
+        """Raises: Failure: a worker of the group is asked through another one for more than what it has."""
+        if self.member and method != "GET":
+            what = f"--worker {self.member} is a name, and this command does more than read"
+            fix = "leave --worker out: a change holds in the whole group; or name that worker by its address"
+            raise Failure(what, fix=fix, exit_code=USAGE)
+        of_member = _target(("workers", self.member), NO_QUERY) if self.member else ""
+        return (self._worker.prefix if self._worker is not None else "") + of_member + _target(path, query)
 
     def _headers(self, headers: Query) -> dict[str, str]:
         return {**headers, **(self._worker.headers if self._worker is not None else {})}

@@ -5,11 +5,13 @@
     GET /functions/{name}/imports                 what `sockd imports` shows
     GET /traces?limit=&order=&kind=&function=     GET /traces/{request id}
 
-`order` is `newest` or `slowest`; `kind` is `any`, `cold`, `failed` or `slow`, each of which is remembered by itself.
+`order` is `newest` or `slowest`; `kind` is `any`, `cold`, `failed` or `slow`, each of which is remembered by itself. Rows of a
+list have their end as Unix time, too (`answered_s`): other times are those of a clock that the machine has alone.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -55,7 +57,7 @@ def routes(worker: Worker) -> list[Route]:
             chosen.sort(key=key)
         elif functions[1:]:
             chosen.sort(key=lambda trace: trace["answered_ns"], reverse=True)
-        return respond(json_answer(chosen[:most]))
+        return respond(json_answer([_dated(each) for each in chosen[:most]]))
 
     async def trace(request: Request) -> Response:
         return respond(json_answer(await worker.traces.get(request.path_params["request_id"], functions_of(request))))
@@ -72,3 +74,8 @@ def routes(worker: Worker) -> list[Route]:
             ("GET", "/traces/{request_id}", trace),
         ]
     )
+
+
+def _dated(trace: dict[str, Any]) -> dict[str, Any]:
+    ago_s = (time.monotonic_ns() - trace["answered_ns"]) / 1e9
+    return {**trace, "answered_s": time.time() - ago_s}

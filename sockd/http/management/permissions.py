@@ -28,6 +28,7 @@ class Scope(enum.Enum):
     FUNCTION = "the function in the path"
     NARROWED = "what the key may see: the route shows and changes no more than that"
     ANY_KEY = "the key itself"
+    ASKED = "what the key may of the worker that is asked, which checks it"
     LOCAL = "root and management.group, over the local socket"
 
 
@@ -107,7 +108,8 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     ("GET", "/tree"): _READ_ALL,
     ("GET", "/live"): _READ_ALL,
     ("GET", "/services"): _READ_NARROWED,
-    ("GET", "/workers"): _READ_ALL,
+    ("GET", "/workers"): _READ_NARROWED,
+    ("GET", "/workers/{worker}/{path:path}"): Permission(Scope.ASKED),
     ("PUT", "/drain"): _DEPLOY_ALL,
     ("DELETE", "/drain"): _DEPLOY_ALL,
     ("GET", "/traces"): _READ_NARROWED,

@@ -4,6 +4,7 @@
     salt       = HMAC-SHA256(secret, "salt", root id, zone, epoch, tenant)
     proof      = HMAC-SHA256(secret, "store", root id)
     blob key   = HMAC-SHA256(secret, "blob")
+    peer key   = HMAC-SHA256(secret, "peer")
 
 The salt depends on the secret, so that a reader of the store alone cannot test whether it holds a known file. All workers that
 share a store have the same file, which the proof in the store's table of roots is for. Without the file the images in the store
@@ -58,6 +59,10 @@ class ImageKeys:
     def blob_key(self) -> bytes:
         """What seals the files of functions that workers share."""
         return self._derived("blob")
+
+    def peer_key(self) -> bytes:
+        """The key by which workers of a group know each other."""
+        return self._derived("peer")
 
     def salt(self, root: str, *, zone: str = "", epoch: int = 0, tenant: str = "") -> bytes:
         """What the chunks of an upload are salted with. Chunks under different salts are never shared.

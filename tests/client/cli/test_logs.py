@@ -22,6 +22,8 @@ RAW = b"\x1b[2Jcleared\x00\xff\n"
 class FakeManagement:
     """Remembers what it is asked."""
 
+    member = "w1"
+
     asked: dict[str, str]
 
     def __init__(self, state_dir: object) -> None:

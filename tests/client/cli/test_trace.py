@@ -107,6 +107,8 @@ def test_lanes_are_used_again() -> None:
 class FakeManagement:
     """The management door's answers."""
 
+    member = "w1"
+
     def __init__(self, state_dir: Path) -> None:
         self.traces: list[dict[str, Any]] = [] if state_dir.name == "empty" else [TRACE]
 

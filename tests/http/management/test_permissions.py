@@ -150,7 +150,7 @@ async def test_a_key_needs_what_the_table_says(
     needed: list[Right] = list(permission.rights) or ["read"]
     for_some = permission.scope is not Scope.WORKER and not is_local
     assert await status(needed, "mine", "also") == (200 if for_some else 403)
-    is_open_to_others = permission.scope in (Scope.NARROWED, Scope.ANY_KEY)
+    is_open_to_others = permission.scope in (Scope.NARROWED, Scope.ANY_KEY, Scope.ASKED)
     assert await status(every, "other") == (200 if is_open_to_others else 403)
     for right in permission.rights:
         others: list[Right] = [other for other in RIGHTS if other != right]

@@ -13,6 +13,7 @@ import click
 
 from sockd.base.printable import unix_lines
 from sockd.client.console.client import Management, state_dir_option
+from sockd.client.console.members import Members
 from sockd.client.console.output import NOT_FOUND, Failure, echo, json_option, print_json, write_result
 from sockd.client.console.times import since as time_of
 
@@ -40,11 +41,11 @@ def logs(
     state_dir: Path,
     as_json: bool,
 ) -> None:
-    """Show a function's output, by request; with -f line by line, while requests run.
+    """Show a function's output, by request; with -f line by line, while requests run. In a group, that of all workers.
 
     Control characters, and dashes at the beginning of a line, are escaped; --raw prints them unless stdout is a terminal. With
     --json: a list, or with -f one line per record."""
-    management = Management(state_dir)
+    members = Members.of(Management(state_dir))
     query = {
         "limit": str(limit),
         **({"request_id": request_id} if request_id else {}),
@@ -54,10 +55,11 @@ def logs(
     show = _show_raw if raw else show_line_by_line if follow else _show
     if follow:
         with suppress(KeyboardInterrupt):  # the way to say that one has seen enough
-            for record in management.lines("GET", "functions", name, "logs", query={**query, "follow": "1"}):
+            for record in members.lines("functions", name, "logs", query={**query, "follow": "1"}):
                 print_json(record, indent=None) if as_json else show(record)
         return
-    records = management.get("functions", name, "logs", query=query)
+    found = sorted(members.rows("functions", name, "logs", query=query), key=lambda record: record["time_s"])
+    records = found[-limit:] if limit else []
     if request_id and not records:
         why = "it printed nothing, its output is no longer stored, or the id belongs to another function"
         fix = f"sockd trace {request_id}"
@@ -72,7 +74,8 @@ def logs(
 def _show(record: dict[str, Any]) -> None:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time_s"]))
     version = f" version {record['version']}" if record.get("version") else ""
-    echo(f"--- {when} {record['request_id']}{version}", dim=True)
+    worker = f" on {record['worker']}" if "worker" in record else ""
+    echo(f"--- {when} {record['request_id']}{version}{worker}", dim=True)
     # A line of ours is one that begins with dashes: those of a function are escaped, or it could show another request's record.
     text = _DASHES.sub(r"\\x2d--", unix_lines(record["text"]))
     echo(text, nl=not text.endswith("\n"))
@@ -83,7 +86,8 @@ def _show(record: dict[str, Any]) -> None:
 def show_line_by_line(record: dict[str, Any]) -> None:
     """Follow the output. Lines of concurrent requests alternate, so each has its time and request id."""
     clock = time.strftime("%H:%M:%S", time.localtime(record["time_s"]))
-    begin = f"{clock}.{int(record['time_s'] * 1000) % 1000:03} {record['request_id'][:8]} "
+    worker = f"{record['worker']} " if "worker" in record else ""
+    begin = f"{clock}.{int(record['time_s'] * 1000) % 1000:03} {worker}{record['request_id'][:8]} "
     for line in record["text"].splitlines():
         echo(begin, dim=True, nl=False)
         echo(line, fg="red" if line.startswith("[ERROR]") else None)

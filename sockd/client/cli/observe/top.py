@@ -12,6 +12,7 @@ import click
 
 from sockd.base.spelling import size
 from sockd.client.console.client import Management, state_dir_option
+from sockd.client.console.members import Members, Told
 from sockd.client.console.output import echo_lines, json_option, print_json
 from sockd.client.console.terminal import watch
 from sockd.client.console.times import short_ms
@@ -38,26 +39,44 @@ class Column(NamedTuple):
 @state_dir_option
 @json_option
 def top(limit: int, interval: float, state_dir: Path, as_json: bool) -> None:
-    """Show the busiest functions: rates and latencies of the last minute, running, waiting and idle sandboxes.
+    """Show the busiest functions: rates and latencies of the last minute, running, waiting and idle sandboxes. In a group, those
+    of all workers.
 
     Updates until Ctrl-C; prints once with --json or without a terminal. took: from a request's arrival to its answer."""
-    management = Management(state_dir)
+    members = Members.of(Management(state_dir))
 
-    def read() -> Live:
-        shown: Live = management.get("live", query={"limit": str(limit)})
-        return shown
+    def read() -> list[Told]:
+        return members.get("live", query={"limit": str(limit)})
 
     if as_json:
-        print_json(read())
+        told = read()
+        print_json(dict(told) if members.are_several else told[0].answer)
     elif sys.stdout.isatty():
-        watch(lambda width: lines(read(), width), interval)
+        watch(lambda width: screen(read(), width, limit), interval)
     else:
-        echo_lines(lines(read(), shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns))
+        echo_lines(screen(read(), shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns, limit))
+
+
+def screen(told: Sequence[Told], width: int, limit: int) -> list[str]:
+    """The screen of one worker, or of a group: a line for each worker, then the functions with their workers."""
+    if len(told) == 1 and not told[0].worker:
+        return lines(told[0].answer, width)
+    rows = [{**row, "name": f"{row['name']} on {worker}"} for worker, live in told for row in live["functions"]]
+    rows.sort(key=lambda row: row["rate"], reverse=True)
+    longest = max(len(worker) for worker, _ in told)
+    heads = [f"{worker:<{longest}}  {'  '.join(worker_lines(live['worker']))}" for worker, live in told]
+    return [line[:width].rstrip() for line in (*heads, "", *table_lines(rows[:limit], width))]
 
 
 def lines(live: Live, width: int) -> list[str]:
-    """The screen: headings, a line for each function, and above them two for the worker."""
-    functions: list[dict[str, Any]] = live["functions"]
+    """The screen of one worker: two lines for the worker, headings, a line for each function."""
+    return [
+        line[:width].rstrip() for line in (*worker_lines(live["worker"]), "", *table_lines(live["functions"], width))
+    ]
+
+
+def table_lines(functions: list[dict[str, Any]], width: int) -> list[str]:
+    """The table: headings, a line for each function."""
     names = [function["name"] for function in functions]
     longest = max([*map(len, names), MIN_NAME])
     least = min(longest, max(width // 4, MIN_NAME))
@@ -69,9 +88,7 @@ def lines(live: Live, width: int) -> list[str]:
         shown = name if len(name) <= name_width else f"{name[: name_width - 1]}…"
         cells = [f"{column.cells[name]:>{column.width}}" for column in columns]
         table.append("  ".join([f"{shown:<{name_width}}", *cells]))
-    if not names:
-        table = ["no invocation in the last minute"]
-    return [line[:width].rstrip() for line in (*worker_lines(live["worker"]), "", *table)]
+    return table if names else ["no invocation in the last minute"]
 
 
 def worker_lines(worker: dict[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ import click
 from sockd.client.cli.observe.waterfall import chrome, draw, ms, words
 from sockd.client.cli.written_file import WrittenFile
 from sockd.client.console.client import Management, state_dir_option
+from sockd.client.console.members import Members
 from sockd.client.console.output import (
     NOT_FOUND,
     Failure,
@@ -49,23 +50,26 @@ def trace(
     state_dir: Path,
     as_json: bool,
 ) -> None:
-    """Show the waterfall of an invocation.
+    """Show the waterfall of an invocation. In a group, of one on any worker.
 
     ID is its x-amzn-RequestId, or a beginning of it, or `last`; without one the last invocations are listed. The file of
     --chrome opens in chrome://tracing or ui.perfetto.dev."""
     management = Management(state_dir)
+    members = Members.of(management)
     if request_id is None and chrome_file is None:
         order = "slowest" if slowest else "newest"
         query = {"limit": str(limit), "order": order, "kind": kind or "any", "function": function}
-        found = management.get("traces", query=query)
+        found = members.rows("traces", query=query)
+        if members.are_several:
+            found.sort(key=took_ns if slowest else ended_s, reverse=True)
         if function and not found:
             management.check_function(function)
-        show_list(found, as_json)
+        show_list(found[:limit], as_json)
         return
     if request_id in (None, "last"):
-        request_id = last_id(management)
+        request_id = last_id(members)
     assert request_id is not None
-    shown = management.get("traces", request_id)
+    shown = one_trace(members, request_id)
     if chrome_file is not None:
         try:
             chrome_file.write_text(json.dumps(chrome(shown), indent=1))
@@ -105,24 +109,50 @@ def show_list(traces: list[dict[str, Any]], as_json: bool) -> None:
         print_json(traces)
         return
     rows = [
-        (
+        [
             each["request_id"],
+            *([each["worker"]] if "worker" in each else []),
             each["function"],
             each["origin"],
-            f"{ms(each['answered_ns'] - each['arrived_ns'])} ms",
+            f"{ms(took_ns(each))} ms",
             each["initscript"] or "",
             each["outcome"],
-        )
+        ]
         for each in traces
     ]
-    headings = ("request id", "function", "origin", "took", "initscript", "outcome")
+    worker = ["worker"] if traces and "worker" in traces[0] else []
+    headings = ["request id", *worker, "function", "origin", "took", "initscript", "outcome"]
     print_table(headings, rows, optional=("initscript", "origin", "took"))
 
 
-def last_id(management: Management) -> str:
+def took_ns(trace: dict[str, Any]) -> int:
+    """Return the time from the request to its answer."""
+    took: int = trace["answered_ns"] - trace["arrived_ns"]
+    return took
+
+
+def ended_s(trace: dict[str, Any]) -> float:
+    """Return when an invocation of a list ended, as Unix time."""
+    ended: float = trace.get("answered_s", 0.0)  # an older worker elsewhere does not say
+    return ended
+
+
+def last_id(members: Members) -> str:
     """Return the id of the newest invocation. Raises: Failure."""
-    newest = management.get("traces", query={"limit": "1"})
+    newest = members.rows("traces", query={"limit": "1"})
     if not newest:
         raise Failure("no invocation yet", fix="sockd invoke NAME", exit_code=NOT_FOUND)
-    request_id: str = newest[0]["request_id"]
+    request_id: str = max(newest, key=ended_s)["request_id"]
     return request_id
+
+
+def one_trace(members: Members, request_id: str) -> dict[str, Any]:
+    """Return an invocation from the worker that has it. Raises: Failure: no worker has, or several have one that begins so."""
+    found = members.get("traces", request_id)
+    if len(found) > 1:
+        workers = ", ".join(worker for worker, _ in found)
+        raise Failure(
+            f"invocations on {workers} begin with {request_id}", fix=f"sockd trace {found[0].answer['request_id']}"
+        )
+    (worker, trace), *_ = found
+    return {**trace, "worker": worker} if worker else dict(trace)
