@@ -11,6 +11,7 @@
     GET  /queue[?function=]             events that wait or run, dead letters, schedules
     GET  /queue/{id}                    one event with its payload, and the error of a dead letter
     POST /queue/{id}/retry              has a dead letter run again
+    GET  /workers                       the workers of the group
     GET  /traces/{id}                   one invocation: the waterfall, and why it was cold
     GET  /events[?function=&tab=]       what changes on `/` or on a function's page, as server-sent events
     GET  /static/{file}                 style and scripts
@@ -37,7 +38,16 @@ from starlette.types import ASGIApp
 from sockd.base.errors import NoSuchFunction, SockdError
 from sockd.base.spelling import size
 from sockd.http.access.callers import Callers
-from sockd.http.page import event_views, failure_views, function_views, history_views, sent_event, trace_view, views
+from sockd.http.page import (
+    event_views,
+    failure_views,
+    function_views,
+    group_views,
+    history_views,
+    sent_event,
+    trace_view,
+    views,
+)
 from sockd.http.page.access import PageAccess
 from sockd.http.page.boards import Board, Fragment
 from sockd.http.page.changes import FUNCTION_ACTIONS, Changes
@@ -52,7 +62,16 @@ from sockd.http.server.messages.head import Head
 from sockd.http.streams import Stream
 from sockd.http.worker import Worker
 
-PREFIXES: Final = (b"/functions", b"/failures", b"/history", b"/queue", b"/traces/", b"/static/", b"/events")
+PREFIXES: Final = (
+    b"/functions",
+    b"/failures",
+    b"/history",
+    b"/queue",
+    b"/workers",
+    b"/traces/",
+    b"/static/",
+    b"/events",
+)
 STREAM: Final = {
     **PRIVATE,
     # The origin of a page in a sandbox is "null", like that of others: the token tells them apart.
@@ -76,7 +95,7 @@ class Page:
         self._access = access
         self.withhold: Callable[[Head], None] | None = access.keys.withhold if access.keys is not None else None
         self._callers = callers
-        self._responses = Responses()
+        self._responses = Responses(in_group=bool(worker.group.name))
         self._live = Live(viewers, lambda: worker.calls.draining)
         self._index = Board(self._responses.rendering, index_parts(worker, sources))
         self._changes = Changes(worker, sources, access)
@@ -89,6 +108,7 @@ class Page:
             ("/failures", self._failures_page),
             ("/history", self._history_page),
             ("/queue", self._queue_page),
+            ("/workers", self._workers_page),
             ("/queue/{event_id}", self._event_page),
             ("/traces/{request_id}", self._trace_page),
             ("/events", self._events),
@@ -157,6 +177,11 @@ class Page:
         values = await event_views.queue_page(self._sources, request.query_params.get("function") or None)
         values["dead"] = await self._changes.with_retry(request, values["dead"])
         return await self._responses.html(request, "queue.html", values)
+
+    async def _workers_page(self, request: Request) -> Response:
+        group = self._worker.group
+        values = group_views.workers_page(group.name, await group.workers())
+        return await self._responses.html(request, "workers.html", values)
 
     async def _event_page(self, request: Request) -> Response:
         event = await self._sources.event(request.path_params["event_id"])

@@ -43,7 +43,9 @@ PRIVATE: Final = {**SECURITY, "cache-control": "no-store", "cross-origin-resourc
 class Responses:
     """What the handlers of a page answer with."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_group: bool = False) -> None:
+        """Args: in_group: whether pages lead to that of the group."""
+        self._in_group = in_group
         self.rendering = Rendering()
         self._assets: dict[str, assets.Asset] = {}
 
@@ -62,6 +64,7 @@ class Responses:
         common = {
             "asset": {name: asset.url for name, asset in (await self._all_assets()).items()},
             "path": request.url.path,
+            "in_group": self._in_group,
         }
         html = (await self.rendering.render(template, {**common, **values})).encode()
         headers = {**PRIVATE, "vary": "accept-encoding, sec-ch-ua"}

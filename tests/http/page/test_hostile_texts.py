@@ -10,6 +10,7 @@ from sockd.http.page import (
     event_views,
     failure_views,
     function_views,
+    group_views,
     history_views,
     sent_event,
     trace_view,
@@ -30,7 +31,7 @@ ENVIRONMENT = load()
 SHAPES: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
 
 
-COMMON = {"asset": dict.fromkeys(("icon.svg", "page.css"), ""), "path": "/"}
+COMMON = {"asset": dict.fromkeys(("icon.svg", "page.css"), ""), "path": "/", "in_group": True}
 
 
 def rendered(text: str) -> dict[str, str]:
@@ -91,6 +92,9 @@ async def pages(text: str) -> dict[str, str]:
     values = {
         "queue.html": {**queue, "dead": dead},
         "event.html": {**event_views.event_page(await sources.event(REQUEST_ID)), "log": text},
+        "workers.html": group_views.workers_page(
+            text, [{**each, "address": text} for each in await worker.group.workers()]
+        ),
         "history.html": history_views.history_page(worker, "echo"),
         "changed.html": {"title": "Disabled", "told": text, "function": "echo", "event": ""},
         "failures.html": failure_views.failures_page(worker, None),

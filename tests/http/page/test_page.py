@@ -40,6 +40,7 @@ PAGES = (
     "/queue?function=echo",
     f"/queue/{REQUEST_ID}",
     "/queue/none",
+    "/workers",
     "/functions?name=e",
     "/functions?name=nothing",
     "/static/page.css",
@@ -356,3 +357,13 @@ def test_its_paths_are_its_own(page: Page) -> None:
 def test_an_alias_tells_how_its_canary_does(guard: dict[str, float] | None, outcome: str, leads: str) -> None:
     alias = {"alias": "prod", "version": "1", "canary": {"2": 0.1}, "guard": guard, "outcome": outcome}
     assert function_views.alias_row(alias) == {"alias": "prod", "leads": leads}
+
+
+async def test_the_workers_of_a_group_are_shown_with_state_load_and_version(port: int) -> None:
+    async with raw(port) as client:
+        reply = await client.ask(get("/workers"))
+        index = (await client.ask(get("/"))).body.decode()
+    assert reply.status == 200 and '<a href="/workers">' in index
+    text = squeezed(reply.body.decode())
+    for words_of_it in ("group g", "1 worker", "w1 (this one)", "serving", "gone; w1 has its events", "25 %", "0.1.0"):
+        assert words_of_it in text, words_of_it
