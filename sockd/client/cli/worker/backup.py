@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import click
@@ -29,10 +29,12 @@ from sockd.client.cli.worker.state_images import (
     how_they_return,
     lacking,
 )
-from sockd.client.console.client import refuse_elsewhere, state_dir_option
+from sockd.client.console.client import Management, refuse_elsewhere, state_dir_option
 from sockd.client.console.output import USAGE, Failure, echo, progress, say
 
 DATABASES = ("registry.sqlite", "events.sqlite")
+JOINED = "registry.joined.sqlite"
+"""What the registry of a worker is called that has joined a group."""
 BY_DIGEST = {"code": "digest", "initscripts": "initscript"}
 """Directories with immutable entries, and the column of the registry that names them."""
 DIRECTORIES = ("destinations", "logs", "recordings")
@@ -54,9 +56,15 @@ def backup(directory: Path, packages: bool, images: bool, state_dir: Path) -> No
     refuse_elsewhere("sockd backup")
     if os.geteuid() != 0:
         raise Failure("only root can read a state directory", fix="sudo sockd backup ...", exit_code=USAGE)
+    if (group := _group_of(state_dir)) is not None:
+        raise Failure(
+            f"the worker of {state_dir} is in a group{f', {group}' if group else ''}, and keeps nothing that a backup is made of",
+            why="functions, keys and events of a group are in PostgreSQL, and files of deploys in the chunk store",
+            fix="pg_dump --format=custom --file=sockd.dump DSN, then copy images.store, images.key_file and secrets.key_file",
+        )
     if not (state_dir / DATABASES[0]).exists():
         raise Failure(
-            f"{state_dir} is not the state directory of a worker without a group",
+            f"{state_dir} is not the state directory of a worker",
             why=f"there is no {DATABASES[0]} in it",
             fix="name it with --state-dir; of a group, back up the database (pg_dump) and the chunk store",
         )
@@ -81,6 +89,16 @@ def backup(directory: Path, packages: bool, images: bool, state_dir: Path) -> No
     echo(
         f"{directory}: {size_mb(directory):.1f} MB; to restore: stop sockd, sudo sockd restore {directory}, start sockd"
     )
+
+
+def _group_of(state_dir: Path) -> str | None:
+    """Return the group of the worker, as it says itself, or empty if it does not run; None: it is in no group."""
+    with suppress(Failure):
+        if (state_dir / "sockd.sock").exists():
+            status = Management(state_dir).get("status")
+            return str(status["group"]["name"]) if "group" in status else None
+    has_joined = (state_dir / JOINED).exists() and not (state_dir / DATABASES[0]).exists()
+    return "" if has_joined else None
 
 
 def _copy(state: Path, copy: Path, *, packages: bool, images: bool) -> None:
