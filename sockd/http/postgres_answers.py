@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from sockd.base.config import HttpConfig
 from sockd.base.errors import DatabaseUnavailable, StorageFull
 from sockd.base.postgres.database import Database
+from sockd.events.clock import LoopClock, pause
 from sockd.events.postgres_recovery import CLOCK, Owner
 from sockd.http.replays import RAN, REPLAYED, Key, KeyReused
 from sockd.http.server.messages.answers import Answer
@@ -89,6 +89,7 @@ class PostgresAnswers:
         self._database = database
         self._owner = owner
         self._config = config
+        self._clock = LoopClock()
         self._late: set[asyncio.Task[None]] = set()
         self._untrimmed = 0
         self._untrimmed_bytes = 0
@@ -106,7 +107,7 @@ class PostgresAnswers:
             if gone():
                 return LEFT
             # No notification: few retries come while the first request runs, and these cost a look each second.
-            await asyncio.sleep(look_s)
+            await pause(self._clock, look_s)
             look_s = min(2 * look_s, longest_s)
         return await self._run(claim, run)
 
@@ -160,11 +161,11 @@ class PostgresAnswers:
         task.add_done_callback(self._late.discard)
 
     async def _keep_writing(self, claim: Claim, answer: Answer | None) -> None:
-        """Write until the database takes it, or nobody would ask for the answer any more."""
-        ends = time.monotonic() + self._config.replay_s
-        while time.monotonic() < ends:
+        """Write until the database takes it, or the answer is too old to be of use."""
+        ends = self._clock.monotonic() + self._config.replay_s
+        while self._clock.monotonic() < ends:
             try:
                 await self._write(claim, answer)
                 return
             except (DatabaseUnavailable, StorageFull):
-                await asyncio.sleep(AGAIN_S)
+                await pause(self._clock, AGAIN_S)

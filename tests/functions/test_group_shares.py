@@ -37,7 +37,7 @@ def test_remainders_of_many_functions_are_spread_over_all_workers() -> None:
     assert sum(more.values()) == 300 and min(more.values()) > 60
 
 
-def test_a_worker_that_comes_or_goes_changes_shares_and_the_same_report_again_does_not() -> None:
+def test_a_worker_that_comes_or_goes_changes_shares_once() -> None:
     shares, changes = GroupShares("w1"), list[int]()
     shares.followers.append(lambda: changes.append(shares.divisor))
     assert shares.of("f", 10) == 10

@@ -1,4 +1,4 @@
-"""Answers that workers share: once per key on all of them, whoever dies, and bounded."""
+"""Answers that workers share: one for each key on all of them, also when a worker dies, and bounded."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_retry_through_another_worker_waits_for_the_request_that_runs(st
     assert run.runs == 1
 
 
-async def test_what_a_dead_worker_ran_is_run_again_and_what_it_answers_later_changes_nothing(start: Start) -> None:
+async def test_what_a_dead_worker_ran_is_run_again_and_its_late_answer_is_not_stored(start: Start) -> None:
     dying, other, late, run = await start("w1"), await start("w2"), Counted(Answer(200, RAN, b"late")), Counted()
     late.go.clear()
     asked = asyncio.ensure_future(dying.once("k", late))
@@ -145,7 +145,7 @@ async def test_stored_answers_are_bounded_by_number_bytes_and_time(
     assert len(await one.stored()) == 1
 
 
-async def test_without_its_database_a_worker_runs_nothing_under_a_key_and_stores_answers_later(
+async def test_without_its_database_a_worker_runs_no_key_and_stores_answers_later(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sockd.http.postgres_answers.AGAIN_S", 0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -58,8 +58,10 @@ class Members:
             return cls(management)
         return cls(management, [*live], next((name for name, is_here in live.items() if is_here), ""))
 
-    def get(self, *path: str, query: Query = NO_QUERY) -> list[Told]:
-        """Ask all workers; return the answers of those that have one, by name. Raises: Failure: none has."""
+    def get(self, *path: str, query: Query = NO_QUERY, note: Callable[[str], object] = say) -> list[Told]:
+        """Ask all workers; return the answers of those that have one, by name.
+
+        Args: note: called with the words about each of the others. Raises: Failure: none has one."""
 
         def ask(name: str) -> Told | Failure:
             try:
@@ -76,7 +78,7 @@ class Members:
             raise failures[0]
         for failure in failures:
             if failure.exit_code != NOT_FOUND:
-                say(failure.message)
+                note(failure.message)
         return told
 
     def rows(self, *path: str, query: Query = NO_QUERY) -> list[Line]:

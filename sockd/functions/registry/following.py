@@ -1,5 +1,5 @@
 """Following a shared store: what another worker has changed of a function becomes what this worker reads and serves. So does what
-other parts of sockd keep beside the functions (`note_change`).
+other parts of sockd keep in the same database (`note_change`).
 
 A notification has the worker look at once; besides, it looks every second, so that a lost notification delays a change, and loses
 none. Owns the task, and the connection that it asks.

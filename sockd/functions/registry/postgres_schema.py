@@ -5,7 +5,7 @@
     function_revisions   the last revision; a writer locks it, so that revisions become visible in their order
     function_removals    name → the revision of its removal, for followers; until there is a function of this name again
     function_group       the name of the group of workers, and the prefix of its blobs in the chunk store
-    other_revisions      what followers read beside functions, such as the keys of clients → the revision of its last change
+    other_revisions      what followers read besides functions, such as the keys of clients → the revision of its last change
     blobs                (name, generation) → one file that deploys need, whose bytes are in the chunk store
 
 A trigger notifies the followers of a change (`CHANNEL`).

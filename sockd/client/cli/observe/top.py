@@ -45,27 +45,32 @@ def top(limit: int, interval: float, state_dir: Path, as_json: bool) -> None:
     Updates until Ctrl-C; prints once with --json or without a terminal. took: from a request's arrival to its answer."""
     members = Members.of(Management(state_dir))
 
-    def read() -> list[Told]:
-        return members.get("live", query={"limit": str(limit)})
+    query = {"limit": str(limit)}
+
+    def drawn(width: int) -> list[str]:
+        silent: list[str] = []
+        return screen(members.get("live", query=query, note=silent.append), silent, width, limit)
 
     if as_json:
-        told = read()
+        told = members.get("live", query=query)
         print_json(dict(told) if members.are_several else told[0].answer)
     elif sys.stdout.isatty():
-        watch(lambda width: screen(read(), width, limit), interval)
+        watch(drawn, interval)
     else:
-        echo_lines(screen(read(), shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns, limit))
+        echo_lines(drawn(shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns))
 
 
-def screen(told: Sequence[Told], width: int, limit: int) -> list[str]:
-    """The screen of one worker, or of a group: a line for each worker, then the functions with their workers."""
-    if len(told) == 1 and not told[0].worker:
+def screen(told: Sequence[Told], silent: Sequence[str], width: int, limit: int) -> list[str]:
+    """The screen of one worker, or of a group: a line for each worker, then the functions with their workers.
+
+    Args: silent: words about workers that do not answer; limit: the most functions."""
+    if not told[0].worker:
         return lines(told[0].answer, width)
     rows = [{**row, "name": f"{row['name']} on {worker}"} for worker, live in told for row in live["functions"]]
     rows.sort(key=lambda row: row["rate"], reverse=True)
     longest = max(len(worker) for worker, _ in told)
     heads = [f"{worker:<{longest}}  {'  '.join(worker_lines(live['worker']))}" for worker, live in told]
-    return [line[:width].rstrip() for line in (*heads, "", *table_lines(rows[:limit], width))]
+    return [line[:width].rstrip() for line in (*heads, *silent, "", *table_lines(rows[:limit], width))]
 
 
 def lines(live: Live, width: int) -> list[str]:
