@@ -1,6 +1,6 @@
 """The engine process: `python -m sockd_initscripts <control fd> <fd of the wire of starts> <limits as JSON>`.
 
-Owns: the loop, both wires, and the fds that come over them until somebody else does. It needs /dev/shm, /proc/self/fd
+Owns: the loop, both wires, and the fds that come over them until somebody else does. It needs /proc/self/fd
 and the network, no file and no privilege. It says `ready` when nothing is left to import, serves until the wire ends, and
 dies with its parent. Raises for a broken wire: the daemon starts another engine.
 """

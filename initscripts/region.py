@@ -1,22 +1,19 @@
-"""A run's region: POSIX shared memory that replies are received into and that the app maps read-only.
+"""A run's region: memory files that replies are received into and that the app maps read-only.
 
-Owns: the segments' mappings and the fds for the app that are not taken yet. A segment is created exclusively, opened
-once more read-only for the app, and loses its name before anything is written to it: from then on it can only be reached
-by those fds. The app cannot write to it, nor truncate it under us (which would be a SIGBUS here); its mode keeps an app of
-another uid from opening it for writing through /proc. A segment is never used again by another run. The memory is gone
-when the last mapping and fd are, ours and the app's.
+Owns: the segments' mappings and the fds that the app has not got yet. A segment is sealed before the app gets it: no process
+writes to it but through our mapping, which is older, and none truncates it under us (which would be a SIGBUS here). A
+segment that the app is to have as a file of its own is sealed against truncation alone. A segment is never used again by
+another run. The memory is gone when the last mapping and fd are, ours and the app's.
 
 Any thread may allocate.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
-import secrets
 import threading
-
-import posix_ipc
 
 from sockd_initscripts.errors import RegionFull
 
@@ -25,6 +22,8 @@ SHARED_SEGMENT_BYTES = 1024 * 1024
 OWN_SEGMENT_BYTES = 256 * 1024
 """From this size on a buffer has a segment of its own."""
 ALIGNMENT = 64
+READ_ONLY = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x10 | fcntl.F_SEAL_SEAL
+"""With F_SEAL_FUTURE_WRITE (Linux 5.1), which this Python does not name."""
 
 
 class Segment:
@@ -33,29 +32,40 @@ class Segment:
     def __init__(self, index: int, size: int) -> None:
         self.index = index
         self.size = size
-        name = f"/sockd-{secrets.token_hex(16)}"
-        memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
+        self._app_fd: int | None = os.memfd_create("sockd-region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            self._app_fd: int | None = None
-            try:
-                self._app_fd = int(posix_ipc.SharedMemory(name, read_only=True).fd)
-            finally:
-                posix_ipc.unlink_shared_memory(name)
-            os.fchmod(memory.fd, 0o404)  # now that it has no name: a child of the app may read it through /proc
-            self._map = mmap.mmap(memory.fd, size)
+            os.ftruncate(self._app_fd, size)
+            os.fchmod(self._app_fd, 0o404)  # a child of the app may read it through /proc
+            self._map = mmap.mmap(self._app_fd, size)
         except BaseException:
             self._close_fd()
             raise
-        finally:
-            memory.close_fd()
         self.view = memoryview(self._map)
         self.used = 0
         """Where the next small buffer may begin."""
 
     def take_fd(self) -> int | None:
-        """The read-only fd for the app, now the caller's to close; None when somebody has taken it before."""
+        """The fd for the app, by which each process can only read, now the caller's to close; None when it was taken before."""
         fd, self._app_fd = self._app_fd, None
+        if fd is not None:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, READ_ONLY)
         return fd
+
+    def take_file(self, length: int) -> int:
+        """The fd of a file of this length that the app may write to, now the caller's to close. Call it if `is_unknown`.
+
+        It never becomes shorter: touching a mapping behind its end would end us."""
+        fd, self._app_fd = self._app_fd, None
+        assert fd is not None
+        os.ftruncate(fd, length)
+        os.fchmod(fd, 0o606)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        return fd
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the app has not got it."""
+        return self._app_fd is not None
 
     def give_back(self, start: int) -> int:
         """Free the pages from this offset to the end, which were not shown yet; returns how many bytes that is."""
@@ -74,7 +84,8 @@ class Segment:
             pass
 
     def _close_fd(self) -> None:
-        if (fd := self.take_fd()) is not None:
+        fd, self._app_fd = self._app_fd, None
+        if fd is not None:
             os.close(fd)
 
 
@@ -127,6 +138,21 @@ class Region:
             shared.used += _aligned(size)
             return self._give(shared, offset, size)
 
+    def take_file(self, buffer: Buffer) -> int:
+        """A file with the bytes of a buffer, and nothing else, for the app to write to; the fd is the caller's. It is
+        the buffer's own memory, and the buffer empty, if that has a segment of its own that the app does not know; else a copy.
+
+        Raises: RegionFull."""
+        segment, length = buffer.segment, buffer.length
+        if segment.used or not segment.is_unknown:
+            with self._lock:
+                copy = self._give(self._add(length), 0, length)
+            copy.view[:] = buffer.view
+            segment, buffer = copy.segment, copy
+        _release(buffer.view)
+        buffer.length, buffer.view = 0, memoryview(b"")
+        return segment.take_file(length)
+
     def shrink(self, buffer: Buffer, length: int) -> None:
         """See Buffer.shrink."""
         with self._lock:
@@ -164,7 +190,7 @@ class Region:
             raise RegionFull(f"{size} bytes more than {self._limit - self.charged_bytes} of {self._limit}")
         try:
             segment = Segment(len(self._segments), size)
-        except (OSError, posix_ipc.Error) as error:  # no fds, or no memory
+        except OSError as error:  # no fds, or no memory
             raise RegionFull(str(error)) from error
         self._segments.append(segment)
         self.charged_bytes += charge

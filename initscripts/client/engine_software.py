@@ -7,8 +7,8 @@ import importlib.util
 from sockd.linux.confined.software import Places, software
 
 OURS = ("sockd", "sockd_initscripts", "sockd_storage_lib", "sockd_zygote")
-LIBRARIES = ("wasmtime", "posix_ipc", "certifi", "grpc", "msgspec", "uvloop")
-NEEDED = ("wasmtime", "posix_ipc", "certifi", "grpc")
+LIBRARIES = ("wasmtime", "certifi", "grpc", "msgspec", "uvloop")
+NEEDED = ("wasmtime", "certifi", "grpc")
 """What the extra `initscripts` installs, and the worker runs without."""
 
 

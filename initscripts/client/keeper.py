@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sockd.linux.confined.confined_process import ConfinedProcess, Ground
-from sockd_initscripts.limits import EngineLimits
+from sockd_initscripts.limits import MIB, EngineLimits
 
 START_DEADLINE_S = 30.0
 """From exec to `ready`: half a second of imports on an idle machine."""
@@ -37,8 +37,6 @@ class EngineSettings:
     uid: int
     memory_bytes: int
     """The memory limit of the engine's cgroup, regions included."""
-    region_bytes: int
-    """The bytes of all regions together: the size of the engine's tmpfs."""
     runs: int
     """Most at a time."""
 
@@ -131,7 +129,7 @@ class EngineKeeper:
                     *("-m", "sockd_initscripts", *map(str, fds), msgspec.json.encode(self._limits).decode()),
                     uid=settings.uid,
                     memory_bytes=settings.memory_bytes,
-                    tmp_bytes=settings.region_bytes,
+                    tmp_bytes=MIB,
                     pids=MAX_PIDS,
                     network="host",
                     keep=fds,

@@ -22,6 +22,7 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "buf_read": ("iIii", "i"),  # handle, off, dst_ptr, n -> bytes copied
     "send_msg": ("IiII", "i"),  # msg_id, handle, off, len
     "send_bytes": ("Iii", "i"),  # msg_id, ptr, len
+    "send_file": ("Ii", "i"),  # msg_id, handle
     "recv_msg": ("Ii", "i"),  # msg_id, out_ptr
     "transfer_conn": ("Iiii", "i"),  # conn_id, addr_ptr, addr_len, conn
     "get_conn": ("Iii", "i"),  # conn_id, addr_ptr, addr_len -> conn

@@ -152,6 +152,11 @@ class Calls:
         self._outbox.send(msg_id, buffer, 0, len(data), None, 0)
         return 0
 
+    def send_file(self, msg_id: int, handle: int) -> int:
+        held = self._handles.get(handle)
+        self._outbox.send_file(msg_id, lambda: file_of(held, self._region), held.length, held.status, held.headers)
+        return 0
+
     def recv_msg(self, msg_id: int, out_ptr: int) -> int:
         self.memory.check(out_ptr, abi.REPLY.size)
         payload = self._inbox.take_message(msg_id)
@@ -230,6 +235,16 @@ class Calls:
     def _give(self, out_ptr: int, held: Held) -> int:
         self.memory.write(out_ptr, abi.REPLY.pack(self._handles.add(held), held.status & U32, held.length))
         return 0
+
+
+def file_of(held: Held, region: Region) -> int:
+    """The bytes of a buffer as a file of the app's; the fd is the caller's. Raises: CallFailed: EINVAL, ENOSPC."""
+    if held.buffer is None:
+        raise CallFailed(errno.EINVAL)
+    try:
+        return region.take_file(held.buffer)
+    except RegionFull:
+        raise CallFailed(errno.ENOSPC) from None
 
 
 def socket_of(fd: int) -> socket.socket | None:

@@ -1,7 +1,7 @@
 """A run's messages: slices of the region to the app, and what the app sends for the guest to receive.
 
 Owns: sockets of the app that no guest has asked for yet. To send is to name a slice: nothing is copied, and a segment's fd
-goes with the first message in it.
+goes with the first message in it. A file goes with its own message, and is the app's then.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from collections.abc import Callable
+from typing import Any
 
 from sockd_initscripts.engine.app_link import AppLink
 from sockd_initscripts.engine.signals import Signal, Waiting
@@ -47,12 +49,8 @@ class Outbox:
         headers: dict[str, str] | None = None,
     ) -> None:
         """Push these bytes of a buffer (None is an empty one). Raises CallFailed: EEXIST, EDQUOT, EPIPE, EMSGSIZE."""
-        number &= UNSIGNED
-        if number in self._sent:
-            raise CallFailed(errno.EEXIST)
-        if len(self._sent) >= self._budget.messages:
-            raise CallFailed(errno.EDQUOT)
-        message = {"op": "message", "id": number, "rpc": descriptor, "status": status}
+        number = self._unused(number)
+        message: dict[str, Any] = {"op": "message", "id": number, "rpc": descriptor, "status": status}
         fd = None
         if buffer is None or length == 0:
             message.update(segment=-1, offset=0, length=0)
@@ -65,13 +63,35 @@ class Outbox:
             message["headers"] = headers
         if descriptor is not None and etag:
             self.versions[number] = descriptor, etag
+        self._push(message, fd)
+
+    def send_file(
+        self, number: int, take: Callable[[], int], length: int, status: int, headers: dict[str, str] | None
+    ) -> None:
+        """Push a file that is the app's from now on. Args: take: gives its fd. Raises: CallFailed, as `send` and `take`."""
+        number = self._unused(number)
+        message: dict[str, Any] = {"op": "file", "id": number, "status": status, "length": length}
+        if headers and sum(map(len, headers.values())) < HEADERS_LIMIT:
+            message["headers"] = headers
+        self._push(message, take())
+
+    def _unused(self, number: int) -> int:
+        number &= UNSIGNED
+        if number in self._sent:
+            raise CallFailed(errno.EEXIST)
+        if len(self._sent) >= self._budget.messages:
+            raise CallFailed(errno.EDQUOT)
+        return number
+
+    def _push(self, message: dict[str, Any], fd: int | None) -> None:
         try:
             reached = self._link.send(message, fd)
         except WireError:
             raise CallFailed(errno.EMSGSIZE) from None
         if not reached:
             raise CallFailed(errno.EPIPE)
-        self._sent[number] = MessageRecord(number, time.monotonic_ns(), length)
+        number = message["id"]
+        self._sent[number] = MessageRecord(number, time.monotonic_ns(), message["length"])
 
     def records(self) -> list[MessageRecord]:
         """For the report."""

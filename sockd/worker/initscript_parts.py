@@ -40,7 +40,7 @@ def open_initscripts(
     ground = ground_on(root, places, cgroups.take, cgroups.give_back)
     uid = settings.uid if settings.uid is not None else config.sandbox.base_uid - ENGINE_BELOW
     memory_bytes = settings.memory_mb * MB if settings.memory_mb is not None else ENGINE_MEMORY_BYTES + budget.total
-    engine_settings = EngineSettings(uid, memory_bytes, memory_bytes, settings.runs)
+    engine_settings = EngineSettings(uid, memory_bytes, settings.runs)
     compiler = ModuleCompiler(ground, uid - 1)
     store = InitscriptStore(state.path / "initscripts", state.path / "tmp", compiler, settings)
     store.recover()

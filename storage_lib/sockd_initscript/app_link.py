@@ -70,6 +70,13 @@ class Link:
         _ = message.view  # mapped now: it must outlive the link
         return message
 
+    def recv_file(self, msg_id: int, timeout_s: float | None = None) -> int:
+        """Wait for the file `msg_id`: a descriptor, the caller's, of a file in memory that no other process has. Given away once.
+
+        Raises: NoMessage, as `recv_msg`."""
+        fd: int = self._wait(lambda: self._inbox.take_file(msg_id), timeout_s)
+        return fd
+
     def has_heard_of(self, rpc: list[str]) -> bool:
         """Whether a reply to `rpc` is there or on its way. Does not wait."""
         self._hear()

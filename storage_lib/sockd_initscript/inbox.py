@@ -1,8 +1,8 @@
 """The inbox of the app link: it keeps messages, replies and connections of the initscript until the function reads them.
 
 A reply is found by its RPC. Of an RPC without a reply the inbox knows whether it was sent or has failed. Owns the descriptors of
-segments, and those of connections until the function takes them. It reads no socket and takes no lock: the link calls it under
-the link's lock.
+segments, and those of connections and files until the function takes them. It reads no socket and takes no lock: the link calls
+it under the link's lock.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Inbox:
         self._failed: dict[int, str] = {}
         self._failures: dict[Key, str] = {}
         self._connections: dict[int, Connection] = {}
+        self._files: dict[int, int] = {}
         self.segments: dict[int, Segment] = {}
 
     def file(self, data: bytes, fds: array.array[int]) -> None:
@@ -98,6 +99,10 @@ class Inbox:
         """Take a connection, which is the caller's then."""
         return self._connections.pop(conn_id, None)
 
+    def take_file(self, msg_id: int) -> int | None:
+        """Take a file's descriptor, which is the caller's then."""
+        return self._files.pop(msg_id, None)
+
     # -- given up
 
     def forget(self) -> None:
@@ -114,6 +119,9 @@ class Inbox:
         for connection in self._connections.values():
             connection.sock.close()
         self._connections.clear()
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
 
     # -- filed
 
@@ -163,6 +171,12 @@ class Inbox:
             sock, message["addr"], message["kind"], message.get("tls_server_name")
         )
 
+    def _file_file(self, message: dict[str, Any], fds: array.array[int]) -> None:
+        if not fds:
+            raise wire.WireError("file without its descriptor")
+        if message["id"] not in self._files:
+            self._files[message["id"]] = fds.pop()
+
     def _file_end(self, message: dict[str, Any], fds: array.array[int]) -> None:
         self.ended = self.ended or f"the initscript has ended: {message['outcome']} {message['status']}"
 
@@ -170,6 +184,7 @@ class Inbox:
 OPERATIONS: dict[str, Callable[[Inbox, dict[str, Any], array.array[int]], None]] = {
     "message": Inbox._file_message,
     "sent": Inbox._file_sent,
+    "file": Inbox._file_file,
     "failed": Inbox._file_failed,
     "checked": Inbox._file_checked,
     "connection": Inbox._file_connection,

@@ -8,6 +8,8 @@ descriptor attached. Both ends import this file; it needs only the standard libr
       ├───────────────────────────────────────►│
       │ message    {id, rpc|null, status, segment, offset, length[, size][, headers]} [the segment's fd, in its first message]
       ├───────────────────────────────────────►│ map the segment read-only, keep the message until it is asked for
+      │ file       {id, status, length[, headers]} [the file]    that is the app's own, to write to and make longer
+      ├───────────────────────────────────────►│
       │ failed     {id, rpc, reason}               that reply will not come
       ├───────────────────────────────────────►│
       │ connection {id, addr, kind, tls_server_name|null} [socket]
@@ -42,6 +44,7 @@ ID_MASK = (1 << 64) - 1
 
 FIELDS: dict[str, dict[str, type]] = {
     "message": {"id": int},
+    "file": {"id": int, "status": int, "length": int},
     "connection": {"id": int, "addr": str},
     "failed": {"id": int, "rpc": list, "reason": str},
     "sent": {"id": int, "rpc": list},

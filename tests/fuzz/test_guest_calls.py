@@ -181,6 +181,7 @@ def call(name: str) -> st.SearchStrategy[Record]:
         "buf_read": "ccoc",
         "recv_msg": "io",
         "send_msg": "iccc",
+        "send_file": "ic",
     }
     meant = {
         "t": st.integers(0, TEXTS - 1).map(lambda n: [f"p{n}", f"l{n}"]),
@@ -256,6 +257,7 @@ NESTED: list[Record] = [("send_rpc", [3, 1, "p7", "l7", "p22", "l22"]), ("recv_r
         ("send_bytes", [2, END, 0]),
     ]
 )
+@example([*CONNECT, *REPLY, ("send_file", [1, 1]), ("send_file", [2, 1]), ("buf_read", [1, 0, OUT, 1])])
 @example([*CONNECT, *SURROGATE])
 @example([*CONNECT, *NESTED, ("transfer_conn", [1, 0, 0, 3])])
 @example([*CONNECT, ("transfer_conn", [1, 0, 0, 1]), ("send_rpc", [1, 1, 0, 0, 0, 0]), ("recv_rpc_reply", [1, 1, OUT])])

@@ -106,6 +106,10 @@ class App:
     def _take(self, message: dict[str, Any], fd: int) -> None:
         if message["op"] != "message":
             self.fds.append(fd)
+            if message["op"] == "file":
+                self.contents[message["id"]] = os.pread(fd, message["length"] + 1, 0)
+                os.ftruncate(fd, 2 * message["length"])
+                os.pwrite(fd, b"own", 0)
             return
         self._segments[message["segment"]] = mmap.mmap(fd, message["size"], prot=mmap.PROT_READ)
         os.close(fd)

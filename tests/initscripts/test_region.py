@@ -1,4 +1,4 @@
-"""Regions: what the app gets is read-only and nameless, and what a run takes is counted."""
+"""Regions: what the app gets is read-only or all its own, and what a run takes is counted."""
 
 from __future__ import annotations
 
@@ -41,14 +41,21 @@ def test_the_app_reads_what_is_written_through_the_mapping(region: Region, app_f
         assert seen[later.offset : later.offset + 5] == b"later"
 
 
-def test_the_app_cannot_write_or_truncate(app_fd: int) -> None:
-    assert fcntl.fcntl(app_fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-    with pytest.raises(PermissionError):
-        mmap.mmap(app_fd, 0, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.pwrite(app_fd, b"x", 0)
-    with pytest.raises(OSError, match="Invalid argument"):
-        os.ftruncate(app_fd, 0)
+def test_the_app_cannot_write_truncate_or_unseal(app_fd: int) -> None:
+    again = os.open(f"/proc/self/fd/{app_fd}", os.O_RDWR)
+    try:
+        for fd in (app_fd, again):
+            for length in (0, 10 * SHARED_SEGMENT_BYTES):
+                with pytest.raises(PermissionError):
+                    os.ftruncate(fd, length)
+            with pytest.raises(PermissionError):
+                mmap.mmap(fd, 0, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            with pytest.raises(PermissionError):
+                os.pwrite(fd, b"x", 0)
+            with pytest.raises(PermissionError):
+                fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    finally:
+        os.close(again)
 
 
 @pytest.mark.root
@@ -59,12 +66,6 @@ def test_an_app_of_another_uid_cannot_open_it_anew(app_fd: int) -> None:
             os.close(os.open(f"/proc/self/fd/{app_fd}", os.O_RDWR))
     finally:
         os.seteuid(0)
-
-
-@pytest.mark.alone
-def test_a_segment_has_no_name(region: Region, app_fd: int) -> None:
-    assert "(deleted)" in os.readlink(f"/proc/self/fd/{app_fd}")
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith("sockd-")]
 
 
 def test_small_buffers_share_a_segment_and_large_ones_do_not(region: Region) -> None:
@@ -104,10 +105,10 @@ def test_a_small_budget_has_a_small_shared_segment() -> None:
 def test_shrinking_gives_the_pages_back(region: Region) -> None:
     buffer = region.allocate(8 * 1024 * 1024)
     buffer.view[:] = bytes([1]) * len(buffer.view)
+    buffer.shrink(5000)
     fd = buffer.segment.take_fd()
     assert fd is not None
     try:
-        buffer.shrink(5000)
         assert (len(buffer.view), buffer.length) == (5000, 5000)
         assert region.charged_bytes == 2 * mmap.PAGESIZE
         assert os.fstat(fd).st_blocks * 512 == 2 * mmap.PAGESIZE
@@ -115,6 +116,44 @@ def test_shrinking_gives_the_pages_back(region: Region) -> None:
     finally:
         os.close(fd)
     region.allocate(12 * 1024 * 1024)
+
+
+@pytest.mark.parametrize("size", [5, OWN_SEGMENT_BYTES + 5], ids=["copied", "handed over"])
+def test_a_file_is_all_the_apps(region: Region, size: int) -> None:
+    other, buffer = region.allocate(5), region.allocate(size + 5)
+    other.view[:] = b"other"
+    buffer.view[:size] = bytes([1]) * size
+    buffer.shrink(size)
+    is_copied = not buffer.segment.is_unknown or buffer.segment is other.segment
+    fd = region.take_file(buffer)
+    try:
+        assert is_copied == (buffer.length == size) and bytes(other.view) == b"other"
+        assert os.fstat(fd).st_size == size and os.pread(fd, size + 1, 0) == bytes([1]) * size
+        os.ftruncate(fd, 2 * size)
+        with mmap.mmap(fd, 0) as own:
+            own[-1:] = b"x"
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
+    region.close()
+
+
+def test_a_buffer_that_the_app_has_is_copied_and_one_that_is_read_may_be_handed_over(region: Region) -> None:
+    known, used = region.allocate(OWN_SEGMENT_BYTES), region.allocate(OWN_SEGMENT_BYTES)
+    shown, part = known.segment.take_fd(), used.view[:5]
+    assert shown is not None
+    files = [region.take_file(each) for each in (known, used)]
+    for fd in files:
+        os.pwrite(fd, b"own", 0)
+    assert (bytes(part), os.pread(shown, 3, 0), len(known.view), len(used.view)) == (
+        b"own\0\0",
+        bytes(3),
+        OWN_SEGMENT_BYTES,
+        0,
+    )
+    for fd in (shown, *files):
+        os.close(fd)
 
 
 def test_shrinking_the_last_small_buffer_makes_room_for_the_next(region: Region) -> None:

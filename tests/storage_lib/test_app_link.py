@@ -54,6 +54,17 @@ def test_messages_are_found_by_number_and_as_often_as_asked(engine: EngineEnd, l
         assert (bytes(message.view), message.rpc, message.status) == (b"one", ["s3.GetObject", "b", "k"], 200)
 
 
+def test_a_file_is_given_once_and_to_write_to(engine: EngineEnd, link: Link) -> None:
+    waiting = InThread(link.recv_file, 1, 10)
+    engine.file(1, b"content")
+    engine.file(2, b"not taken: closed with the link")
+    fd = waiting.result()
+    assert os.pread(fd, 100, 0) == b"content" and os.pwrite(fd, b"x" * 100, 0) == 100
+    os.close(fd)
+    with pytest.raises(NoMessage):
+        link.recv_file(1, 0.01)
+
+
 def test_a_wait_ends_with_the_message(engine: EngineEnd, link: Link) -> None:
     waiting = [InThread(link.recv_msg, number, 10) for number in range(20)]
     for number in reversed(range(20)):

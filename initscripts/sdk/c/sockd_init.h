@@ -104,6 +104,10 @@ SOCKD_IMPORT("send_msg") int32_t sockd_send_msg(int64_t msg_id, uint32_t handle,
 /* The same with bytes of the script's own, which are copied into the region. -ENOSPC: the region is full. */
 SOCKD_IMPORT("send_bytes") int32_t sockd_send_bytes(int64_t msg_id, const void *ptr, uint32_t len);
 
+/* Give the function a whole buffer as a file msg_id that is its own: to write to, to make longer, to map as it likes. Not copied if
+ * the buffer is a reply of 256 KiB or more that was not passed on; the buffer is empty then. Errors as sockd_send_bytes. */
+SOCKD_IMPORT("send_file") int32_t sockd_send_file(int64_t msg_id, uint32_t handle);
+
 /* Wait for a message from the function. -EPIPE: it is gone. */
 SOCKD_IMPORT("recv_msg") int32_t sockd_recv_msg(int64_t msg_id, sockd_reply *out);
 

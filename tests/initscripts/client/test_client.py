@@ -40,7 +40,7 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
 @pytest.fixture
 async def engine(ground: Ground) -> AsyncIterator[EngineClient]:
     """One that may start."""
-    client = EngineClient(ground, EngineSettings(UID, 512 * MB, 256 * MB, RUNS))
+    client = EngineClient(ground, EngineSettings(UID, 512 * MB, RUNS))
     client.open(EngineLimits(runs=RUNS))
     yield client
     await client.close()
@@ -217,7 +217,7 @@ async def test_what_was_forgotten_is_not_started_and_its_file_is_let_go(engine: 
 
 
 async def test_it_is_started_when_it_is_needed_and_not_before(ground: Ground, tmp_path: Path) -> None:
-    client = EngineClient(ground, EngineSettings(UID, 512 * MB, 256 * MB, RUNS))
+    client = EngineClient(ground, EngineSettings(UID, 512 * MB, RUNS))
     client.open(EngineLimits())
     assert client.pid == 0 and not client.serving
     client.define(definition(tmp_path, module("")))
@@ -308,10 +308,11 @@ async def test_a_confined_process_is_ended_by_its_memory_limit(confined: Confine
 
 async def test_a_confined_process_can_make_shared_memory_and_threads(confined: Confined) -> None:
     code = """
-import threading, posix_ipc, mmap
-memory = posix_ipc.SharedMemory("/x", posix_ipc.O_CREX, size=4096)
-mmap.mmap(memory.fd, 4096)[:3] = b"abc"
-posix_ipc.unlink_shared_memory("/x")
+import fcntl, mmap, os, threading
+memory = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+os.ftruncate(memory, 4096)
+mmap.mmap(memory, 4096)[:3] = b"abc"
+fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
 thread = threading.Thread(target=print, args=("in a thread",))
 thread.start(); thread.join()
 """

@@ -102,7 +102,7 @@ async def test_the_engine_unmaps_what_it_sent_while_the_app_still_has_it(here: R
         await app.until("end")
         while not run.is_lingering:
             await asyncio.sleep(0)
-        mappings = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/sockd-" in line]
+        mappings = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/memfd:sockd-region" in line]
         assert len(mappings) == 2 and all(" r--s " in line for line in mappings)  # the app's: it is us, too
         assert app.contents[7] == content
         assert not run.done.done()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sockd_initscripts.engine.messages import INBOX_MESSAGES
+from sockd_initscripts.region import OWN_SEGMENT_BYTES
 from tests.initscripts.guests import GET, module
 from tests.initscripts.rooms import Room, http_server, room
 
@@ -41,6 +42,27 @@ async def test_a_message_is_received_whether_it_comes_before_or_after(here: Room
         ran = await here.finish(run, app)
         assert ran.app.notes == [0, 0, 0]
         assert ran.app.contents[6] == b"ell"
+
+
+@pytest.mark.parametrize("size", [1000, 1_000_000], ids=["copied", "handed over"])
+async def test_a_file_is_the_apps_and_the_buffer_is_empty_if_it_was_not_copied(here: Room, size: int) -> None:
+    content = os.urandom(size)
+    body = """
+        (local.set $a (call $connect @address))
+        (call $note (call $send_rpc (local.get $a) (i64.const 7) @method (i32.const 0) (i32.const 0)))
+        (call $note (call $recv_rpc_reply (local.get $a) (i64.const 7) (i32.const 1024)))
+        (call $note (call $send_file (i64.const 8) (i32.load (i32.const 1024))))
+        (call $note (call $send_file (i64.const 8) (i32.load (i32.const 1024))))
+        (call $note (call $send_file (i64.const 9) (i32.const 99)))
+        (call $note (call $buf_read (i32.load (i32.const 1024)) (i64.const 0) (i32.const 2048) (i32.const 4)))"""
+    async with http_server(file=content) as server:
+        ran = await here.run(module(body, address=server.address, method="GET /file"))
+    left = 4 if size < OWN_SEGMENT_BYTES else 0
+    assert ran.app.notes == [0, 0, 0, -errno.EEXIST, -errno.EBADF, left]
+    (message,) = (each for each in ran.app.said if each["op"] == "file")
+    assert (message["id"], message["status"], message["length"]) == (8, 200, size)
+    assert ran.app.contents[8] == content
+    assert [record.id for record in ran.report.messages if record.bytes == size] == [8]
 
 
 async def test_a_wait_for_a_message_ends_when_the_app_goes(here: Room) -> None:

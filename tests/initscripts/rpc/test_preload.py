@@ -55,7 +55,7 @@ async def main():
     await pool.aclose()
     print("done")
 
-class MemoryRegion:  # the engine brings a /dev/shm of its own
+class MemoryRegion:
     def allocate(self, size):
         return type("Buffer", (), {"view": memoryview(bytearray(size)), "length": size, "shrink": lambda *_: None})()
 

@@ -75,6 +75,10 @@ imports! {
     /// The same with bytes of the script's own, which are copied into the region. -ENOSPC: the region is full.
     fn send_bytes(msg_id: i64, ptr: *const u8, len: u32) -> i32 = -95;
 
+    /// Give the function a whole buffer as a file msg_id that is its own, to write to and to make longer. Not copied if the
+    /// buffer is a reply of 256 KiB or more that was not passed on; the buffer is empty then. Errors as send_bytes.
+    fn send_file(msg_id: i64, handle: u32) -> i32 = -95;
+
     /// Wait for a message from the function. -EPIPE: it is gone.
     fn recv_msg(msg_id: i64, out: *mut Reply) -> i32 = -95;
 

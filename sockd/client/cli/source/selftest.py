@@ -22,7 +22,6 @@ LIBRARIES = (
         "cronsim",
         "grpc",
         "hypothesis",
-        "posix_ipc",
         "pyroute2",
         "pytest",
         "pytest_timeout",
