@@ -106,7 +106,7 @@ def config() -> str:
     return "[sandbox]\npause_after_s = 60\n"
 
 
-def archive(bootstrap: str = BOOTSTRAP, program: str = "bootstrap", **files: str) -> bytes:
+def archive(bootstrap: str | bytes = BOOTSTRAP, program: str = "bootstrap", **files: str) -> bytes:
     """Args: program: the name of the file that is executable."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as made:
