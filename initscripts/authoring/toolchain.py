@@ -1,4 +1,4 @@
-"""Toolchains: the compilers that make an initscript of C or Rust source, found on this machine, and one build with them.
+"""Toolchains: the compilers that make an initscript of C, Zig or Rust source, found on this machine, and one build with them.
 
 Owns: the flags. They are for small modules that ask for no more memory than they use: one page at the start, no stack
 of a megabyte, nothing that is only there for a debugger. Runs on a developer's machine; the worker never compiles source.
@@ -23,11 +23,12 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 RUST_TARGET = "wasm32-unknown-unknown"
 STACK_BYTES = 16 * 1024
 BUILD_TIMEOUT_S = 300.0
-_LANGUAGES = {".c": "c", ".rs": "rust"}
+_LANGUAGES = {".c": "c", ".zig": "zig", ".rs": "rust"}
 _C_FLAGS = (
     "-std=c11 -Os -flto -ffreestanding -nostdlib -mbulk-memory -Wall -Wextra "
     f"-Wl,--no-entry -Wl,--strip-all -Wl,-z,stack-size={STACK_BYTES}"
 ).split()
+_ZIG_FLAGS = f"-target wasm32-freestanding -O ReleaseSmall -fstrip -fno-entry -rdynamic --stack {STACK_BYTES}".split()
 _RUST_MANIFEST = """\
 [package]
 name = "initscript"
@@ -74,7 +75,7 @@ class Toolchain:
 
     name: str
     language: str
-    """"c" or "rust"."""
+    """"c", "zig" or "rust"."""
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     """What it needs on top of the caller's environment."""
@@ -97,26 +98,35 @@ def language_of(source: Path) -> str:
     if source.is_dir() and (source / "Cargo.toml").is_file():
         return "rust"
     if source.suffix not in _LANGUAGES:
-        raise BuildFailed(f"{source.name} is neither C (.c) nor Rust (.rs, or a directory with a Cargo.toml)")
+        raise BuildFailed(
+            f"{source.name} is neither C (.c), Zig (.zig) nor Rust (.rs, or a directory with a Cargo.toml)"
+        )
     return _LANGUAGES[source.suffix]
 
 
 def find(language: str) -> Toolchain:
     """The toolchain for a language. Raises: NoToolchain."""
-    return {"c": find_c, "rust": find_rust}[language]()
+    return {"c": find_c, "zig": find_zig, "rust": find_rust}[language]()
 
 
 def find_c() -> Toolchain:
     """Zig's C compiler from the wheel `ziglang`, which needs nothing else; or clang with wasm-ld. Raises: NoToolchain."""
-    zig = importlib.util.find_spec("ziglang")
-    if zig is not None and zig.origin is not None:
-        binary = str(Path(zig.origin).parent / "zig")
-        return Toolchain("zig cc", "c", (binary, "cc", "-target", "wasm32-freestanding", *_C_FLAGS))
+    zig = _zig()
+    if zig is not None:
+        return Toolchain("zig cc", "c", (zig, "cc", "-target", "wasm32-freestanding", *_C_FLAGS))
     clang = shutil.which("clang")
     if clang and shutil.which("wasm-ld"):
         return Toolchain("clang", "c", (clang, "--target=wasm32", *_C_FLAGS))
     missing = "wasm-ld, its linker for wasm, is not" if clang else "clang with wasm-ld is not, either"
     raise NoToolchain(f"the Python package ziglang is not installed, and {missing}", fix="pip install ziglang")
+
+
+def find_zig() -> Toolchain:
+    """Zig from the wheel `ziglang`, or one on the PATH. Raises: NoToolchain."""
+    zig = _zig() or shutil.which("zig")
+    if zig is None:
+        raise NoToolchain("the Python package ziglang is not installed", fix="pip install ziglang")
+    return Toolchain("zig", "zig", (zig, "build-exe", *_ZIG_FLAGS))
 
 
 def find_rust() -> Toolchain:
@@ -154,7 +164,7 @@ def build(source: Path, output: Path) -> Built:
     begun = time.monotonic()
     # Next to the output first, so that half of it is never found there.
     beside = output.with_name(f".{output.name}.{os.getpid()}")
-    compile_to = _build_c if language == "c" else _build_rust
+    compile_to = {"c": _build_c, "zig": _build_zig, "rust": _build_rust}[language]
     try:
         warnings = compile_to(beside, toolchain, source.resolve())
         size_bytes = beside.stat().st_size
@@ -167,6 +177,11 @@ def build(source: Path, output: Path) -> Built:
 def _build_c(output: Path, toolchain: Toolchain, source: Path) -> str:
     command = [*toolchain.command, "-I", str(SDK / "c"), "-o", str(output.absolute()), str(source)]
     return _run(command, toolchain, source).stderr.strip()
+
+
+def _build_zig(output: Path, toolchain: Toolchain, source: Path) -> str:
+    modules = ("--dep", "sockd", f"-Mroot={source}", f"-Msockd={SDK / 'zig/sockd.zig'}")
+    return _run([*toolchain.command, *modules, f"-femit-bin={output.absolute()}"], toolchain, source).stderr.strip()
 
 
 def _build_rust(output: Path, toolchain: Toolchain, source: Path) -> str:
@@ -224,6 +239,12 @@ def _rust_linker(rustc: str) -> str | None:
     """A linker for wasm: Rust's own where it came along, which cargo finds by itself, else LLVM's."""
     own = Path(_said([rustc, "--print", "sysroot"])).glob("lib/rustlib/*/bin/rust-lld")
     return None if any(own) else shutil.which("rust-lld") or shutil.which("wasm-ld")
+
+
+def _zig() -> str | None:
+    """The compiler in the wheel `ziglang`, if it is installed."""
+    found = importlib.util.find_spec("ziglang")
+    return str(Path(found.origin).parent / "zig") if found is not None and found.origin is not None else None
 
 
 def _toml(path: Path) -> str:

@@ -25,7 +25,7 @@ def build(source: Path) -> bytes:
 def build_text(text: str, language: str = "c") -> bytes:
     """The module of a source text."""
     with tempfile.TemporaryDirectory() as directory:
-        source = Path(directory, {"c": "script.c", "rust": "script.rs"}[language])
+        source = Path(directory, {"c": "script.c", "zig": "script.zig", "rust": "script.rs"}[language])
         source.write_text(text)
         return build(source)
 

@@ -22,6 +22,7 @@ from tests.initscripts.fake_engine import FakeEngine
 HEADER = (toolchain.SDK / "c/sockd_init.h").read_text()
 CRATE = toolchain.SDK / "rust"
 RUST = (CRATE / "src/sys.rs").read_text()
+ZIG = (toolchain.SDK / "zig/sockd.zig").read_text()
 
 # The input is a path, a zero byte and a text. The text is put at the end of the memory: a read beyond it traps.
 PROBE_C = """
@@ -161,6 +162,15 @@ def test_the_header_declares_the_abi_as_it_is() -> None:
     assert declared == dict(abi.FUNCTIONS)
 
 
+def test_the_zig_file_declares_the_abi_as_it_is() -> None:
+    kinds = {"i32": "i", "u32": "i", "i64": "I", "void": "", "noreturn": ""}
+    declared = {}
+    for name, parameters, result in re.findall(r'^pub extern "sockd_v1" fn (\w+)\((.*?)\) (\w+);', ZIG, re.MULTILINE):
+        types = [part.split(": ")[1] for part in parameters.split(", ") if part]
+        declared[name] = ("".join(kinds.get(kind, "i") for kind in types), kinds[result])
+    assert declared == dict(abi.FUNCTIONS)
+
+
 def test_the_crate_declares_the_abi_as_it_is() -> None:
     kinds = {"i32": "i", "u32": "i", "i64": "I", "!": ""}
     declared = {}
@@ -226,7 +236,9 @@ def test_keys_of_a_list_are_decoded(probe: Probe, keys: list[str]) -> None:
     assert [answers[number].decode() for number in sorted(answers) if KEYS <= number < ELEMENTS] == keys
 
 
-@pytest.mark.parametrize(("language", "readme"), [("c", "c/README.md"), ("rust", "rust/README.md")])
+@pytest.mark.parametrize(
+    ("language", "readme"), [("c", "c/README.md"), ("zig", "zig/README.md"), ("rust", "rust/README.md")]
+)
 def test_the_script_in_the_readme_works(language: str, readme: str) -> None:
     lines = (toolchain.SDK / readme).read_text().splitlines()
     script = "\n".join(line[4:] for line in lines if line.startswith("    ") or not line)

@@ -50,13 +50,13 @@ def test_the_build_says_what_it_made(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["my.c", "my.wasm"]
 
 
-@pytest.mark.parametrize("language", ["c", "rust"])
+@pytest.mark.parametrize("language", ["c", "zig", "rust"])
 def test_what_the_compiler_refuses_leaves_no_trace(language: str, tmp_path: Path) -> None:
     try:
         toolchain.find(language)
     except NoToolchain as error:
         pytest.skip(error.message)
-    source = tmp_path / {"c": "my.c", "rust": "my.rs"}[language]
+    source = tmp_path / {"c": "my.c", "zig": "my.zig", "rust": "my.rs"}[language]
     source.write_text("boot oops(;\n")
     output = tmp_path / "my.wasm"
     output.write_bytes(b"as before")

@@ -42,9 +42,9 @@ def initscript() -> None:
 @click.option("-o", "--output", type=WrittenFile(), help="[default: SOURCE with .wasm]")
 @json_option
 def build(source: Path, output: Path | None, as_json: bool) -> None:
-    """Compile SOURCE (.c, .rs, or the directory of a Rust crate) to a module.
+    """Compile SOURCE (.c, .zig, .rs, or the directory of a Rust crate) to a module.
 
-    C needs `pip install ziglang`, or clang with wasm-ld; Rust needs its target wasm32-unknown-unknown."""
+    C and Zig need `pip install ziglang`, or C clang with wasm-ld; Rust needs its target wasm32-unknown-unknown."""
     from sockd_initscripts.authoring import toolchain
 
     with _told():
