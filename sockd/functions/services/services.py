@@ -30,6 +30,7 @@ class Services:
         self._guard = guard
         self._live = live
         self._services: dict[str, Service] = {}
+        self._is_closed = False
         self.log_listeners: list[NoteLog] = []
         """Each takes the records of all services."""
         registry.followers.append(self.reconcile)
@@ -75,6 +76,7 @@ class Services:
 
     async def aclose(self) -> None:
         """End all services."""
+        self._is_closed = True
         services, self._services = self._services, {}
         await asyncio.gather(*(service.aclose() for service in services.values()))
 
@@ -84,7 +86,7 @@ class Services:
 
     def _adopt(self, name: str) -> None:
         """Have the service of a function as its version says, or none."""
-        function = self._live.by_name.get(name)
+        function = None if self._is_closed else self._live.by_name.get(name)
         if function is not None and function.version.config.service is not None:
             self._of(function).adopt()
         elif (service := self._services.pop(name, None)) is not None:

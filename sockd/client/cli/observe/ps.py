@@ -40,10 +40,11 @@ def ps(state_dir: Path, as_json: bool) -> None:
     elif not services:
         suggest('no services; a function with kind = "service" is one', "sockd ls")
     else:
-        print_table(HEADINGS, [_row(service) for service in services], optional=OPTIONAL)
+        print_table(HEADINGS, [row_of(service) for service in services], optional=OPTIONAL)
 
 
-def _row(service: dict[str, Any]) -> tuple[str, ...]:
+def row_of(service: dict[str, Any]) -> tuple[str, ...]:
+    """One service, a cell for each heading."""
     runs, retry_s = bool(service["sandbox"]), service["retry_in_s"]
     draining = f" (+{service['draining']} draining)" if service["draining"] else ""
     again = f"; again in {short_ms(1000 * retry_s)}" if retry_s else ""
