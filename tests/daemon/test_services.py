@@ -21,6 +21,7 @@ pytestmark = pytest.mark.root
 
 SERVER = """
 import http.server, json, os, signal, sys, threading, time, uuid
+inherited = sorted(os.listdir("/proc/self/fd"))
 token, released = uuid.uuid4().hex, threading.Event()
 VERSION = "one"
 def stop(number, frame):
@@ -58,7 +59,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
             return
         with open("/proc/self/status") as status:
             fields = dict(line.split(":\\t") for line in status if ":\\t" in line)
-        told = {"token": token, "version": VERSION, "method": self.command, "path": self.path,
+        told = {"token": token, "inherited": inherited, "version": VERSION, "method": self.command, "path": self.path,
                 "headers": dict(self.headers), "env": dict(os.environ), "cwd": os.getcwd(),
                 "body": self.rfile.read(int(self.headers.get("content-length", 0))).decode(),
                 "confined": [fields[name].strip() for name in ("CapEff", "Seccomp", "NoNewPrivs")],
@@ -178,6 +179,7 @@ def test_the_program_of_a_service_is_confined_as_a_function_is(daemon: RunningDa
     daemon.deploy("confined", files())
     told = get(daemon, "confined/")
     assert told["confined"] == ["0000000000000000", "2", "1"]
+    assert told["inherited"] == ["0", "1", "2", "3"], "standard streams, and the listing itself"
     get(daemon, "confined/orphan")
     # The sandbox's first process and the program: what it has left is reaped.
     daemon.when(lambda: len(get(daemon, "confined/")["processes"]) == 2)
