@@ -284,8 +284,8 @@ class ZygoteConfig(Slice, frozen=True):
     import_deadline_s: float = 30.0
     """How long a Zygote may import."""
     rebuild_s: float = 10.0
-    """How long a worker's start may take to make the Zygotes that an earlier worker had, before the port opens; the others are
-    made afterwards. 0: none is waited for."""
+    """How long a worker's start may take to make the Zygotes that an earlier worker had, and the snapshots that were used in the
+    last day, before the port opens; the others are made afterwards. 0: none is waited for."""
     canary_deadline_s: float = 10.0
     """How long the first fork of a new Zygote may take to be ready, and then to try what functions do."""
     spares: int = 4

@@ -164,13 +164,14 @@ class Worker:
             _log.warning("packages.preload: %s", error.message)
 
     async def rebuild_zygotes(self) -> None:
-        """Make the Zygotes that an earlier worker had, as many as `zygote.rebuild_s` allows."""
+        """Make the Zygotes and templates that an earlier worker had, as many as `zygote.rebuild_s` allows."""
+        ends_s = time.monotonic() + self.config.zygote.rebuild_s
         versions = self.functions.live.all()
         for version in versions:
             self.verifier.know(version.view, version.program, version.id)
         views = [version.view for version in versions]
         await self.learner.rebuild(views, deadline_s=self.config.zygote.rebuild_s)
-        self.templates.begin()
+        await self.templates.rebuild(deadline_s=max(ends_s - time.monotonic(), 0))
 
     def _uses_images(self) -> bool:
         config = self.config.images

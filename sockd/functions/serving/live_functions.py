@@ -19,6 +19,7 @@ from sockd.base.errors import FilesMissing, NoSuchFunction, SecretsLocked, Sockd
 from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.registry.aggregate import FunctionAggregate
+from sockd.functions.registry.aliases import LATEST
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.allowance import Allowance
@@ -62,6 +63,7 @@ class LiveFunctions:
         self._registry = registry
         self._files = files
         self._caches = caches
+        self._live_versions = live_versions
         self.by_name: dict[str, Function] = {}
         """The last deploy of each function that is open: all parts of it are there, and it was called, or opened at the start."""
         self.allowances = Allowances(caches)
@@ -86,9 +88,18 @@ class LiveFunctions:
         at_start = {record.name for record in latest}
         for record in records:
             self._load(record, is_latest=record.name in at_start)
+        self._reopen_published()
         if locked := [name for name, each in self.restoring.unready.items() if isinstance(each.error, SecretsLocked)]:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
+
+    def _reopen_published(self) -> None:
+        """Make those published versions live whose snapshots an earlier worker has used lately, the most used last."""
+        templates = self._caches.templates
+        lately = templates.used_lately() if templates is not None else []
+        published = [(name, int(number)) for name, number in lately if number != LATEST]
+        for name, number in reversed(published[: self._live_versions]):
+            self.published.reopen(name, number)
 
     async def called(self, request: InvokeRequest) -> Function:
         """The version for a request. Raises: as `get`."""

@@ -6,10 +6,11 @@ Owns the live ones: a bounded number of the most recently used, and all that run
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
-from sockd.base.errors import NoSuchVersion
+from sockd.base.errors import NoSuchVersion, SockdError
 from sockd.functions.registry.aliases import LATEST, number_of
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.registry import Registry
@@ -72,6 +73,12 @@ class Published:
             function = self._live.get(key) or self._open(key, record)
         self._live.move_to_end(key)
         return function
+
+    def reopen(self, name: str, number: int) -> None:
+        """Make a version live that an earlier worker had; one that is gone or lacks something is left to its first request."""
+        with contextlib.suppress(SockdError, OSError):
+            _, record = self._registry.of(name).published(number)
+            self._open((name, number), record)
 
     def find(self, name: str, number: int) -> Function | None:
         """A published version, if it is live."""

@@ -7,6 +7,7 @@ that ends or fails is made again, a few times. Under memory pressure those that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -77,9 +78,20 @@ class Templates:
         self._making: Entry | None = None
         self._task = asyncio.get_running_loop().create_task(self._run(), name="templates")
 
-    def begin(self) -> None:
-        """Make templates from now on: the Zygotes of an earlier daemon are there again."""
+    async def rebuild(self, *, deadline_s: float) -> None:
+        """Make templates from now on, and wait for those that were used lately: the Zygotes of an earlier daemon are there again.
+
+        Args: deadline_s: how long to wait; the rest is made in the background."""
         self._may_begin.set()
+        lately = [entry for entry in self._entries.values() if entry.uses]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                for entry in lately:
+                    await entry.settled.wait()
+
+    def used_lately(self) -> list[tuple[str, str]]:
+        """The functions and versions whose templates an earlier daemon has used in the last day, the most used first."""
+        return self._used.numbers()
 
     def expect(self, wanted: Snapshotted) -> None:
         """A version is there that is to have a template. `forget` it."""
@@ -196,7 +208,7 @@ class Templates:
             if entry.state is State.EVICTED and entry.was_missed and self._budget.free > need_bytes:
                 entry.state = State.WAITING
                 self._wake.set()
-        self._used.note(self.serving())
+        self._used.keep(self.serving())
         self.spares.adjust()
 
     async def aclose(self) -> None:
@@ -204,7 +216,8 @@ class Templates:
         self._task.cancel()
         await asyncio.wait([self._task])
         await self.spares.aclose()
-        self._used.save(self.serving())
+        self._used.note(self.serving())
+        self._used.save()
         for entry in self._entries.values():
             self._close(entry, State.REFUSED, "the worker ends")
         self._entries.clear()

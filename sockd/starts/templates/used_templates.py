@@ -35,6 +35,8 @@ class UsedTemplates:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._used = {(used.name, used.number): used for used in read(path)}
+        self._saved = set(self._used)
+        """The versions in the file."""
 
     def starts_of(self, name: str, number: str) -> int:
         """How many starts of a version there were in the last day, as far as it is known."""
@@ -53,9 +55,15 @@ class UsedTemplates:
                 of = template.of
                 self._used[of.name, of.number] = Used(of.name, of.number, template.starts, template.used_s)
 
-    def save(self, templates: Iterable[Template]) -> None:
-        """Publish it for the next daemon. A failure is logged."""
+    def keep(self, templates: Iterable[Template]) -> None:
+        """Remember how templates were used until now, also if this daemon is killed, as far as a version is new."""
         self.note(templates)
+        if self._used.keys() - self._saved:
+            self.save()
+
+    def save(self) -> None:
+        """Publish it for the next daemon. A failure is logged."""
+        self._saved = set(self._used)
         lately = [used for used in self._used.values() if used.used_s > time.time() - KEPT_S]
         beside = self._path.with_suffix(".tmp")
         try:
