@@ -37,7 +37,7 @@ ON_DEMAND, SNAP_START = b"on-demand", b"snap-start"
 WHO = "init", "init leaves"
 SETTLES = 3
 """How often `after_fork` is played through, so that forks find its code specialized."""
-MOST_TOLD = 50
+MOST_SHOWN = 50
 
 
 def become(file: int, count: int, tree: int, output: int, network: list[int]) -> int:
@@ -52,8 +52,8 @@ def become(file: int, count: int, tree: int, output: int, network: list[int]) ->
     note(BEGINS)
     _native.grow_apart()
     with Network(network), Output(output), Surroundings(tree), OpenFiles(function["open_files"]):
-        told = run(function, note)
-    report = json.dumps(told).encode(errors="replace")
+        outcome = run(function, note)
+    report = json.dumps(outcome).encode(errors="replace")
     if len(report) > protocol.IMPORT_REPORT_MAX_BYTES:
         raise ValueError(f"the report of the init has {len(report)} bytes, limit {protocol.IMPORT_REPORT_MAX_BYTES}")
     return os.pwrite(file, report, 0)
@@ -91,9 +91,9 @@ def run(function: dict, note: Callable[[int], None]) -> dict:
         prepared.settle()
     return {
         "seconds": seconds,
-        "refused": [complaint[:500] for complaint in refused[:MOST_TOLD]],
-        "closed": prepared.parked.closed[:MOST_TOLD],
-        "notes": seeds.notes[:MOST_TOLD],
+        "refused": [complaint[:500] for complaint in refused[:MOST_SHOWN]],
+        "closed": prepared.parked.closed[:MOST_SHOWN],
+        "notes": seeds.notes[:MOST_SHOWN],
         "reads": reads.rpcs,
         "has_tmp": kept.stays_in_tmp,
     }

@@ -1,6 +1,6 @@
 """The agent of images beside a plain file: reads of chunks that it has, the page cache, throughput, and a restart.
 
-Measured by `python -m benchmarks.instruments.agent_trial`, which owns an agent with its confinement and its keeper; the cases
+Measured by `python -m benchmarks.instruments.agent_trial`, which owns an agent with its jail and its keeper; the cases
 take turns. The paper's agent has a mode below 100 us for local hits; ours should cost at most half more than the disk itself.
 """
 

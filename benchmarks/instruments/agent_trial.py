@@ -3,7 +3,7 @@
     python -m benchmarks.instruments.agent_trial DIRECTORY [ROUNDS]
 
 DIRECTORY is on the disk to be measured, and empty. One JSON object a line on stdout: {"case", "metric", "unit", "samples"}.
-The agent, its confinement and its keeper are the worker's own; there is no daemon. The cases take turns within each round.
+The agent, its jail and its keeper are the worker's own; there is no daemon. The cases take turns within each round.
 
     native          a file of the disk's file system
     erofs           the same file in an EROFS image that is a plain file
@@ -39,11 +39,11 @@ from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.manifest import Manifest
 from sockd.images.chunks.store_settings import StoreSettings
 from sockd.images.chunks.upload import upload
-from sockd.isolation.roots.ground import built, ground_on
+from sockd.isolation.roots.jail import built, jail_on
 from sockd.linux import mounts
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 from sockd.linux.erofs.layout import Layout
 from sockd.linux.erofs.mounting import mount_image
 
@@ -87,9 +87,9 @@ async def main(directory: Path, rounds: int) -> None:
     uploaded = upload(layout.chunks(_Data(data)), store, root=ROOT, salt=SALT)
     manifest = Manifest("trial", uploaded.size_bytes, ROOT, uploaded.chunks)
     async with AsyncExitStack() as stack:
-        ground = await stack.enter_async_context(_ground(directory / "ground"))
+        jail = await stack.enter_async_context(_jail(directory / "jail"))
         source = SourceSettings(store=StoreSettings(url=str(directory / "store")), l1_bytes=4 * FILE_BYTES)
-        agent = await ImageAgent.start(ground, AgentSettings(uid=UID, source=source), directory / "agent")
+        agent = await ImageAgent.start(jail, AgentSettings(uid=UID, source=source), directory / "agent")
         stack.push_async_callback(agent.aclose)
         path = await agent.open(manifest, metadata_chunks=layout.metadata_chunks)
         files = {"native": directory / FILE}
@@ -110,7 +110,7 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 @asynccontextmanager
-async def _ground(path: Path) -> AsyncIterator[Ground]:
+async def _jail(path: Path) -> AsyncIterator[Jail]:
     """What the agent's process stands on, as the worker makes it."""
     async with AsyncExitStack() as stack:
         cgroups = CgroupTree.create(Hierarchies.detect(), f"sockd-trial-{uuid.uuid4().hex[:8]}")
@@ -120,7 +120,7 @@ async def _ground(path: Path) -> AsyncIterator[Ground]:
         stack.push_async_callback(pool.aclose)
         places = agent_link.places()
         stack.callback(built(path, places).close)
-        yield ground_on(path, places, pool.take, pool.give_back)
+        yield jail_on(path, places, pool.take, pool.give_back)
 
 
 def _reads(files: dict[str, Path], plain: Path, rounds: int) -> None:

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Sequence
 
 from sockd.base.extras import installing
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 from sockd_initscripts import wire
 from sockd_initscripts.client.daemon_run import Definition, Ending, Run
 from sockd_initscripts.client.engine_software import missing
@@ -41,11 +41,11 @@ class EngineDown(Exception):
 class EngineClient:
     """One per worker. `open` allows it to start; `close` ends it."""
 
-    def __init__(self, ground: Ground, settings: EngineSettings) -> None:
+    def __init__(self, jail: Jail, settings: EngineSettings) -> None:
         self._most_runs = settings.runs
         self._loop = asyncio.get_running_loop()
         self._limits: EngineLimits | None = None
-        self._keeper = EngineKeeper(ground, settings, on_start=self._attach, on_end=self._detach)
+        self._keeper = EngineKeeper(jail, settings, on_start=self._attach, on_end=self._detach)
         self._definitions: dict[int, Definition] = {}
         self._runs: dict[int, Run] = {}
         """Until their reports have come, which is when the app has gone, too. The engine bounds them (EngineLimits.links)."""
@@ -211,9 +211,9 @@ class EngineClient:
 
     def _detach(self) -> None:
         self._ready.clear()
-        told, self._wire = self._wire, None
-        if told is not None:
-            told.close()
+        engine, self._wire = self._wire, None
+        if engine is not None:
+            engine.close()
         for run in list(self._runs.values()):
             self._end(run, Ending(DIED))
 
@@ -228,7 +228,7 @@ class EngineClient:
         if run is None:
             raise WireError("the end of a run that was not started")
         if isinstance(message, wire.Done):
-            run.told, report = data, message.report
+            run.encoded, report = data, message.report
             fetched = sum(rpc.bytes for rpc in report.rpcs)
             self._end(run, Ending(report.outcome, report.status, report.message, report.region_bytes, fetched))
         elif isinstance(message, wire.Ended):

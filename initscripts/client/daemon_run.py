@@ -66,7 +66,7 @@ class Run:
         """What its script said when it called the launch off."""
         self.abort_listeners: list[Callable[[], None]] = []
         """Called once, when it does."""
-        self.told = b""
+        self.encoded = b""
         """The engine's report as it came; empty until the run is over, and for good if the engine died."""
         self._cancel = cancel
 
@@ -77,9 +77,9 @@ class Run:
 
     def report(self) -> RunReport | None:
         """The engine's report; None while the run goes on, and if the engine died."""
-        if not self.told:
+        if not self.encoded:
             return None
-        message, _ = wire.decode_to_daemon(self.told, 0)
+        message, _ = wire.decode_to_daemon(self.encoded, 0)
         return message.report if isinstance(message, wire.Done) else None
 
     def close_link(self) -> None:

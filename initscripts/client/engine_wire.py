@@ -53,7 +53,7 @@ class EngineWire:
             if self._unsent or not self._send(self._sock, data, fds):
                 self._queue(data, fds)
         except (OSError, WireError) as error:
-            _log.error("the initscript engine cannot be told: %s", error)
+            _log.error("the initscript engine cannot be written to: %s", error)
             self._finish()
 
     def start_now(self, message: wire.Start, payload: bytes, fds: Sequence[int]) -> bool:
@@ -96,7 +96,7 @@ class EngineWire:
                 if not self._send(self._sock, data, fds):
                     return
             except OSError as error:
-                _log.error("the initscript engine cannot be told: %s", error)
+                _log.error("the initscript engine cannot be written to: %s", error)
                 self._finish()
                 return
             self._unsent.popleft()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd_initscripts.limits import MIB, EngineLimits
 
 START_DEADLINE_S = 30.0
@@ -46,13 +46,13 @@ class EngineKeeper:
 
     def __init__(
         self,
-        ground: Ground,
+        jail: Jail,
         settings: EngineSettings,
         *,
         on_start: Callable[[socket.socket, socket.socket], None],
         on_end: Callable[[], None],
     ) -> None:
-        self._ground = ground
+        self._jail = jail
         self._settings = settings
         self._on_start = on_start
         self._on_end = on_end
@@ -125,7 +125,7 @@ class EngineKeeper:
             with theirs, their_starts:
                 fds = (theirs.fileno(), their_starts.fileno())
                 self._process = await ConfinedProcess.start(
-                    self._ground,
+                    self._jail,
                     *("-m", "sockd_initscripts", *map(str, fds), msgspec.json.encode(self._limits).decode()),
                     uid=settings.uid,
                     memory_bytes=settings.memory_bytes,

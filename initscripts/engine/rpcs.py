@@ -49,7 +49,7 @@ class Rpc:
         self.reason = "cancelled"
         self.is_announced = False
         """To the app; the loop's."""
-        self.is_app_told = False
+        self.app_is_notified = False
         """Whether the app was notified of the failure."""
         self._call: Coroutine[Any, Any, Reply] | None = None
         """If it has begun in the guest's thread; or how it failed there."""
@@ -264,8 +264,8 @@ class Rpcs:
             return
 
     def _tell_failure(self, rpc: Rpc) -> None:
-        if not rpc.is_app_told:
-            rpc.is_app_told = True
+        if not rpc.app_is_notified:
+            rpc.app_is_notified = True
             message = {"op": "failed", "id": rpc.id, "rpc": rpc.descriptor, "reason": rpc.reason[:200]}
             try:
                 self._link.send(message)

@@ -116,7 +116,7 @@ def kept(context: TraceContext) -> str:
     return amzn_of(context) if context.sampled is not None else amzn_of(context).rpartition(";")[0]
 
 
-def told_to_function(context: TraceContext) -> dict[str, str]:
+def for_function(context: TraceContext) -> dict[str, str]:
     """Return the part of the trace context that a sandbox gets, as `InvokeRequest.details`; traceparent and tracestate only
     with a parent."""
     if not context.parent_id:

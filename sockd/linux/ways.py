@@ -85,7 +85,7 @@ TABLE: dict[str, Feature] = {
         "exit statuses",
         (
             Way(PIDFD, (6, 15), "read from pidfds", "", _no_status),
-            Way(PARENT, OLDEST, "told by the parent process", "0.1 ms when a sandbox ends by itself", _always),
+            Way(PARENT, OLDEST, "reported by the parent process", "0.1 ms when a sandbox ends by itself", _always),
         ),
     ),
 }

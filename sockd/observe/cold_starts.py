@@ -47,11 +47,11 @@ def imported_packages(imports: Iterable[tuple[str, str, float]]) -> tuple[Import
         sums[key] = (count + 1, spent + seconds)
     slowest = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
     rest = slowest[MAX_IMPORTED:]
-    told = [Imported(key, count, int(spent * 1e9)) for key, (count, spent) in slowest[:MAX_IMPORTED]]
+    shown = [Imported(key, count, int(spent * 1e9)) for key, (count, spent) in slowest[:MAX_IMPORTED]]
     if rest:
         modules, spent = sum(count for _, (count, _) in rest), sum(spent for _, (_, spent) in rest)
-        told.append(Imported(f"{len(rest)} more packages", modules, int(spent * 1e9)))
-    return tuple(told)
+        shown.append(Imported(f"{len(rest)} more packages", modules, int(spent * 1e9)))
+    return tuple(shown)
 
 
 def why_cold(trace: Past, remembered: Sequence[Past]) -> str:

@@ -19,7 +19,7 @@ from sockd.base.errors import FunctionFailed, SandboxFailed, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.base.telemetry import COLD, Ending, Invocation, LogRecord, SpanContext, TraceContext
-from sockd.base.trace_context import told_to_function
+from sockd.base.trace_context import for_function
 from sockd.functions.serving.leased import Outcome
 from sockd.functions.serving.version import Version
 from sockd.isolation.sandbox.exchange import Reply
@@ -102,8 +102,8 @@ class Observations:
         record = self._note(request, outcome, span, measured=measured, left=client_left(request, outcome))
         if record is not None and self._store is not None:
             await self._store.append(record)
-        if reply.told_error is not None:
-            raise told_of(request, reply.told_error)
+        if reply.answered_error is not None:
+            raise as_callers_get(request, reply.answered_error)
         return outcome.invocation
 
     def ended(
@@ -120,14 +120,14 @@ class Observations:
             done(self.refused(request, span, outcome))
             return
         reply = outcome.reply
-        told: Ending = outcome.invocation
+        ending: Ending = outcome.invocation
         if reply.error is not None:
             tell_failure(request, outcome, reply.error)
-            told = told_of(request, reply.told_error or told)
+            ending = as_callers_get(request, reply.answered_error or ending)
         left = client_left(request, outcome)
         if self._store is None or not (reply.log or reply.log_dropped):
             # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
-            done(told)
+            done(ending)
             self._note(request, outcome, span, left=left)
             return
         try:
@@ -137,7 +137,7 @@ class Observations:
             done(error)
             return
         writing = asyncio.get_running_loop().create_task(self._store.append(record))
-        writing.add_done_callback(lambda written: done(written.exception() or told))
+        writing.add_done_callback(lambda written: done(written.exception() or ending))
 
     def _note(
         self, request: InvokeRequest, outcome: Outcome, span: SpanContext | None, *, measured: bool = True, left: bool
@@ -228,9 +228,9 @@ class Observations:
         span_id = os.urandom(8) if export is not None and sampled else b""
         # Where no span of ours is recorded, the function's own are the caller's children.
         request.trace = TraceContext(caller.trace_id, span_id or caller.parent_id, sampled, caller.state)
-        told = told_to_function(request.trace)
-        request.amzn_trace = told["trace"]
-        request.details = told if request.details is None else {**request.details, **told}
+        details = for_function(request.trace)
+        request.amzn_trace = details["trace"]
+        request.details = details if request.details is None else {**request.details, **details}
         return SpanContext(caller.trace_id, span_id, caller.parent_id, caller.state)
 
     def refused(self, request: InvokeRequest, span: SpanContext | None, error: BaseException) -> BaseException:
@@ -242,7 +242,7 @@ class Observations:
             error_type = error.error_type if isinstance(error, SockdError) else type(error).__name__
             self._export.add(trace_of_refused(request, error_type, span))
         if isinstance(error, SockdError):
-            return told_of(request, error)
+            return as_callers_get(request, error)
         _log.error("%s could not be run", request.name, exc_info=error)
         failed = SandboxFailed(f"a sandbox could not be made: {error.strerror}")
         failed.__cause__ = error
@@ -252,7 +252,7 @@ class Observations:
 T = TypeVar("T")
 
 
-def told_of(request: InvokeRequest, ending: T) -> T | FunctionFailed:
+def as_callers_get(request: InvokeRequest, ending: T) -> T | FunctionFailed:
     """Return the ending as a caller gets it: instead of a function's own error, an error with the request's id alone if the
     request hides errors."""
     if not request.hides_errors or not isinstance(ending, FunctionFailed):

@@ -70,7 +70,7 @@ class Drain:
         that keep theirs open come back on another one, and none of them is cut when the worker leaves."""
         for server in self._servers:
             server.retire()
-        await self._told(self._until_short(interruptions))
+        await self._logged(self._until_short(interruptions))
 
     async def _until_short(self, interruptions: Sequence[asyncio.Future[Any]]) -> None:
         """Wait for a second in which each request has ended within SHORT_S."""
@@ -98,7 +98,7 @@ class Drain:
     async def leave(self) -> None:
         """Accept no connection any more, serve the open ones to the end of their answers, and `finish`."""
         ends_s = self._loop.time() + self._drain_s
-        await self._told(self._leave(ends_s))
+        await self._logged(self._leave(ends_s))
         await self.finish()
 
     async def _leave(self, ends_s: float) -> None:
@@ -107,14 +107,14 @@ class Drain:
     async def finish(self) -> None:
         """Refuse new requests, wait for those under way until the deadline, and close the servers."""
         self._draining.drain()
-        await self._told(self._finish(self._loop.time() + self._drain_s))
+        await self._logged(self._finish(self._loop.time() + self._drain_s))
 
     async def _finish(self, ends_s: float) -> None:
         await self._draining.drained(self._drain_s)
         rest_s = max(ends_s - self._loop.time(), ANSWER_S)
         await asyncio.gather(*(server.aclose(rest_s) for server in self._servers))
 
-    async def _told(self, waiting: Awaitable[None]) -> None:
+    async def _logged(self, waiting: Awaitable[None]) -> None:
         """Wait, and have the log say for what."""
         self._line = self._loop.call_later(FIRST_LINE_S, self._tell)
         try:

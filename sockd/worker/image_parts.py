@@ -40,7 +40,7 @@ from sockd.images.store.image_store import ImageStore
 from sockd.images.store.import_runs import ImportRuns, ImportSettings
 from sockd.images.store.opened_store import ChunkParts
 from sockd.isolation.roots.base import Base
-from sockd.isolation.roots.ground import built, ground_on
+from sockd.isolation.roots.jail import built, jail_on
 from sockd.isolation.roots.image_mounting import ImageMounting
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.worker.linux_parts import LinuxParts
@@ -143,7 +143,7 @@ class ImageParts:
         root = self._state / "agent-root"
         if self._root is None:
             self._root = await in_thread(built, root, places)
-        ground = ground_on(root, places, self._cgroups.take, self._cgroups.give_back)
+        jail = jail_on(root, places, self._cgroups.take, self._cgroups.give_back)
         source = SourceSettings(
             store=self._settings,
             l1_bytes=config.cache_mb * MB,
@@ -159,7 +159,7 @@ class ImageParts:
             fill_bytes_s=config.fill_mb_s * MB,
             startup_bytes=config.startup_mb * MB,
         )
-        return await ImageAgent.start(ground, settings, self._state / "agent", on_trouble, on_refused)
+        return await ImageAgent.start(jail, settings, self._state / "agent", on_trouble, on_refused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sockd.functions.code.function_config import ENDPOINT
 from sockd.functions.serving.initscript_store import InitscriptStore
 from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.serving.module_compiler import ModuleCompiler
-from sockd.isolation.roots.ground import built, ground_on
+from sockd.isolation.roots.jail import built, jail_on
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.worker.state_dir import StateDir
@@ -37,14 +37,14 @@ def open_initscripts(
     places = engine_software.places()
     if settings.enabled and not engine_software.missing():
         stack.callback(built(root, places).close)
-    ground = ground_on(root, places, cgroups.take, cgroups.give_back)
+    jail = jail_on(root, places, cgroups.take, cgroups.give_back)
     uid = settings.uid if settings.uid is not None else config.sandbox.base_uid - ENGINE_BELOW
     memory_bytes = settings.memory_mb * MB if settings.memory_mb is not None else ENGINE_MEMORY_BYTES + budget.total
     engine_settings = EngineSettings(uid, memory_bytes, settings.runs)
-    compiler = ModuleCompiler(ground, uid - 1)
+    compiler = ModuleCompiler(jail, uid - 1)
     store = InitscriptStore(state.path / "initscripts", state.path / "tmp", compiler, settings)
     store.recover()
     runs_budget = MemoryBudget(max(memory_bytes - ENGINE_MEMORY_BYTES, 0))
-    scripts = Initscripts(settings, EngineClient(ground, engine_settings), store, budget, runs_budget)
+    scripts = Initscripts(settings, EngineClient(jail, engine_settings), store, budget, runs_budget)
     stack.push_async_callback(scripts.close)
     return scripts

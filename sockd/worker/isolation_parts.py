@@ -22,7 +22,7 @@ from sockd.isolation.networks.networks import Networks, Proxying, Resolving
 from sockd.isolation.roots import base as bases
 from sockd.isolation.roots.assembly import open_assembly
 from sockd.isolation.roots.base import Base
-from sockd.isolation.roots.ground import built, ground_on
+from sockd.isolation.roots.jail import built, jail_on
 from sockd.isolation.roots.premade import Premade
 from sockd.isolation.roots.program import Limits, Network
 from sockd.isolation.sandbox.foreign_farms import ForeignFarms
@@ -103,9 +103,9 @@ async def open_networks(
     if (asked or config.network.host_ports) and config.network.private and have_nft():
         root, places = state.path / "resolver", resolver.places()
         stack.callback(built(root, places).close)
-        ground = ground_on(root, places, cgroups.take, cgroups.give_back)
-        resolving = Resolving(ground, config.sandbox.base_uid - RESOLVER_BELOW, asked) if asked else None
-        proxying = Proxying(ground, config.sandbox.base_uid - PROXY_BELOW)
+        jail = jail_on(root, places, cgroups.take, cgroups.give_back)
+        resolving = Resolving(jail, config.sandbox.base_uid - RESOLVER_BELOW, asked) if asked else None
+        proxying = Proxying(jail, config.sandbox.base_uid - PROXY_BELOW)
 
     def is_short() -> bool:
         return budget.contended or budget.free < budget.total * IDLE_NETWORKS

@@ -102,8 +102,8 @@ async def serve(
 def _tell(config: Config, daemon: Daemon, worker: Worker, servers: Servers) -> None:
     """Print where the worker serves, and for whom."""
     print(f"sockd is listening on {daemon.url}", flush=True)
-    if worker.latency.told:
-        print(worker.latency.told, flush=True)
+    if worker.latency.notice:
+        print(worker.latency.notice, flush=True)
     if servers.keyed is not None:
         where = url_of(config.management.listen, servers.keyed.port)
         print(f"those with a key manage this worker at {where}", flush=True)

@@ -17,7 +17,7 @@ from sockd.functions.serving.function_modules import FunctionModules, compiled_f
 from sockd.functions.serving.module_compiler import ModuleCompiler
 from sockd.starts.packages.distribution import Closure, Distribution
 from sockd_zygote.handlers.wasm_runtime import PACKAGE
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 from tests.support.wasm_modules import COMMAND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.root]
@@ -58,8 +58,8 @@ def code(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def compiler(tmp_path: Path) -> AsyncIterator[ModuleCompiler]:
-    async with ground_at(tmp_path / "engine") as ground:
-        yield ModuleCompiler(ground, UID)
+    async with jail_at(tmp_path / "engine") as jail:
+        yield ModuleCompiler(jail, UID)
 
 
 async def test_a_module_that_is_lost_is_compiled_again(code: Path, compiler: ModuleCompiler) -> None:

@@ -15,9 +15,9 @@ from sockd.base.errors import BadInitscript
 from sockd.functions.serving import initscript_store, module_compiler
 from sockd.functions.serving.initscript_store import InitscriptStore, compiler_key
 from sockd.functions.serving.module_compiler import ModuleCompiler
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from tests.initscripts.guests import module
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 
 pytestmark = [pytest.mark.anyio, pytest.mark.root]
 
@@ -27,16 +27,16 @@ UID = 0x1FFFFFFE
 class House:
     """A store, and the tree that its compiler stands on."""
 
-    def __init__(self, state: Path, ground: Ground) -> None:
+    def __init__(self, state: Path, jail: Jail) -> None:
         self.state = state
-        self.ground = ground
+        self.jail = jail
         (state / "tmp").mkdir()
         self.store = self.open()
 
     def open(self, **settings: object) -> InitscriptStore:
         """As a daemon would, on the same directory."""
         config = InitscriptsConfig(**settings)  # type: ignore[arg-type]
-        compiler = ModuleCompiler(self.ground, UID)
+        compiler = ModuleCompiler(self.jail, UID)
         store = InitscriptStore(self.state / "initscripts", self.state / "tmp", compiler, config)
         store.recover()
         return store
@@ -48,8 +48,8 @@ class House:
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with ground_at(tmp_path / "engine") as ground:
-        yield House(tmp_path, ground)
+    async with jail_at(tmp_path / "engine") as jail:
+        yield House(tmp_path, jail)
 
 
 @pytest.fixture

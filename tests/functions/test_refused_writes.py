@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sockd.functions.serving.refused_writes import MOST_TOLD, Refused, advice, find
+from sockd.functions.serving.refused_writes import MOST_SHOWN, Refused, advice, find
 
 SAID = [
     (
@@ -55,7 +55,7 @@ def test_what_names_no_path_beside_an_error_tells_nothing(text: str) -> None:
 
 def test_a_path_is_named_once_and_few_are_named() -> None:
     lines = [f"/dir/{number}: Read-only file system" for number in range(9)]
-    assert find("\n".join([lines[0], *lines])) == [Refused(f"/dir/{number}", True) for number in range(MOST_TOLD)]
+    assert find("\n".join([lines[0], *lines])) == [Refused(f"/dir/{number}", True) for number in range(MOST_SHOWN)]
 
 
 def test_the_remedy_is_one_that_the_function_can_use() -> None:

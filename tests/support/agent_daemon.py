@@ -27,7 +27,7 @@ from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.store_settings import StoreSettings
 from sockd.linux import mounts
 from tests.support.chunked_images import random_image, read_at, stored
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 
 READER = """
 import os, sys
@@ -52,10 +52,10 @@ async def main(directory: Path, cgroup: str, uid: int, who: str) -> None:
     store = DirectoryStore.create(directory / "store")
     image = random_image(CHUNKS)
     manifest = stored(image, store)
-    async with ground_at(directory / "ground", agent_link.places(), cgroup) as ground:
+    async with jail_at(directory / "jail", agent_link.places(), cgroup) as jail:
         settings = StoreSettings(url=str(directory / "store")) if who == "reader" else silent_store()
         source = SourceSettings(store=settings, l1_bytes=32 << 20)
-        agent = await ImageAgent.start(ground, AgentSettings(uid, source, stall_s=600), directory / "agent")
+        agent = await ImageAgent.start(jail, AgentSettings(uid, source, stall_s=600), directory / "agent")
         path = await agent.open(manifest)
         file = await asyncio.to_thread(os.open, path, os.O_RDONLY)
         if who == "reader":

@@ -26,12 +26,12 @@ SAME = "test:same"
 _numbers = itertools.count()
 
 
-class Grounds:
+class Interpreters:
     """Interpreters with ids of the scheme `test`."""
 
     def __init__(self, house: House) -> None:
         self._pythons = HostPythons(house.packages, house.directory / f"pythons-{next(_numbers)}")
-        self.directory = house.directory / f"ground-{next(_numbers)}"
+        self.directory = house.directory / f"interpreter-{next(_numbers)}"
         self.executable = ""
         """Instead of the interpreter's own, if it is not empty."""
 
@@ -52,12 +52,12 @@ class Foreign:
 
     def __init__(self, house: House) -> None:
         self.house = house
-        self.grounds = Grounds(house)
+        self.interpreters = Interpreters(house)
         first = BASE_UID + 6 * ROOT_UIDS
         parts = house.parts
         self.uids = UidBlock.of_host(first, ROOT_UIDS)
         self.farms = ForeignFarms(parts, self.uids, house.limits())
-        self.farms.add("test", self.grounds)
+        self.farms.add("test", self.interpreters)
         self.ended: list[Zygote] = []
 
     def root(self, interpreter: str = SAME, *, is_walled: bool = False) -> Zygote:

@@ -28,7 +28,7 @@ runtime_api.is_own = lambda peer, port: True  # this process is in no sandbox
 function = {"name": "f", "version": "1", "memory_mb": 128, "provided": "image", "env": {},
             "image": {"command": [sys.argv[2], "-c", sys.argv[3]], "directory": "/"}}
 program = runtime_api.Program(function)
-def call(event, told=None):
+def call(event, metadata=None):
     try:
         return program.call(event, bytes(16), time.monotonic_ns() + 10**10, told)
     except errors.ReportedError as error:

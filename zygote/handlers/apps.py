@@ -28,9 +28,9 @@ class App(Handler):
     def __init__(self, app: Any) -> None:
         self.app = app
 
-    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Exchange:
+    def call(self, event: bytes, request: bytes, deadline_ns: int, metadata: dict | None = None) -> Exchange:
         """Raises: NotHttp."""
-        http = (told or {}).get("http")
+        http = (metadata or {}).get("http")
         if http is None:
             raise NotHttp("the handler is a web app: call it over HTTP, at /run/NAME or its function URL")
         return Exchange(self, Request(http, event))

@@ -35,13 +35,13 @@ class Context:
         self.aws_request_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
         self._deadline_ns = deadline_ns
 
-    def tell(self, told: dict) -> None:
+    def tell(self, metadata: dict) -> None:
         """Add what came with this request (`sockd_zygote.messages.details`)."""
-        if told.get("client_context") is not None:
-            self.client_context = details.client_context(told["client_context"])
-        if told.get("deployer") is True:
+        if metadata.get("client_context") is not None:
+            self.client_context = details.client_context(metadata["client_context"])
+        if metadata.get("deployer") is True:
             self._from_deployer = True
-        self.invoked_function_arn = told.get("arn", self.invoked_function_arn)
+        self.invoked_function_arn = metadata.get("arn", self.invoked_function_arn)
 
     def get_remaining_time_in_millis(self) -> int:
         return max(0, (self._deadline_ns - time.monotonic_ns()) // 1_000_000)
@@ -74,17 +74,17 @@ class Handler:
         self._context = shared_context(function) if count > 1 else None
         self._run = Runner().run if is_async else None
 
-    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Any:
+    def call(self, event: bytes, request: bytes, deadline_ns: int, metadata: dict | None = None) -> Any:
         """Handle one request.
 
-        Args: told: what came with the event, if anything did.
+        Args: metadata: what came with the event, if anything did.
         Returns: bytes, or something with `pour`. Raises: whatever the function raises; InvalidEvent; MarshalError."""
         if self._context is None:
             answer = self._callable(parse_event(event))
         else:
             context = Context(self._context, request, deadline_ns)
-            if told is not None:
-                context.tell(told)
+            if metadata is not None:
+                context.tell(metadata)
             answer = self._callable(parse_event(event), context)
         if self._run is not None and hasattr(answer, "__await__"):
             answer = self._run(answer)

@@ -240,7 +240,7 @@ def answer(
             if type(result) is not bytes:
                 result = pour(result, channel, number)
         else:
-            result = answer_told(handler, channel, number, body, deadline)
+            result = answer_with_details(handler, channel, number, body, deadline)
         if len(result) > max_bytes:
             kind, result = FAILED, too_large(max_bytes)
     except SystemExit:
@@ -270,12 +270,12 @@ def end_if_forked(error: BaseException | None = None) -> None:
     os._exit(0 if error is None else 1)
 
 
-def answer_told(handler: Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
+def answer_with_details(handler: Handler, channel: int, number: int, body: bytes, deadline: int) -> bytes:
     """Call the handler with the details of its event (`sockd_zygote.messages.details`). Returns the answer; empty: it
     has gone out."""
-    event, told = details.split(body)
-    with details.Trace(told):
-        result = handler.call(event, body[:16], deadline, told)
+    event, metadata = details.split(body)
+    with details.Trace(metadata):
+        result = handler.call(event, body[:16], deadline, metadata)
         return result if type(result) is bytes else pour(result, channel, number)
 
 

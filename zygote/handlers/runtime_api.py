@@ -90,7 +90,7 @@ class Program(Handler):
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
         self._await_ready(is_image="image" in function)
 
-    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> bytes:
+    def call(self, event: bytes, request: bytes, deadline_ns: int, metadata: dict | None = None) -> bytes:
         """One event; as of a handler.
 
         Raises: errors.ReportedError, which the program reports; errors.NotTaken, SystemExit when it has ended."""
@@ -101,10 +101,10 @@ class Program(Handler):
             "Lambda-Runtime-Aws-Request-Id": self._current,
             "Lambda-Runtime-Deadline-Ms": str(until_ms),
         }
-        if told is not None:
-            context.tell(told)
-            if told.get("client_context") is not None:
-                headers["Lambda-Runtime-Client-Context"] = json.dumps(told["client_context"])
+        if metadata is not None:
+            context.tell(metadata)
+            if metadata.get("client_context") is not None:
+                headers["Lambda-Runtime-Client-Context"] = json.dumps(metadata["client_context"])
         headers["Lambda-Runtime-Invoked-Function-Arn"] = context.invoked_function_arn
         trace = os.environ.get("_X_AMZN_TRACE_ID")
         if trace:
@@ -126,14 +126,14 @@ class Program(Handler):
         ends this process without a word."""
         from queue import Empty
 
-        is_told = not is_image
+        is_reported = not is_image
         while True:
             try:
-                self._outcome(None if is_told else SLOW_START_S)
+                self._outcome(None if is_reported else SLOW_START_S)
                 return
             except Empty:
                 if ports := own_ports() - {self.port}:
-                    is_told = True
+                    is_reported = True
                     where = ", ".join(map(str, sorted(ports)))
                     print(
                         f"sockd waits for the program to ask the Runtime API. It listens on {where}: a web server needs app_port",
@@ -180,7 +180,7 @@ class Program(Handler):
         """What was posted to a path; the status of the answer. Args: trailers: what came behind its last chunk."""
         if path == PREFIX + "init/error" and not self._asked:
             self._asked = True
-            self._outcomes.put((ERROR, told(body)))
+            self._outcomes.put((ERROR, metadata(body)))
             return 202
         identity, _, what = path.removeprefix(INVOCATION).partition("/")
         if not path.startswith(INVOCATION) or what not in ("response", "error"):
@@ -189,7 +189,7 @@ class Program(Handler):
             return 400
         self._current = ""
         if what == "error":
-            self._outcomes.put((ERROR, told(body)))
+            self._outcomes.put((ERROR, metadata(body)))
         elif ERROR_TYPE in trailers:
             self._outcomes.put((ERROR, told_behind(trailers)))
         else:
@@ -239,7 +239,7 @@ def command(function: dict, environment: dict[str, str]) -> list[str]:
     return [sys.executable, "-m", "awslambdaric", environment["_HANDLER"]]
 
 
-def told(body: bytes) -> tuple[str, str, list[str]]:
+def metadata(body: bytes) -> tuple[str, str, list[str]]:
     """The type, message and stack of an error that a program posts, whatever it posts."""
     try:
         error = json.loads(body)
@@ -253,7 +253,7 @@ def told(body: bytes) -> tuple[str, str, list[str]]:
 
 
 def told_behind(trailers: dict[str, str]) -> tuple[str, str, list[str]]:
-    """Return the error as `told` does, for an answer that failed in the middle: the type of the trailer is the one that
+    """Return the error as `encoded` does, for an answer that failed in the middle: the type of the trailer is the one that
     counts."""
     import base64
 
@@ -261,7 +261,7 @@ def told_behind(trailers: dict[str, str]) -> tuple[str, str, list[str]]:
         body = base64.b64decode(trailers.get(ERROR_BODY, ""))
     except ValueError:
         body = b""
-    _, message, stack = told(body)
+    _, message, stack = metadata(body)
     return trailers[ERROR_TYPE] or "Runtime.UnknownReason", message or "the answer failed in the middle", stack
 
 

@@ -43,9 +43,9 @@ def _run(hook: Any, kind: str) -> None:
     except SystemExit:
         raise ReportedError(kind, f"{name_of(func)} ended the process with sys.exit", []) from None
     except BaseException as error:
-        told = loads(describe(error))
-        message = f"{name_of(func)}: {told['errorType']}: {told['errorMessage']}"
-        raise ReportedError(kind, message, told.get("stackTrace", [])) from None
+        described = loads(describe(error))
+        message = f"{name_of(func)}: {described['errorType']}: {described['errorMessage']}"
+        raise ReportedError(kind, message, described.get("stackTrace", [])) from None
 
 
 def name_of(func: object) -> str:

@@ -65,7 +65,7 @@ class WasmHandler(Handler):
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             raise self._error(str(error)) from None
 
-    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> bytes:
+    def call(self, event: bytes, request: bytes, deadline_ns: int, metadata: dict | None = None) -> bytes:
         """Serve one event with an instance of its own.
 
         Raises: errors.ReportedError: it trapped, exited with a status, returned an error, or was interrupted at its deadline."""

@@ -107,15 +107,15 @@ class WebServer(App):
         if variables.get("AWS_LWA_ASYNC_INIT", "").lower() != "true":
             self._await_ready(image["init_timeout_s"], "init_timeout_s")
 
-    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> Any:
+    def call(self, event: bytes, request: bytes, deadline_ns: int, metadata: dict | None = None) -> Any:
         """One request. Raises: SystemExit: the server has ended; errors.ReportedError; InvalidEvent."""
         context = Context(self._shared, request, deadline_ns)
         if not self._is_ready:
             self._await_ready(context.get_remaining_time_in_millis() / 1000, "timeout_s")
-        if told is not None:
-            context.tell(told)
-        self._told = lambda_context(context)
-        http = (told or {}).get("http")
+        if metadata is not None:
+            context.tell(metadata)
+        self._context = lambda_context(context)
+        http = (metadata or {}).get("http")
         if http is not None:
             return Exchange(self, Request(http, event))
         return self._answer_event(event)
@@ -182,7 +182,7 @@ class WebServer(App):
                 connection.putheader("host", f"{LOOPBACK}:{self._port}")
             if body or method in WITH_BODY:
                 connection.putheader("content-length", str(len(body)))
-            connection.putheader(CONTEXT_HEADER, self._told)
+            connection.putheader(CONTEXT_HEADER, self._context)
             connection.putheader("connection", "close")
             connection.endheaders(body or None)
             return connection.getresponse()

@@ -34,12 +34,12 @@ def split(body: bytes) -> tuple[bytes, dict]:
 class Trace:
     """The trace that a request is a part of, in the environment for the length of that request."""
 
-    def __init__(self, told: dict) -> None:
-        self._told = told
+    def __init__(self, values: dict) -> None:
+        self._values = values
 
     def __enter__(self) -> None:
         for place, (key, name) in enumerate(VARIABLES):
-            value = self._told.get(key)
+            value = self._values.get(key)
             if value:
                 known[name] = value.encode()
                 _native.set_request_variable(place, name + b"=" + known[name])
@@ -53,24 +53,24 @@ class Trace:
 class Client:
     """`context.client_context.client`, with AWS's names."""
 
-    def __init__(self, told: dict) -> None:
-        self.installation_id = told.get("installation_id")
-        self.app_title = told.get("app_title")
-        self.app_version_name = told.get("app_version_name")
-        self.app_version_code = told.get("app_version_code")
-        self.app_package_name = told.get("app_package_name")
+    def __init__(self, values: dict) -> None:
+        self.installation_id = values.get("installation_id")
+        self.app_title = values.get("app_title")
+        self.app_version_name = values.get("app_version_name")
+        self.app_version_code = values.get("app_version_code")
+        self.app_package_name = values.get("app_package_name")
 
 
 class ClientContext:
     """`context.client_context`, as AWS's runtime makes it: names that it does not know are in `custom` or nowhere."""
 
-    def __init__(self, told: dict) -> None:
-        self.custom = told.get("custom")
-        self.env = told.get("env")
-        client = told.get("client")
+    def __init__(self, values: dict) -> None:
+        self.custom = values.get("custom")
+        self.env = values.get("env")
+        client = values.get("client")
         self.client = Client(client) if isinstance(client, dict) else client
 
 
-def client_context(told: Any) -> Any:
+def client_context(values: Any) -> Any:
     """The object for what a client sent, which need not be what AWS's SDKs for phones send."""
-    return ClientContext(told) if isinstance(told, dict) else told
+    return ClientContext(values) if isinstance(values, dict) else values

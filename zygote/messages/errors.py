@@ -78,14 +78,14 @@ def describe(error: BaseException) -> bytes:
         return encode(error.kind, str(error), error.stack)
     with OwnModules():
         try:
-            return told(error)
+            return encoded(error)
         except Exception as failure:  # its class is such that no attribute can be read
             name = type.__dict__["__name__"].__get__(type(error))
             stack = users_frames(extract_tb(BaseException.__dict__["__traceback__"].__get__(error)))
             return encode(name, f"<the error cannot be read: {type(failure).__name__}>", format_list(stack))
 
 
-def told(error: BaseException) -> bytes:
+def encoded(error: BaseException) -> bytes:
     """Raises: whatever the error's own attributes do."""
     whole = TracebackException.from_exception(error)
     drop_our_frames(whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MOST_TOLD = 3
+MOST_SHOWN = 3
 NAMES = {
     "_decimal.DefaultContext": "decimal.DefaultContext",
     "_warnings.filters": "warnings.filters",
@@ -25,8 +25,8 @@ BEGINNINGS = {
 def in_words(changes: list[str]) -> str:
     """Return the first changes; empty if there are none."""
     names = sorted(set(map(name_for_people, changes)))
-    told = ", ".join(names[:MOST_TOLD])
-    return f"{told} and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else told
+    shown = ", ".join(names[:MOST_SHOWN])
+    return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
 
 
 def name_for_people(change: str) -> str:

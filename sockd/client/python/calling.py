@@ -130,12 +130,12 @@ def event_of(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _failure(target: Target, reply: Reply, answer: Any) -> Exception:
-    status, told = reply.status, answer if isinstance(answer, dict) else {}
-    kind, message = str(told.get("errorType", "")), str(told.get("errorMessage", f"status {status}"))
+    status, details = reply.status, answer if isinstance(answer, dict) else {}
+    kind, message = str(details.get("errorType", "")), str(details.get("errorMessage", f"status {status}"))
     if status == 412:
         return OtherCode(printable(message))
     if status == 404:
         return DeployFailed(f"{printable(message)}; deploy it: {runnable(DEPLOY)}")
-    stack = told.get("stackTrace")
+    stack = details.get("stackTrace")
     frames = [str(frame) for frame in stack if not str(frame).startswith(STAND_IN)] if isinstance(stack, list) else []
     return RemoteError(kind, message, frames, retry_after_s=reply.retry_after_s)

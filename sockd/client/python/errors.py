@@ -29,10 +29,10 @@ class RemoteError(Exception):
         return self.type == "Sandbox.Timedout" and self.message.endswith("(init_timeout_s)")
 
     def __str__(self) -> str:
-        told = f"{self.type}: {self.message}"
+        text = f"{self.type}: {self.message}"
         if self.traceback:
-            told = f"{told}\n\nIn the sandbox:\nTraceback (most recent call last):\n{self.traceback}{told}"
-        return printable(told)  # Python prints it on a terminal, and a function chose it
+            text = f"{text}\n\nIn the sandbox:\nTraceback (most recent call last):\n{self.traceback}{text}"
+        return printable(text)  # Python prints it on a terminal, and a function chose it
 
 
 class UnverifiedAnswer(RemoteError):

@@ -252,7 +252,7 @@ def wanted_python(record: ImageRecord, config: FunctionConfig) -> tuple[ImagePyt
     return python, command
 
 
-UNSERVED = ', and is told the handler as _HANDLER; with runtime = "python" in sockd.toml, the image\'s Python serves it'
+UNSERVED = ', and gets the handler as _HANDLER; with runtime = "python" in sockd.toml, the image\'s Python serves it'
 
 
 def python_command(config: FunctionConfig, record: ImageRecord) -> tuple[list[str], str]:

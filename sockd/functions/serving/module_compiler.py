@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sockd.base.config import MB
 from sockd.base.errors import SandboxFailed
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd_initscripts.client.engine_software import missing
 from sockd_initscripts.errors import BadModule
 
@@ -36,8 +36,8 @@ class Bounds:
 class ModuleCompiler:
     """Compiles on one tree, as one user."""
 
-    def __init__(self, ground: Ground, uid: int) -> None:
-        self._ground = ground
+    def __init__(self, jail: Jail, uid: int) -> None:
+        self._jail = jail
         self._uid = uid
 
     def missing(self) -> list[str]:
@@ -51,7 +51,7 @@ class ModuleCompiler:
         if len(wasm) > bounds.module_bytes:
             raise BadModule(f"has {len(wasm)} bytes; the limit is {bounds.module_bytes}")
         process = await ConfinedProcess.start(
-            self._ground,
+            self._jail,
             *("-m", program, str(bounds.module_bytes)),
             uid=self._uid,
             memory_bytes=bounds.memory_bytes,

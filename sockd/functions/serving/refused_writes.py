@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MOST_TOLD = 3
+MOST_SHOWN = 3
 """Paths that are named."""
 MOST_BYTES = 64 << 10
 """How much of what was printed is looked at, the end of it."""
@@ -28,12 +28,12 @@ class Refused(NamedTuple):
 
 
 def find(text: str) -> list[Refused]:
-    """Return the paths of a text that were refused, each once, in their order; at most `MOST_TOLD`."""
+    """Return the paths of a text that were refused, each once, in their order; at most `MOST_SHOWN`."""
     found: dict[str, Refused] = {}
     for line in text[-MOST_BYTES:].splitlines():
         for refused in _in_line(line):
             found.setdefault(refused.path, refused)
-    return list(found.values())[:MOST_TOLD]
+    return list(found.values())[:MOST_SHOWN]
 
 
 def _in_line(line: str) -> Iterator[Refused]:

@@ -242,7 +242,7 @@ class Serving:
             return
         self._put_back()
         reply.stream.end()
-        passing_on = self._loop.create_task(reply.stream.passed_on(failed=reply.told_error is not None))
+        passing_on = self._loop.create_task(reply.stream.passed_on(failed=reply.answered_error is not None))
         passing_on.add_done_callback(partial(self._passed_on, reply, reply.stream))
         self.stop = passing_on.cancel
 
@@ -290,11 +290,11 @@ async def serve_request(
     function: Function, request: InvokeRequest, recorder: Initscript | None = None, debugged: Debugged | None = None
 ) -> Outcome:
     """The outcome of one request. Args: recorder, debugged: as `Serving` says. Raises: what it says."""
-    told: asyncio.Future[Outcome | BaseException] = function.loop.create_future()
-    serving = Serving(function, request, partial(tell, told), recorder, debugged)
+    outcome_of: asyncio.Future[Outcome | BaseException] = function.loop.create_future()
+    serving = Serving(function, request, partial(tell, outcome_of), recorder, debugged)
     serving.begin()
     try:
-        outcome = await told
+        outcome = await outcome_of
     except asyncio.CancelledError:
         serving.cancel()
         raise
@@ -303,10 +303,10 @@ async def serve_request(
     try:
         raise outcome
     finally:
-        del outcome, told  # its traceback has this frame: they would be a cycle
+        del outcome, outcome_of  # its traceback has this frame: they would be a cycle
 
 
-def tell(told: asyncio.Future[Outcome | BaseException], outcome: Outcome | BaseException) -> None:
+def tell(outcome_of: asyncio.Future[Outcome | BaseException], outcome: Outcome | BaseException) -> None:
     """Resume the waiting task."""
-    if not told.done():
-        told.set_result(outcome)
+    if not outcome_of.done():
+        outcome_of.set_result(outcome)

@@ -91,9 +91,9 @@ async def invoke(worker: Worker, request: InvokeRequest, headers: Mapping[str, s
         version = worker.functions.details(request.name, request.qualifier).version
         return Answer(204, f"x-amzn-requestid: {text_id}\r\n{executed(version)}", b"")
     if log_type == "Tail":
-        told = await worker.calls.invoke_with_log(request)
-        answer = _function_error(told.error, text_id) if told.error else _succeeded(told.invocation, text_id)
-        return answer.adding(field("x-amz-log-result", log_tail(told, text_id)))
+        result = await worker.calls.invoke_with_log(request)
+        answer = _function_error(result.error, text_id) if result.error else _succeeded(result.invocation, text_id)
+        return answer.adding(field("x-amz-log-result", log_tail(result, text_id)))
     try:
         invocation = await worker.calls.invoke(request)
     except FUNCTION_ERRORS as error:

@@ -44,9 +44,9 @@ class EventStream(StreamedAnswer):
         if data:
             await super().chunk(payload_chunk(data))
 
-    async def complete(self, told: dict[str, str]) -> None:
+    async def complete(self, ending: dict[str, str]) -> None:
         """The last event."""
-        await super().chunk(invoke_complete(told))
+        await super().chunk(invoke_complete(ending))
         self.close(Answer(200, "", b""))
 
 
@@ -75,12 +75,12 @@ class StreamingOperations:
         assert isinstance(call.exchange, Exchange)
         stream = request.sink = EventStream(call.exchange, call.request_id)
         request.gone = call.exchange.gone
-        told: dict[str, str] = {}
+        ending: dict[str, str] = {}
         invocation: Invocation | None = None
         try:
             if tail:
                 outcome = await self._worker.calls.invoke_with_log(request)
-                told["LogResult"] = log_tail(outcome, text_id)
+                ending["LogResult"] = log_tail(outcome, text_id)
                 invocation = outcome.invocation
                 if outcome.error is not None:
                     raise outcome.error
@@ -90,13 +90,13 @@ class StreamingOperations:
             if not isinstance(error, FUNCTION_ERRORS) and not stream.started:
                 raise
             invocation = invocation or error.invocation
-            told = {"ErrorCode": "Unhandled", "ErrorDetails": error_payload(error, text_id).decode(), **told}
+            ending = {"ErrorCode": "Unhandled", "ErrorDetails": error_payload(error, text_id).decode(), **ending}
         if stream.started:
-            await stream.complete(told)
+            await stream.complete(ending)
             return Answer(200, "", b"")
         if invocation is not None and len(invocation.body) > INLINE_BYTES:
-            return await asyncio.to_thread(_whole, invocation, told, text_id)
-        return _whole(invocation, told, text_id)
+            return await asyncio.to_thread(_whole, invocation, ending, text_id)
+        return _whole(invocation, ending, text_id)
 
 
 def payload_chunk(data: bytes) -> bytes:
@@ -104,15 +104,15 @@ def payload_chunk(data: bytes) -> bytes:
     return message("PayloadChunk", data, "application/octet-stream")
 
 
-def invoke_complete(told: dict[str, str]) -> bytes:
+def invoke_complete(ending: dict[str, str]) -> bytes:
     """How it ended."""
-    return message("InvokeComplete", msgspec.json.encode(told), "application/json")
+    return message("InvokeComplete", msgspec.json.encode(ending), "application/json")
 
 
-def _whole(invocation: Invocation | None, told: dict[str, str], request_id: str) -> Answer:
+def _whole(invocation: Invocation | None, ending: dict[str, str], request_id: str) -> Answer:
     """The events of a function that did not stream."""
     fields = f"content-type: {CONTENT_TYPE}\r\n{executed(invocation.version if invocation else LATEST)}"
     fields += f"x-amzn-requestid: {request_id}\r\n" if invocation is None else invocation_fields(invocation, request_id)
-    answered = invocation is not None and "ErrorCode" not in told
+    answered = invocation is not None and "ErrorCode" not in ending
     events = payload_chunk(invocation.body) if invocation is not None and answered and invocation.body else b""
-    return Answer(200, fields, events + invoke_complete(told))
+    return Answer(200, fields, events + invoke_complete(ending))

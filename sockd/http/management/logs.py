@@ -96,11 +96,11 @@ async def _follow(worker: Worker, wanted: LogQuery) -> AsyncGenerator[bytes]:
     step = asyncio.ensure_future(anext(coming))
     try:
         await asyncio.sleep(0)  # the iterator's first step subscribes; nothing else runs between it and the next line
-        told = await _found(worker, wanted)
-        for record in told:
+        kept = await _found(worker, wanted)
+        for record in kept:
             yield _encode(wanted.fields(record)) + b"\n"
-        known = {(record.request_id, record.time_s) for record in told}  # what came while we looked is in both
-        ended_s = {record.request_id: record.time_s for record in told}
+        known = {(record.request_id, record.time_s) for record in kept}  # what came while we looked is in both
+        ended_s = {record.request_id: record.time_s for record in kept}
         while True:
             record = await step
             step = asyncio.ensure_future(anext(coming))

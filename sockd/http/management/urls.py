@@ -60,7 +60,7 @@ class _Urls:
     async def list(self, request: Request) -> Response:
         name = function_name(request)
         self._worker.functions.info(name)
-        return respond(json_answer([self._told(url) for url in self._worker.urls.all_of(name)]))
+        return respond(json_answer([self._described(url) for url in self._worker.urls.all_of(name)]))
 
     async def put(self, request: Request) -> Response:
         name, qualifier = function_name(request), request.query_params.get("qualifier", "")
@@ -78,10 +78,10 @@ class _Urls:
         with contextlib.suppress(NoSuchUrl):
             old = urls.of(name, qualifier)
             auth, mode, cors = wanted.auth or old.auth, wanted.mode or old.mode, wanted.cors or old.cors
-            return respond(json_answer(self._told(await urls.update(old, auth=auth, mode=mode, cors=cors))))
+            return respond(json_answer(self._described(await urls.update(old, auth=auth, mode=mode, cors=cors))))
         auth, mode = wanted.auth or "NONE", wanted.mode or "BUFFERED"
         return respond(
-            json_answer(self._told(await urls.create(name, qualifier, auth=auth, mode=mode, cors=wanted.cors)))
+            json_answer(self._described(await urls.create(name, qualifier, auth=auth, mode=mode, cors=wanted.cors)))
         )
 
     async def delete(self, request: Request) -> Response:
@@ -90,7 +90,7 @@ class _Urls:
         await self._worker.urls.delete(name, qualifier)
         return respond(json_answer({"removed": name}))
 
-    def _told(self, url: FunctionUrl) -> dict[str, Any]:
+    def _described(self, url: FunctionUrl) -> dict[str, Any]:
         return {
             **msgspec.to_builtins(url),
             "url": self._names.url(url.id, self._worker.url),

@@ -59,23 +59,23 @@ class Changes:
             before = self._sources.rollback_target(name)
             made = shown_deploy(await self._sources.rollback(name))
             said = f"Deploy {made['deploy']} has the code {made['code']}"
-            told = f"{said} of deploy {before['deploy']}." if before is not None else f"{said}."
-            return {"title": "Rolled back", "told": told, "function": name, "event": ""}
+            text = f"{said} of deploy {before['deploy']}." if before is not None else f"{said}."
+            return {"title": "Rolled back", "text": text, "function": name, "event": ""}
         if action == "disable":
             await self._worker.functions.disable(name)
-            told = "It refuses every request with status 429 until it is enabled; those that were running end as usual."
-            return {"title": "Disabled", "told": told, "function": name, "event": ""}
+            text = "It refuses every request with status 429 until it is enabled; those that were running end as usual."
+            return {"title": "Disabled", "text": text, "function": name, "event": ""}
         await self._worker.functions.enable(name)
-        told = f"It serves {words.many(self._worker.functions.info(name).concurrency, 'request')} at once."
-        return {"title": "Enabled", "told": told, "function": name, "event": ""}
+        text = f"It serves {words.many(self._worker.functions.info(name).concurrency, 'request')} at once."
+        return {"title": "Enabled", "text": text, "function": name, "event": ""}
 
     async def retry(self, request: Request, event_id: str) -> Values:
         """Have a dead letter run again. Raises: KeyNeeded, PageForbidden, NoSuchEvent. Returns: as `change_function`."""
         await self._check(request, "retry", event_id, event_id)
         event = await self._sources.event(event_id)
         await self._sources.retry(event_id)
-        told = "It waits for its turn, as if it had been accepted now."
-        return {"title": "To run again", "told": told, "function": event["function"], "event": event_id}
+        text = "It waits for its turn, as if it had been accepted now."
+        return {"title": "To run again", "text": text, "function": event["function"], "event": event_id}
 
     async def _check(self, request: Request, action: str, target: str, state: str) -> None:
         (token,) = await read_fields(request, ("token",), MAX_FORM_BYTES)

@@ -208,8 +208,8 @@ class Page:
         event = await sent_event.read_form(request)
         self._access.check_test_event(request, name, event.token, is_open=self._callers.is_open(name))
         asked = sent_event.invocation_of(name, event)
-        told = await self._worker.calls.invoke_with_log(asked)
-        values = {**self._form_values(request, name), **sent_event.outcome(asked, told)}
+        result = await self._worker.calls.invoke_with_log(asked)
+        values = {**self._form_values(request, name), **sent_event.outcome(asked, result)}
         return await self._responses.html(request, "tested.html", values)
 
     async def _change_function(self, action: str, request: Request) -> Response:

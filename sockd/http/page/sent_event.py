@@ -47,24 +47,24 @@ def invocation_of(name: str, event: SentEvent) -> InvokeRequest:
     return request
 
 
-def outcome(request: InvokeRequest, told: InvocationResult) -> Values:
+def outcome(request: InvokeRequest, result: InvocationResult) -> Values:
     """The values of `tested.html`."""
-    error, times = told.error, told.invocation.times
+    error, times = result.error, result.invocation.times
     stack = "".join(error.stack_trace) if isinstance(error, FunctionFailed) else ""
     return {
         "name": request.name,
         "id": request_id_text(request.id),
         "event": request.payload.decode(),
         "qualifier": request.qualifier,
-        "origin": told.invocation.origin,
-        "is_cold": told.invocation.cold,
+        "origin": result.invocation.origin,
+        "is_cold": result.invocation.cold,
         "is_ok": error is None,
         "outcome": "ok" if error is None else error.error_type[:200],
         "error": "" if error is None else f"{error.error_type}: {error.message}\n" + (f"\n{stack}" if stack else ""),
-        "answer": text_of(told.invocation.body) if error is None else "",
-        "log": words.log_text(told.log, MAX_SHOWN_BYTES) if told.log else "",
+        "answer": text_of(result.invocation.body) if error is None else "",
+        "log": words.log_text(result.log, MAX_SHOWN_BYTES) if result.log else "",
         "total": words.ms(sum(getattr(times, phase) for phase in PHASES)),
-        "memory": f"{size(told.peak_bytes)} of {told.memory_mb} MB" if told.peak_bytes else "",
+        "memory": f"{size(result.peak_bytes)} of {result.memory_mb} MB" if result.peak_bytes else "",
     }
 
 

@@ -19,14 +19,14 @@ MAX_NAMES = 4
 
 def tree(worker: Worker) -> Values:
     """The Zygote tree as rows, each with its depth, and what may not be in it."""
-    told = worker.numbers.tree()
-    root = told["root"]
+    zygotes = worker.numbers.tree()
+    root = zygotes["root"]
     flat = list(flatten(root, 0)) if root is not None else []
     most = max((own(node) + node.get("shared_memory_bytes", 0) for _, node in flat), default=0)
     return {
         "rows": [tree_row(node, depth, most) for depth, node in flat],
-        "templates": [template_row(each) for each in told.get("templates", ())],
-        "refused": [refusal_row(each) for each in told["refused"]],
+        "templates": [template_row(each) for each in zygotes.get("templates", ())],
+        "refused": [refusal_row(each) for each in zygotes["refused"]],
         "passed_over": [
             {"zygote": ", ".join(node["packages"]) or "root", "reason": reason}
             for _, node in flat

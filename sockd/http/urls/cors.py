@@ -42,10 +42,10 @@ def with_cors(cors: Cors | None, fields: Fields, origin: str | None) -> Fields:
     if cors is None:
         return fields
     kept = [(name, value) for name, value in fields if not name.startswith("access-control-")]
-    told = _origin(cors, origin or "")
-    if cors.expose_headers and any(name == "access-control-allow-origin" for name, _ in told):
-        told.append(("access-control-expose-headers", ",".join(cors.expose_headers)))
-    return [*kept, *told]
+    fields = _origin(cors, origin or "")
+    if cors.expose_headers and any(name == "access-control-allow-origin" for name, _ in fields):
+        fields.append(("access-control-expose-headers", ",".join(cors.expose_headers)))
+    return [*kept, *fields]
 
 
 def _origin(cors: Cors, origin: str) -> Fields:

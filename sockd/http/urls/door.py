@@ -121,8 +121,8 @@ class UrlDoor:
         text_id = request_id_text(request_id)
         cors = admitted.url.cors
         if cors is not None and self.preflight(admitted):
-            told = preflight(cors, admitted.signed.headers)
-            exchange.answer(Answer(200, f"x-amzn-requestid: {text_id}\r\n{lines(told)}", b""))
+            allowed = preflight(cors, admitted.signed.headers)
+            exchange.answer(Answer(200, f"x-amzn-requestid: {text_id}\r\n{lines(allowed)}", b""))
             return
         sink = self._sink(admitted, exchange, request_id)
         try:

@@ -47,7 +47,7 @@ class UrlRequest(NamedTuple):
 def event(request: UrlRequest, body: bytes) -> bytes:
     """The event, JSON."""
     headers = event_headers(request)
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "version": "2.0",
         "routeKey": _DEFAULT,
         "rawPath": request.path,
@@ -58,14 +58,14 @@ def event(request: UrlRequest, body: bytes) -> bytes:
     }
     cookies = [part for name, value in request.headers if name == b"cookie" for part in _cookies(value)]
     if cookies:
-        told["cookies"] = cookies
+        fields["cookies"] = cookies
     if request.query:
-        told["queryStringParameters"] = _parameters(request.query)
+        fields["queryStringParameters"] = _parameters(request.query)
     if body:
         text = _text(body, headers.get("content-type", ""))
-        told["isBase64Encoded"] = text is None
-        told["body"] = text if text is not None else base64.b64encode(body).decode()
-    return msgspec.json.encode(told)
+        fields["isBase64Encoded"] = text is None
+        fields["body"] = text if text is not None else base64.b64encode(body).decode()
+    return msgspec.json.encode(fields)
 
 
 def event_headers(request: UrlRequest) -> dict[str, str]:

@@ -48,8 +48,8 @@ def refusal(error: Exception, request_id: str) -> Answer:
     if not isinstance(error, SockdError):
         return _service(plain.status, "ServiceException", request_id, {"Message": "Internal Server Error"})
     if isinstance(error, FUNCTION_ERRORS):
-        told = "" if error.invocation is None else invocation_fields(error.invocation, request_id)
-        fields = told or f"x-amzn-requestid: {request_id}\r\n"
+        known = "" if error.invocation is None else invocation_fields(error.invocation, request_id)
+        fields = known or f"x-amzn-requestid: {request_id}\r\n"
         kind = field("x-sockd-error", _type(error.error_type))
         return Answer(502, f"content-type: text/plain\r\n{fields}{kind}", b"Internal Server Error")
     if isinstance(error, NoSuchFunction):

@@ -122,7 +122,7 @@ def prelude(held: bytes) -> Begun | None:
     if not first.startswith(_BEGINNINGS):
         undecided = len(held) < _LONGEST_BEGINNING and any(each.startswith(first) for each in _BEGINNINGS)
         return None if undecided else Begun(200, [], held)
-    told, end, rest = held.partition(_END)
-    if len(told) > PRELUDE_BYTES:
+    encoded, end, rest = held.partition(_END)
+    if len(encoded) > PRELUDE_BYTES:
         return Begun(200, [], held)
-    return Begun(*metadata(told), rest) if end else None
+    return Begun(*metadata(encoded), rest) if end else None

@@ -22,7 +22,7 @@ from sockd.images.agent_keeper.agent_link import AgentEnded, AgentLink, AgentSet
 from sockd.images.agent_keeper.device_holder import HolderGone
 from sockd.images.agent_keeper.fuse_mount import FuseMount
 from sockd.images.profiles.startup_memory import StartupMemory
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 
 MOST_ENDS, ENDS_WITHIN_S = 6, 60.0
 """So many ends of the process within so long, and the connection is given up."""
@@ -92,7 +92,7 @@ class AgentKeeper:
 
     def __init__(
         self,
-        ground: Ground,
+        jail: Jail,
         settings: AgentSettings,
         slab: int,
         mount: FuseMount | None,
@@ -105,7 +105,7 @@ class AgentKeeper:
         mount: owned from now on; None: images are only written whole.
         images: those that each process serves.
         on_giving_up: with the cause, and whether the process has ended too often (`too_often`)."""
-        self._ground = ground
+        self._jail = jail
         self._settings = settings
         self._slab = slab
         self.mount = mount
@@ -260,7 +260,7 @@ class AgentKeeper:
         return await self._start_link()
 
     async def _start_link(self) -> AgentLink:
-        return await AgentLink.start(self._ground, self._settings, self._on_trouble)
+        return await AgentLink.start(self._jail, self._settings, self._on_trouble)
 
     async def _end_standby(self) -> None:
         standby, self._standby = self._standby, None

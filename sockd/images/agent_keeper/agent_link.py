@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sockd.base.errors import SockdError
 from sockd.images.agent import agent_wire as wire
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd.linux.confined.software import Places, software
 
 MODULE = "sockd.images.agent"
@@ -85,13 +85,13 @@ class AgentLink:
     @classmethod
     async def start(
         cls,
-        ground: Ground,
+        jail: Jail,
         settings: AgentSettings,
         on_trouble: Callable[[wire.Trouble], None],
     ) -> AgentLink:
         """Start a process, which may not be confined yet, and waits for `set_up`. Raises: OSError."""
         process, ours = await ConfinedProcess.start_connected(
-            ground,
+            jail,
             MODULE,
             socket.SOCK_SEQPACKET,
             uid=settings.uid,

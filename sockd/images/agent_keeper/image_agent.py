@@ -33,7 +33,7 @@ from sockd.images.agent_keeper.whole_images import NOT_ON_DEMAND, WholeImages
 from sockd.images.chunks.chunk import CHUNK_BYTES
 from sockd.images.chunks.manifest import Manifest
 from sockd.images.profiles.profile import OpenProfile, Profile, first_chunks
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 from sockd.linux.memory_file import memory_file
 
 GIVEN_UP_S = 30.0
@@ -51,13 +51,13 @@ class ImageAgent:
 
     def __init__(
         self,
-        ground: Ground,
+        jail: Jail,
         settings: AgentSettings,
         directory: AgentDirectory,
         on_trouble: Callable[[str, SockdError], None],
         on_refused: Callable[[str], None],
     ) -> None:
-        self._ground = ground
+        self._jail = jail
         self._settings = settings
         self._directory = directory
         self._on_trouble = on_trouble
@@ -81,7 +81,7 @@ class ImageAgent:
     @classmethod
     async def start(
         cls,
-        ground: Ground,
+        jail: Jail,
         settings: AgentSettings,
         directory: Path,
         on_trouble: Callable[[str, SockdError], None] = lambda image, error: None,
@@ -97,7 +97,7 @@ class ImageAgent:
 
         Raises: OSError: the directory cannot be used."""
         opened = AgentDirectory.open(directory)
-        agent = cls(ground, settings, opened, on_trouble, on_refused)
+        agent = cls(jail, settings, opened, on_trouble, on_refused)
         try:
             await agent._kept()
         except BaseException:
@@ -243,7 +243,7 @@ class ImageAgent:
                 if time.monotonic() < self._again_s:
                     raise self._given_up()
                 self._keeper = AgentKeeper(
-                    self._ground,
+                    self._jail,
                     self._settings,
                     self._directory.l1,
                     None if self.why_whole else await self._mounted(),

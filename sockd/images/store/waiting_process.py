@@ -20,9 +20,9 @@ from sockd.base.blocking import in_thread
 from sockd.base.errors import SandboxFailed
 from sockd.images.store.import_wire import ImportRequest, encode
 from sockd.isolation.roots.base import Base
-from sockd.isolation.roots.ground import built, ground_on
+from sockd.isolation.roots.jail import built, jail_on
 from sockd.linux.cgroups.tree import Cgroup
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd.linux.confined.software import software
 
 MODULE = "sockd.images.store.import_process"
@@ -61,9 +61,9 @@ class WaitingProcess:
     ) -> WaitingProcess:
         """Return when it waits. Args: root: a directory that its tree is mounted in. Raises: SandboxFailed: it ended; OSError."""
         async with AsyncExitStack() as stack:
-            ground = await _ground(root / f"import-{time.monotonic_ns()}", take_cgroup, give_back_cgroup, stack)
+            jail = await _jail(root / f"import-{time.monotonic_ns()}", take_cgroup, give_back_cgroup, stack)
             process, ours = await ConfinedProcess.start_connected(
-                ground,
+                jail,
                 MODULE,
                 uid=settings.uid,
                 memory_bytes=settings.memory_bytes,
@@ -128,20 +128,20 @@ class WaitingProcess:
         await self._stack.aclose()
 
 
-async def _ground(
+async def _jail(
     root: Path,
     take_cgroup: Callable[[], Cgroup],
     give_back_cgroup: Callable[[Cgroup], None],
     stack: AsyncExitStack,
-) -> Ground:
+) -> Jail:
     """A tree for one process, so that a worker without imports has none."""
     places = software(("sockd",), LIBRARIES)
-    stack.push_async_callback(in_thread, _close_ground, root)
+    stack.push_async_callback(in_thread, _close_jail, root)
     await in_thread(built, root, places)
-    return ground_on(root, places, take_cgroup, give_back_cgroup)
+    return jail_on(root, places, take_cgroup, give_back_cgroup)
 
 
-def _close_ground(root: Path) -> None:
+def _close_jail(root: Path) -> None:
     """Also if it was not built, or not to its end."""
     if root.exists():
         Base(root).close()

@@ -131,7 +131,7 @@ class ImportFile:
 def read_report(data: bytes) -> Imported:
     """Raises: ZygoteGone."""
     try:
-        told = msgspec.json.decode(data, type=Imported)
-        return msgspec.structs.replace(told, seconds=read_seconds(told.seconds))
+        imported = msgspec.json.decode(data, type=Imported)
+        return msgspec.structs.replace(imported, seconds=read_seconds(imported.seconds))
     except (ValueError, RecursionError, OverflowError):  # msgspec's errors are ValueErrors
         raise ZygoteGone("the Zygote's answer is not one to `import`") from None

@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd.linux.confined.kept_process import KeptProcess
 
 MODULE = "sockd.isolation.networks.host_proxy_process"
@@ -20,9 +20,9 @@ MEMORY_BYTES, TMP_BYTES, PIDS = 96 << 20, 1 << 20, 4
 class HostProxy:
     """Start with the constructor, end with `aclose`. A process that ends is started again."""
 
-    def __init__(self, ground: Ground, uid: int, listeners: Mapping[int, socket.socket]) -> None:
+    def __init__(self, jail: Jail, uid: int, listeners: Mapping[int, socket.socket]) -> None:
         """Args: listeners: by their ports, owned from now on."""
-        self._ground = ground
+        self._jail = jail
         self._uid = uid
         self._listeners = listeners
         self._kept = KeptProcess("the proxy to ports of the host", self._running)
@@ -37,7 +37,7 @@ class HostProxy:
     async def _running(self) -> AsyncIterator[ConfinedProcess]:
         fds = {port: each.fileno() for port, each in self._listeners.items()}
         yield await ConfinedProcess.start(
-            self._ground,
+            self._jail,
             *("-m", MODULE, *(str(number) for port, fd in fds.items() for number in (fd, port))),
             uid=self._uid,
             memory_bytes=MEMORY_BYTES,

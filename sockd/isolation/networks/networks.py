@@ -30,7 +30,7 @@ from sockd.isolation.networks.router import Router
 from sockd.isolation.networks.ruleset import LIMITED, PROXIED, REFUSED, Limits, classes
 from sockd.isolation.networks.uplink import remove_leftovers
 from sockd.linux import capabilities
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 from sockd.linux.network import network_namespaces
 from sockd.linux.network.netlink import NETFILTER, NetlinkSocket
 
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 class Resolving:
     """How names are resolved: what the resolver's process stands on, its uid, and whom it asks."""
 
-    ground: Ground
+    jail: Jail
     uid: int
     nameservers: Sequence[str]
 
@@ -58,7 +58,7 @@ class Resolving:
 class Proxying:
     """How ports of the host are reached: what the proxy's process stands on, and its uid."""
 
-    ground: Ground
+    jail: Jail
     uid: int
 
 
@@ -289,14 +289,14 @@ class Networks:
             configured = self.configured
             never = [*egress.NEVER, *egress.UNROUTED, *configured.denied, configured.addresses, configured.uplink]
             of = self._policy_of.get
-            self._resolver = Resolver(resolving.ground, resolving.uid, queries, resolving.nameservers, of, never)
+            self._resolver = Resolver(resolving.jail, resolving.uid, queries, resolving.nameservers, of, never)
 
     async def _open_proxy(self, router: Router) -> None:
         if self._proxying is not None and self.configured.host_ports:
             listeners = {port: await router.bound(port) for port in self.configured.host_ports}
             for each in listeners.values():
                 each.listen(BACKLOG)
-            self._proxy = HostProxy(self._proxying.ground, self._proxying.uid, listeners)
+            self._proxy = HostProxy(self._proxying.jail, self._proxying.uid, listeners)
 
     def _idle_share(self) -> int:
         """POLICY: as nothing tells which Zygote's functions the next burst is for, each has an equal part."""

@@ -19,7 +19,7 @@ from typing import Any
 from sockd.isolation.networks import dns
 from sockd.isolation.networks.policy import Policy
 from sockd.isolation.networks.query_shares import MOST_QUERIES
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd.linux.confined.kept_process import KeptProcess
 from sockd.linux.confined.software import Places, software
 
@@ -44,7 +44,7 @@ class Resolver:
 
     def __init__(
         self,
-        ground: Ground,
+        jail: Jail,
         uid: int,
         queries: socket.socket,
         nameservers: Sequence[str],
@@ -54,7 +54,7 @@ class Resolver:
         """Args:
         queries: bound to the gateway's address, owned from now on; nameservers: who is asked.
         policy_of: the rules of an endpoint's address; never: networks that no answer may lead to."""
-        self._ground = ground
+        self._jail = jail
         self._uid = uid
         self._queries = queries
         _enlarge(queries, socket.SO_RCVBUF, _SO_RCVBUFFORCE, QUERIES_BUFFER_BYTES)
@@ -80,7 +80,7 @@ class Resolver:
             with theirs:
                 arguments = [str(theirs.fileno()), str(self._queries.fileno()), *self._nameservers]
                 process = await ConfinedProcess.start(
-                    self._ground,
+                    self._jail,
                     *("-m", MODULE, *arguments),
                     uid=self._uid,
                     memory_bytes=MEMORY_BYTES,

@@ -62,11 +62,11 @@ class ResolverProcess:
 
     async def run(self) -> None:
         """Answer until the daemon closes the wire."""
-        self._loop.add_reader(self._wire, self._told)
+        self._loop.add_reader(self._wire, self._answered)
         self._loop.add_reader(self._queries, self._received)
         await self._ended.wait()
 
-    def _told(self) -> None:
+    def _answered(self) -> None:
         data = self._wire.recv(_MESSAGE_BYTES)
         if not data:
             self._ended.set()
@@ -136,8 +136,8 @@ class ResolverProcess:
             found = dns.addresses(message)
             if not found.addresses:
                 return found
-            told = {"addresses": [str(each) for each in found.addresses], "ttl_s": found.ttl_s}
-            opened = await self._ask({"source": source, "name": name, **told})
+            result = {"addresses": [str(each) for each in found.addresses], "ttl_s": found.ttl_s}
+            opened = await self._ask({"source": source, "name": name, **result})
         except (dns.BadMessage, TimeoutError):
             return _FAILED
         return dns.Addresses([IPv4Address(each) for each in opened["addresses"]], opened["ttl_s"], opened["code"])

@@ -39,10 +39,10 @@ def read_failure(body: bytes, kind: type[FunctionFailed]) -> SockdError:
 def read_imports(body: bytes) -> list[tuple[str, str, float]]:
     """MODULES' body, checked: it comes from user code. Raises: ProtocolError."""
     try:
-        told = _imports.decode(body)
-        if len(told) > protocol.MODULES_MAX:
-            raise protocol.ProtocolError(f"MODULES of {len(told)} modules, limit {protocol.MODULES_MAX}")
-        return [(key, module, read_seconds(spent)) for key, module, spent in told]
+        entries = _imports.decode(body)
+        if len(entries) > protocol.MODULES_MAX:
+            raise protocol.ProtocolError(f"MODULES of {len(entries)} modules, limit {protocol.MODULES_MAX}")
+        return [(key, module, read_seconds(spent)) for key, module, spent in entries]
     except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors are ValueErrors
         raise protocol.ProtocolError(f"MODULES is not a list of triples: {error}") from None
 

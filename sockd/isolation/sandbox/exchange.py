@@ -31,7 +31,7 @@ class Reply(msgspec.Struct):
     """The most memory that the sandbox had used when it failed; 0: it did not fail, or that is not known."""
 
     @property
-    def told_error(self) -> SockdError | None:
+    def answered_error(self) -> SockdError | None:
         """Return the error that the client gets: none if it came after the answer was complete."""
         return None if self.stream is not None and self.stream.is_complete else self.error
 

@@ -39,7 +39,7 @@ class NoInterpreter(SandboxFailed):
     """There is no such interpreter on this worker any more."""
 
 
-class Grounds(Protocol):
+class Interpreters(Protocol):
     """Where interpreters come from: the host, or images."""
 
     async def open(self, interpreter: str) -> tuple[Interpreter, Tree]:
@@ -102,7 +102,7 @@ class ForeignFarms:
         self._parts = parts
         self._uids = uids
         self._usual = usual
-        self._grounds: dict[str, Grounds] = {}
+        self._interpreters: dict[str, Interpreters] = {}
         self._farms: dict[str, ForeignFarm] = {}
         """The farms that get further Zygotes, by interpreter."""
         self._by_farm: dict[Farm, ForeignFarm] = {}
@@ -112,9 +112,9 @@ class ForeignFarms:
         self._starting: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def add(self, scheme: str, grounds: Grounds) -> None:
+    def add(self, scheme: str, interpreters: Interpreters) -> None:
         """Interpreters whose ids begin with `scheme:` come from there."""
-        self._grounds[scheme] = grounds
+        self._interpreters[scheme] = interpreters
 
     @property
     def is_short_of_uids(self) -> bool:
@@ -147,7 +147,7 @@ class ForeignFarms:
     ) -> Zygote:
         """A root Zygote of an interpreter; its farm is started if there is none.
 
-        Raises: SandboxFailed, NoCapacity, OSError; SockdError: the grounds'; ImageUnavailable: its image is lost."""
+        Raises: SandboxFailed, NoCapacity, OSError; SockdError: the interpreters'; ImageUnavailable: its image is lost."""
         async with self._starting.setdefault(interpreter, asyncio.Lock()):
             farm = self._farms.get(interpreter) or await self._start(interpreter)
             farm.zygotes += 1
@@ -189,10 +189,10 @@ class ForeignFarms:
             await asyncio.wait(self._closing)
 
     async def _start(self, interpreter: str) -> ForeignFarm:
-        grounds = self._grounds.get(interpreter.partition(":")[0])
-        if grounds is None:
+        interpreters = self._interpreters.get(interpreter.partition(":")[0])
+        if interpreters is None:
             raise NoInterpreter(f"this worker has no interpreter {interpreter!r}")
-        found, tree = await grounds.open(interpreter)
+        found, tree = await interpreters.open(interpreter)
         farm = self._farms[interpreter] = await ForeignFarm.start(found, tree, self._parts, self._usual)
         self._by_farm[farm.farm] = farm
         if (image := farm.parts.image) is not None:

@@ -134,8 +134,8 @@ class SocketCounts:
                 bpf.ProgramType.CGROUP_SOCK_ADDR,
                 {bpf.Attach.UNIX_CONNECT: unix, bpf.Attach.UNIX_SENDMSG: unix},
             )
-        told = tell_uses(cgroups_fd, accounts_fd, egress.LEVEL, egress.USES)
-        attach_program(directory, bpf.ProgramType.CGROUP_SOCKOPT, {bpf.Attach.GETSOCKOPT: told})
+        counter = tell_uses(cgroups_fd, accounts_fd, egress.LEVEL, egress.USES)
+        attach_program(directory, bpf.ProgramType.CGROUP_SOCKOPT, {bpf.Attach.GETSOCKOPT: counter})
         try:
             attach_program(directory, kind, {create: count(cgroups_fd, accounts_fd, storage_fd, errno.EMFILE)})
         except OSError:  # before Linux 5.18 a program cannot say which error it is: EPERM

@@ -1,7 +1,7 @@
 """A confined process of ours, such as the initscript engine, started through the launcher and ended with its cgroup.
 
-Owns the launcher, the cgroup and, until it is handed over, the scratch tmpfs. What the process can see is the `Ground`, which its
-owner lays (`sockd.isolation.roots.ground`): a mounted tree with the software that the process needs, and nothing of the host.
+Owns the launcher, the cgroup and, until it is handed over, the scratch tmpfs. What the process can see is the `Jail`, which its
+owner makes (`sockd.isolation.roots.jail`): a mounted tree with the software that the process needs, and nothing of the host.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What confined processes stand on."""
+class Jail:
+    """What confined processes run in."""
 
     root: Path
     """The mounted tree that they pivot_root onto."""
@@ -49,15 +49,15 @@ class Ground:
 class ConfinedProcess:
     """One process. `close` kills it and gives everything back."""
 
-    def __init__(self, launcher: asyncio.subprocess.Process, ground: Ground, cgroup: Cgroup) -> None:
+    def __init__(self, launcher: asyncio.subprocess.Process, jail: Jail, cgroup: Cgroup) -> None:
         self.launcher = launcher
         self.cgroup = cgroup
-        self._ground = ground
+        self._jail = jail
 
     @classmethod
     async def start(
         cls,
-        ground: Ground,
+        jail: Jail,
         *arguments: str,
         uid: int,
         memory_bytes: int,
@@ -77,14 +77,14 @@ class ConfinedProcess:
             pids: most threads; keep: descriptors that it gets, under their own numbers.
             stderr: None is our own; limits: names and values of resource limits.
         Raises: OSError."""
-        cgroup = ground.take_cgroup()
+        cgroup = jail.take_cgroup()
         try:
             cgroup.limits.set_memory(memory_bytes)
             cgroup.limits.set_pids(pids)
             with mounts.owned(scratch(uid, tmp_bytes)) as tmp:
                 procs = cgroup.procs_fds
                 confinement = {
-                    "root": str(ground.root),
+                    "root": str(jail.root),
                     "scratch": tmp,
                     "procs": procs,
                     "network": network,
@@ -92,20 +92,20 @@ class ConfinedProcess:
                     "limits": dict(limits or {}),
                     "keep": list(keep),
                     "filter": seccomp.engine_filter().hex(),
-                    "command": [ground.python, "-P", "-s", "-S", *arguments],
-                    "env": {**ENVIRONMENT, "PYTHONPATH": ":".join(ground.paths)},
+                    "command": [jail.python, "-P", "-s", "-S", *arguments],
+                    "env": {**ENVIRONMENT, "PYTHONPATH": ":".join(jail.paths)},
                 }
                 launcher = await exec_launcher(
                     msgspec.json.encode(confinement).decode(), (tmp, *procs, *keep), stdin, stdout, stderr
                 )
         except BaseException:
-            ground.give_back_cgroup(cgroup)
+            jail.give_back_cgroup(cgroup)
             raise
-        return cls(launcher, ground, cgroup)
+        return cls(launcher, jail, cgroup)
 
     @classmethod
     async def start_connected(
-        cls, ground: Ground, module: str, kind: int = socket.SOCK_STREAM, **confinement: Any
+        cls, jail: Jail, module: str, kind: int = socket.SOCK_STREAM, **confinement: Any
     ) -> tuple[ConfinedProcess, socket.socket]:
         """Run a module whose only argument is its end of a socket pair. Returns: it, and our end, which does not block.
 
@@ -115,7 +115,7 @@ class ConfinedProcess:
             with theirs:
                 ours.setblocking(False)
                 fd = theirs.fileno()
-                return await cls.start(ground, "-m", module, str(fd), keep=(fd,), **confinement), ours
+                return await cls.start(jail, "-m", module, str(fd), keep=(fd,), **confinement), ours
         except BaseException:
             ours.close()
             raise
@@ -134,7 +134,7 @@ class ConfinedProcess:
                 self.launcher.kill()  # the confined one follows by PR_SET_PDEATHSIG
                 await self.launcher.wait()
         finally:
-            self._ground.give_back_cgroup(self.cgroup)
+            self._jail.give_back_cgroup(self.cgroup)
 
 
 async def exec_launcher(

@@ -26,22 +26,22 @@ _log = logging.getLogger(__name__)
 class Latency:
     """`running` and `request_begun` for each request, `start_begun` for each new sandbox; `close` last."""
 
-    def __init__(self, hrtick: HrTick | None = None, *, collects: bool = False, told: str = "") -> None:
-        """Args: hrtick: owned from now on; collects: take garbage collection over; told: sentences about what changed on the
+    def __init__(self, hrtick: HrTick | None = None, *, collects: bool = False, notice: str = "") -> None:
+        """Args: hrtick: owned from now on; collects: take garbage collection over; notice: sentences about what changed on the
         host, for people."""
         self.running = 0
         """Requests that run or wait for their turn: counted by who runs them, as a method is a call of each request."""
         self.request_begun = hrtick.request_begun if hrtick is not None else None
         """Called when a function is called; None: no part wants to know."""
-        self.told = told
+        self.notice = notice
         self._hrtick = hrtick
         self._collector = Collector(lambda: self.running) if collects else None
 
     @classmethod
     def open(cls, config: LatencyConfig, hierarchies: Hierarchies) -> Self:
         """Every part that is wanted and possible. Raises: BadConfig, when one that is "on" is not possible."""
-        told = FAVORDYNMODS_IS_ON if switch_favordynmods(config.favordynmods, hierarchies) else ""
-        return cls(open_hrtick(config.hrtick), collects=config.garbage == "auto", told=told)
+        notice = FAVORDYNMODS_IS_ON if switch_favordynmods(config.favordynmods, hierarchies) else ""
+        return cls(open_hrtick(config.hrtick), collects=config.garbage == "auto", notice=notice)
 
     def start_begun(self) -> None:
         """A sandbox is being started for a request."""

@@ -149,10 +149,10 @@ class SpanExport:
     # -- the pipe
 
     def _encode(self, trace: Trace) -> None:
-        told = trace.run.told if trace.run is not None else b""
+        encoded = trace.run.encoded if trace.run is not None else b""
         if trace.run is not None:
             trace = msgspec.structs.replace(trace, run=None)
-        frame = encode(Finished(trace, told))
+        frame = encode(Finished(trace, encoded))
         if self._ready_bytes + len(frame) > self._limit_bytes or len(frame) > MAX_FRAME_BYTES:
             self.lost += 1
             return

@@ -108,7 +108,7 @@ def parts_of(trace: Trace, report: RunReport | None) -> Iterator[trace_spans.Spa
 
 def report_of(finished: Finished) -> RunReport | None:
     """The engine's report of the initscript's run."""
-    if not finished.told:
+    if not finished.encoded:
         return None
-    message, _ = wire.decode_to_daemon(finished.told, 0)
+    message, _ = wire.decode_to_daemon(finished.encoded, 0)
     return message.report if isinstance(message, wire.Done) else None

@@ -23,7 +23,7 @@ class Finished(msgspec.Struct, array_like=True):
 
     trace: Trace
     """Without its run."""
-    told: bytes
+    encoded: bytes
     """The engine's report of its initscript, as it came; empty, if there is none."""
 
 

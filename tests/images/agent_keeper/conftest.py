@@ -21,10 +21,10 @@ from sockd.images.agent_keeper.image_agent import ImageAgent
 from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.store import ChunkStore
 from sockd.images.chunks.store_settings import StoreSettings, open_store
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 from tests.images.agent_keeper.read_image import IMAGE, NOTHING_AHEAD, part
 from tests.support.chunked_images import stored
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 from tests.support.startup_profiles import opened
 
 UID = 0x0FFFFE00
@@ -68,9 +68,9 @@ def s3_store(s3_settings: StoreSettings) -> Iterator[ChunkStore]:
 
 
 @pytest.fixture
-async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_at(tmp_path / "ground", agent_link.places()) as ground:
-        yield ground
+async def jail(tmp_path: Path) -> AsyncIterator[Jail]:
+    async with jail_at(tmp_path / "jail", agent_link.places()) as jail:
+        yield jail
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def troubles() -> Troubles:
 
 @pytest.fixture
 async def start(
-    ground: Ground, store_path: Path, store: DirectoryStore, tmp_path: Path, troubles: Troubles
+    jail: Jail, store_path: Path, store: DirectoryStore, tmp_path: Path, troubles: Troubles
 ) -> AsyncIterator[Start]:
     """Starts an agent, which ends with the test. Keywords: of AgentSettings and SourceSettings."""
     async with AsyncExitStack() as stack:
@@ -110,7 +110,7 @@ async def start(
             where = store or StoreSettings(url=str(store_path))
             source = SourceSettings(store=where, l1_bytes=l1_bytes, nodes=tuple(nodes), token=token)
             agent = await ImageAgent.start(
-                ground,
+                jail,
                 AgentSettings(uid=UID, source=source, **settings),
                 tmp_path / "agent",
                 lambda image, error: troubles.append((image, error)),

@@ -35,7 +35,7 @@ from tests.images.agent_keeper.conftest import UID, Start
 from tests.images.agent_keeper.read_image import kill
 from tests.support.cases import case
 from tests.support.chunked_images import digest_of, random_image, read_at, stored
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 from tests.support.startup_profiles import KEY, opened, unsealed
 
 CHUNKS = 40
@@ -386,9 +386,9 @@ async def changed_agent(tmp_path: Path, store_path: Path, change: Callable[[str]
     code = process.read_text()
     process.write_text(change(code))
     assert process.read_text() != code
-    async with ground_at(tmp_path / "ground-of-the-copy", ((str(copy), ours[1]), *libraries)) as ground:
+    async with jail_at(tmp_path / "jail-of-the-copy", ((str(copy), ours[1]), *libraries)) as jail:
         source = SourceSettings(store=StoreSettings(url=str(store_path)), l1_bytes=64 << 20)
-        agent = await ImageAgent.start(ground, AgentSettings(uid=UID, source=source), tmp_path / "agent")
+        agent = await ImageAgent.start(jail, AgentSettings(uid=UID, source=source), tmp_path / "agent")
         try:
             yield agent
         finally:

@@ -37,7 +37,7 @@ from tests.images.agent_keeper.read_image import (
 )
 from tests.support.cases import case
 from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, stored
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 
@@ -210,9 +210,9 @@ async def test_without_verification_changed_chunks_would_be_data(
     assert check in code
     reader.write_text(code.replace(check, "if False:"))
     places = ((str(copy), ours[1]), *libraries)
-    async with ground_at(tmp_path / "ground-of-the-copy", places) as ground:
+    async with jail_at(tmp_path / "jail-of-the-copy", places) as jail:
         source = SourceSettings(store=StoreSettings(url=str(store_path)), l1_bytes=64 << 20)
-        agent = await ImageAgent.start(ground, AgentSettings(uid=UID, source=source), tmp_path / "agent")
+        agent = await ImageAgent.start(jail, AgentSettings(uid=UID, source=source), tmp_path / "agent")
         try:
             assert await part(await agent.open(manifest), 1) != right_part(1)
         finally:

@@ -16,15 +16,15 @@ from tests.images.store.profiled_workers import (
     Worker,
     Workers,
 )
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 
 
 @pytest.fixture
 async def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
     """Their starts are recorded by `record` alone, however long a test takes."""
     monkeypatch.setattr(first_starts, "QUIET_S", 600.0)
-    async with ground_at(tmp_path / "ground", agent_link.places()) as ground, AsyncExitStack() as stack:
-        yield Workers(tmp_path, ground, stack)
+    async with jail_at(tmp_path / "jail", agent_link.places()) as jail, AsyncExitStack() as stack:
+        yield Workers(tmp_path, jail, stack)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from sockd.images.store.image_upload import ImageHeader, ImageUpload
 from sockd.images.store.import_runs import ImportRuns, ImportSettings
 from sockd.images.store.kept_copies import PROFILE, copy_of
 from sockd.images.store.opened_store import ChunkParts
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 from tests.support.chunked_images import digest_of, random_image, read_at
 
 CHUNKS = 20
@@ -70,20 +70,20 @@ class Records:
 class Worker:
     """One that shares a chunk store with others. It has a cache of its own, and no functions."""
 
-    def __init__(self, name: str, tmp_path: Path, ground: Ground, profile_mb: int, stall_s: float) -> None:
+    def __init__(self, name: str, tmp_path: Path, jail: Jail, profile_mb: int, stall_s: float) -> None:
         self._state = tmp_path / name
         self._store_path = tmp_path / "store"
         self.directory = self._state / "images" / RECORD.hex
         self.directory.mkdir(parents=True)
-        self._ground = ground
+        self._jail = jail
         self.store = store = DirectoryStore.create(self._store_path)
         self.catalog = Catalog(store, ImageKeys(SECRET), worker=name)
         self.agent: ImageAgent | None = None
         runs = ImportRuns(
             ImportSettings(uid=UID - 1, limits=Limits(max_bytes=1, max_layers=1, max_files=1), deadline_s=1.0),
             self._state / "tmp",
-            ground.take_cgroup,
-            ground.give_back_cgroup,
+            jail.take_cgroup,
+            jail.give_back_cgroup,
         )
         self.importer = ChunkedImporter(
             self._state / "images",
@@ -98,7 +98,7 @@ class Worker:
     async def _start_agent(self, on_trouble: Trouble, on_refused: Callable[[str], None]) -> ImageAgent:
         source = SourceSettings(store=StoreSettings(url=str(self._store_path)), l1_bytes=64 << 20)
         settings = AgentSettings(uid=UID, source=source, standby=False)
-        self.agent = await ImageAgent.start(self._ground, settings, self._state / "agent", on_trouble, on_refused)
+        self.agent = await ImageAgent.start(self._jail, settings, self._state / "agent", on_trouble, on_refused)
         return self.agent
 
     def publish(self, data: bytes, record: ImageRecord = RECORD) -> Manifest:
@@ -174,13 +174,13 @@ async def read(path: str, data: bytes, chunks: tuple[int, ...]) -> None:
 class Workers:
     """The workers of a test."""
 
-    def __init__(self, tmp_path: Path, ground: Ground, stack: AsyncExitStack) -> None:
+    def __init__(self, tmp_path: Path, jail: Jail, stack: AsyncExitStack) -> None:
         self._tmp_path = tmp_path
-        self._ground = ground
+        self._jail = jail
         self._stack = stack
         self._names: Iterator[str] = (f"w{number}" for number in range(99))
 
     def new(self, profile_mb: int = 32, stall_s: float = 2.5) -> Worker:
-        worker = Worker(next(self._names), self._tmp_path, self._ground, profile_mb, stall_s)
+        worker = Worker(next(self._names), self._tmp_path, self._jail, profile_mb, stall_s)
         self._stack.push_async_callback(worker.importer.aclose)
         return worker

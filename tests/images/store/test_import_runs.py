@@ -324,8 +324,8 @@ import_process.main(int(sys.argv[1]))
 """
     original = ConfinedProcess.start
 
-    async def start(ground: object, *arguments: str, **options: object) -> object:
-        return await original(ground, "-c", counting, arguments[-1], **options)  # type: ignore[arg-type]
+    async def start(jail: object, *arguments: str, **options: object) -> object:
+        return await original(jail, "-c", counting, arguments[-1], **options)  # type: ignore[arg-type]
 
     async def compile_sources(file: Path, uncompiled: Uncompiled, answers: int, progress: Progress) -> Compiled:
         answer = b"\xcb\r\r\n" + struct.pack("<I", 4) + b"code"
@@ -417,8 +417,8 @@ control.sendall(import_wire.encode(import_wire.Progress(json.dumps(found))))
 """
     original = ConfinedProcess.start
 
-    async def start(ground: object, *arguments: str, **options: object) -> object:
-        return await original(ground, "-c", probe, arguments[-1], **options)  # type: ignore[arg-type]
+    async def start(jail: object, *arguments: str, **options: object) -> object:
+        return await original(jail, "-c", probe, arguments[-1], **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ConfinedProcess, "start", start)
     with pytest.raises(SandboxFailed):

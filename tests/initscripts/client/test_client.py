@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd_initscripts.client import client as client_module
 from sockd_initscripts.client.client import BUSY, DIED, NOT_READY, EngineClient, EngineDown
 from sockd_initscripts.client.daemon_run import Definition, Run
@@ -21,7 +21,7 @@ from sockd_initscripts.client.keeper import EngineSettings
 from sockd_initscripts.limits import Budget, EngineLimits
 from tests.initscripts.guests import LOOP, module
 from tests.initscripts.rooms import compile_once
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 from tests.support.house import status_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.root]
@@ -32,15 +32,15 @@ RUNS = 2
 
 
 @pytest.fixture
-async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_at(tmp_path / "engine") as ground:
-        yield ground
+async def jail(tmp_path: Path) -> AsyncIterator[Jail]:
+    async with jail_at(tmp_path / "engine") as jail:
+        yield jail
 
 
 @pytest.fixture
-async def engine(ground: Ground) -> AsyncIterator[EngineClient]:
+async def engine(jail: Jail) -> AsyncIterator[EngineClient]:
     """One that may start."""
-    client = EngineClient(ground, EngineSettings(UID, 512 * MB, RUNS))
+    client = EngineClient(jail, EngineSettings(UID, 512 * MB, RUNS))
     client.open(EngineLimits(runs=RUNS))
     yield client
     await client.close()
@@ -216,8 +216,8 @@ async def test_what_was_forgotten_is_not_started_and_its_file_is_let_go(engine: 
         os.fstat(known.module_fd)
 
 
-async def test_it_is_started_when_it_is_needed_and_not_before(ground: Ground, tmp_path: Path) -> None:
-    client = EngineClient(ground, EngineSettings(UID, 512 * MB, RUNS))
+async def test_it_is_started_when_it_is_needed_and_not_before(jail: Jail, tmp_path: Path) -> None:
+    client = EngineClient(jail, EngineSettings(UID, 512 * MB, RUNS))
     client.open(EngineLimits())
     assert client.pid == 0 and not client.serving
     client.define(definition(tmp_path, module("")))
@@ -260,12 +260,12 @@ Confined = Callable[..., Awaitable[tuple[str, str]]]
 
 
 @pytest.fixture
-def confined(ground: Ground) -> Confined:
+def confined(jail: Jail) -> Confined:
     """Run Python code confined like the compiler; how it ended, and what it printed."""
 
     async def run(code: str, memory_bytes: int = 128 * MB) -> tuple[str, str]:
         child = await ConfinedProcess.start(
-            ground,
+            jail,
             *("-c", code),
             uid=UID,
             memory_bytes=memory_bytes,

@@ -20,12 +20,12 @@ from sockd.isolation.networks.host_proxy_process import MOST_OF_ONE_SOURCE
 from sockd.isolation.networks.networks import Networks, Proxying, Resolving
 from sockd.isolation.networks.ruleset import GATEWAY
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from tests.isolation.networks.conftest import WORKER
 from tests.isolation.networks.test_networks import endpoint
 from tests.isolation.networks.test_resolver import NAMESERVER, ask
 from tests.support.cases import Happened, case
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 from tests.support.nameserver import Nameserver
 from tests.support.network_lab import Lab
 
@@ -37,9 +37,9 @@ WAIT_S = 20.0
 
 
 @pytest.fixture
-async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_at(tmp_path / "ground", resolver.places()) as ground:
-        yield ground
+async def jail(tmp_path: Path) -> AsyncIterator[Jail]:
+    async with jail_at(tmp_path / "jail", resolver.places()) as jail:
+        yield jail
 
 
 Started = asyncio.Queue[tuple[str, ConfinedProcess]]
@@ -51,8 +51,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     queue: Started = asyncio.Queue()
     start = ConfinedProcess.start
 
-    async def noted(ground: Ground, *arguments: str, **options: Any) -> ConfinedProcess:
-        process = await start(ground, *arguments, **options)
+    async def noted(jail: Jail, *arguments: str, **options: Any) -> ConfinedProcess:
+        process = await start(jail, *arguments, **options)
         queue.put_nowait((arguments[1], process))
         return process
 
@@ -61,13 +61,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 
 @pytest.fixture
-async def networks(world: Lab, budget: MemoryBudget, ground: Ground) -> AsyncIterator[Networks]:
+async def networks(world: Lab, budget: MemoryBudget, jail: Jail) -> AsyncIterator[Networks]:
     networks = await Networks.open(
         NetworkConfig(host_ports=(DATABASE, CLOSED)),
         WORKER,
         budget.reserve_nowait,
-        Resolving(ground, UID, [NAMESERVER]),
-        Proxying(ground, UID - 1),
+        Resolving(jail, UID, [NAMESERVER]),
+        Proxying(jail, UID - 1),
     )
     yield networks
     await networks.aclose()

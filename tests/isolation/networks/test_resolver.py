@@ -23,10 +23,10 @@ from sockd.isolation.networks.query_shares import MOST_OF_ONE_SOURCE, MOST_QUERI
 from sockd.isolation.networks.ruleset import GATEWAY
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.linux.cgroups.tree import Cgroup
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 from tests.isolation.networks.conftest import WORKER
 from tests.support.cases import case
-from tests.support.ground import ground_at
+from tests.support.jail import jail_at
 from tests.support.nameserver import TTL_S, Nameserver
 from tests.support.network_lab import METADATA, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
 
@@ -55,15 +55,15 @@ def nameserver(world: Lab) -> Iterator[Nameserver]:
 
 
 @pytest.fixture
-async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_at(tmp_path / "resolver", resolver.places()) as ground:
-        yield ground
+async def jail(tmp_path: Path) -> AsyncIterator[Jail]:
+    async with jail_at(tmp_path / "resolver", resolver.places()) as jail:
+        yield jail
 
 
 @pytest.fixture
-async def networks(world: Lab, nameserver: Nameserver, budget: MemoryBudget, ground: Ground) -> AsyncIterator[Networks]:
+async def networks(world: Lab, nameserver: Nameserver, budget: MemoryBudget, jail: Jail) -> AsyncIterator[Networks]:
     networks = await Networks.open(
-        NetworkConfig(queries=NO_LIMIT), WORKER, budget.reserve_nowait, Resolving(ground, UID, [NAMESERVER])
+        NetworkConfig(queries=NO_LIMIT), WORKER, budget.reserve_nowait, Resolving(jail, UID, [NAMESERVER])
     )
     yield networks
     await networks.aclose()
@@ -272,9 +272,9 @@ async def test_an_answer_opens_nothing_that_the_worker_denies(
     world: Lab, nameserver: Nameserver, budget: MemoryBudget, tmp_path: Path
 ) -> None:
     world.listen(world.internet, "0.0.0.0", PORT)
-    async with ground_at(tmp_path / "resolver", resolver.places()) as ground:
+    async with jail_at(tmp_path / "resolver", resolver.places()) as jail:
         config = NetworkConfig(denied=(OTHER_PUBLIC, PRIVATE))
-        networks = await Networks.open(config, WORKER, budget.reserve_nowait, Resolving(ground, UID, [NAMESERVER]))
+        networks = await Networks.open(config, WORKER, budget.reserve_nowait, Resolving(jail, UID, [NAMESERVER]))
         one = await endpoint(networks, ["*.example.com"])
         with contextlib.closing(one):
             assert (await ask(world, one, "api.example.com")).addresses == [IPv4Address(PUBLIC)]
@@ -328,15 +328,15 @@ async def test_a_forwarded_answer_is_complete_however_large(
 @pytest.mark.root
 @pytest.mark.anyio
 async def test_a_flood_of_one_source_leaves_room_for_the_query_of_another(
-    world: Lab, nameserver: Nameserver, budget: MemoryBudget, ground: Ground
+    world: Lab, nameserver: Nameserver, budget: MemoryBudget, jail: Jail
 ) -> None:
     cgroups: list[Cgroup] = []
 
     def take_cgroup() -> Cgroup:
-        cgroups.append(ground.take_cgroup())
+        cgroups.append(jail.take_cgroup())
         return cgroups[-1]
 
-    resolving = Resolving(dataclasses.replace(ground, take_cgroup=take_cgroup), UID, [NAMESERVER])
+    resolving = Resolving(dataclasses.replace(jail, take_cgroup=take_cgroup), UID, [NAMESERVER])
     networks = await Networks.open(NetworkConfig(queries=NO_LIMIT), WORKER, budget.reserve_nowait, resolving)
     async with contextlib.aclosing(networks):
         flood, victim = [await endpoint(networks, ["*.example.com"]) for _ in range(2)]

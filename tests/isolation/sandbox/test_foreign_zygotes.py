@@ -129,7 +129,7 @@ def test_its_interpreter_is_confined_before_its_first_instruction(foreign: Forei
         "os.mkdir('/tmp/x')\n"
     )
     witness.chmod(0o755)
-    foreign.grounds.executable = "/packages/witness"
+    foreign.interpreters.executable = "/packages/witness"
     with pytest.raises(ZygoteGone, match="did not become a Zygote") as told:
         foreign.root()
     words = str(told.value).split("did not become a Zygote: ")[1].splitlines()
@@ -245,7 +245,7 @@ def test_an_interpreter_that_is_not_there_is_refused_with_a_reason(foreign: Fore
 
 
 def test_one_that_cannot_be_executed_says_so_and_leaves_nothing(foreign: Foreign) -> None:
-    foreign.grounds.executable = "/usr/bin/no-such-python"
+    foreign.interpreters.executable = "/usr/bin/no-such-python"
     with pytest.raises(ZygoteGone, match="No such file or directory"):
         foreign.root()
     ended(foreign)
@@ -278,15 +278,15 @@ class OnImage(ImageTree):
 def images(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> list[ImageBase]:
     """Mounts of the image that the interpreter is in, the last one last: a new one for each farm."""
     mounts: list[ImageBase] = []
-    open_base = foreign.grounds.open
+    open_base = foreign.interpreters.open
 
     async def open_on_image(interpreter: str) -> tuple[Interpreter, OnImage]:
-        foreign.grounds.directory = foreign.house.directory / f"ground-of-mount-{id(foreign)}-{len(mounts)}"
+        foreign.interpreters.directory = foreign.house.directory / f"interpreter-of-mount-{id(foreign)}-{len(mounts)}"
         found, base = await open_base(interpreter)
         mounts.append(ImageBase(-1, -1))
         return found, OnImage(base, mounts[-1])
 
-    monkeypatch.setattr(foreign.grounds, "open", open_on_image)
+    monkeypatch.setattr(foreign.interpreters, "open", open_on_image)
     return mounts
 
 

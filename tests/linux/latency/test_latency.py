@@ -36,7 +36,7 @@ async def test_switched_off_every_part_leaves_everything_as_it_is() -> None:
     latency.running += 1
     assert latency.request_begun is None
     latency.start_begun()
-    assert (latency.told, latency.running) == ("", 1)
+    assert (latency.notice, latency.running) == ("", 1)
     assert threads_of(os.getpid(), "hrtick/") == []
     assert gc.get_threshold() == thresholds
     latency.running -= 1

@@ -16,7 +16,7 @@ from sockd.starts.zygotes.verification import verifier as verifiers
 from sockd.starts.zygotes.verification.verifier import PENDING, pair_of
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd_zygote.own_functions.checks import BEGUN
-from tests.starts.zygotes.verifying import ground, view_of
+from tests.starts.zygotes.verifying import jail, view_of
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ LATE = Reply(error=TimedOut("Task timed out", "timeout_s"), log=f"\n{BEGUN}impor
 
 
 async def test_a_trial_that_does_not_end_is_tried_again_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view, g.tree.fork = view_of(), LATE
         assert "import a: a fork did not come to its end: Task timed out" in await g.verify(view)
         (refused,) = g.verifier.refused.current()
@@ -37,7 +37,7 @@ async def test_a_trial_that_does_not_end_is_tried_again_of_itself(monkeypatch: p
 
 
 async def test_a_refusal_whose_time_is_over_is_verified_at_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view, g.tree.fork = view_of(), {"a": "2"}
         await g.verify(view)
         g.start(view)
@@ -51,7 +51,7 @@ async def test_a_refusal_whose_time_is_over_is_verified_at_the_next_start(monkey
 
 
 async def test_a_trial_that_ends_with_its_image_says_nothing_of_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.own, g.tree.lost = LATE, ImageUnavailable("the agent is gone")
         assert await g.verify(view_of()) == PENDING
         assert g.verifier.refused.current() == [] and g.counted() == {"postponed": 1}
@@ -59,7 +59,7 @@ async def test_a_trial_that_ends_with_its_image_says_nothing_of_its_packages(mon
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]"])
 async def test_nonsense_is_a_failure(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.fork = Reply(body)
         assert "a fork: the answer of a trial is not a fingerprint" in await g.verify(view_of())
 
@@ -68,7 +68,7 @@ async def test_nonsense_is_a_failure(monkeypatch: pytest.MonkeyPatch, body: byte
 async def test_work_of_a_withdrawn_version_is_dropped_where_it_runs_waits_or_is_put_off(
     monkeypatch: pytest.MonkeyPatch, is_recorded: bool
 ) -> None:
-    async with ground(monkeypatch, verifiers=1) as g:
+    async with jail(monkeypatch, verifiers=1) as g:
         put_off, running, waiting = views = [view_of(each, is_recorded=is_recorded) for each in "abc"]
         g.tree.harm = NoCapacity("full")
         await g.verify(put_off)
@@ -89,7 +89,7 @@ async def test_work_of_a_withdrawn_version_is_dropped_where_it_runs_waits_or_is_
 async def test_work_of_a_withdrawn_version_is_done_for_another_that_is_the_same_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         one, other = view_of(), view_of()
         g.tree.harm = NoCapacity("full")
         for view in (one, other):
@@ -107,7 +107,7 @@ async def test_work_of_a_withdrawn_version_is_done_for_another_that_is_the_same_
 async def test_what_cannot_be_tried_is_never_dropped(
     monkeypatch: pytest.MonkeyPatch, harm: Exception, is_recorded: bool
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view = view_of(is_recorded=is_recorded)
         g.tree.harm = harm
         g.start(view)
@@ -128,7 +128,7 @@ async def test_what_cannot_be_tried_is_never_dropped(
 async def test_what_is_to_be_tried_again_is_tried_at_once_when_the_function_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view, g.tree.harm = view_of(), NoCapacity("full")
         await g.verify(view)
         g.tree.harm = None
@@ -138,7 +138,7 @@ async def test_what_is_to_be_tried_again_is_tried_at_once_when_the_function_star
 
 async def test_each_pair_waits_once_and_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agenda, "MOST_WAITING", 3)
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.gate = asyncio.Event()
         views = [view_of(str(number)) for number in range(5)]
         for view in views:
@@ -158,7 +158,7 @@ async def test_each_pair_waits_once_and_the_queue_is_bounded(monkeypatch: pytest
 
 
 async def test_an_error_in_one_verification_ends_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch, verifiers=1) as g:
+    async with jail(monkeypatch, verifiers=1) as g:
         g.tree.harm = AssertionError("a bug")
         await g.verify(view_of())
         g.tree.harm = None
@@ -166,7 +166,7 @@ async def test_an_error_in_one_verification_ends_no_task(monkeypatch: pytest.Mon
 
 
 async def test_a_node_that_is_gone_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.start(view_of())
         g.tree.nodes.remove(g.tree.node)
         await g.settle()
@@ -174,7 +174,7 @@ async def test_a_node_that_is_gone_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_node_that_goes_while_its_sandbox_is_made_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
 
         async def fork_apart(node: ZygoteNode, program: Program) -> Any:
             g.tree.nodes.remove(g.tree.node)
@@ -188,7 +188,7 @@ async def test_a_node_that_goes_while_its_sandbox_is_made_is_not_tried_again(mon
 
 async def test_learners_go_first_and_what_they_made_is_verified_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers, "LOOK_S", 0.0)
-    async with ground(monkeypatch, verifiers=1) as g:
+    async with jail(monkeypatch, verifiers=1) as g:
         view, g.tree.is_learning = view_of(), True
         g.start(view)
         for _ in range(20):
@@ -204,6 +204,6 @@ async def test_learners_go_first_and_what_they_made_is_verified_instead(monkeypa
 async def test_a_learner_that_does_not_end_holds_nothing_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers, "LOOK_S", 0.0)
     monkeypatch.setattr(verifiers, "LONGEST_LEARNING_S", 0.0)
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.is_learning = True
         assert await g.verify(view_of()) == ""

@@ -13,13 +13,13 @@ from sockd.starts.zygotes.top_levels.top_level import import_id
 from sockd.starts.zygotes.verification import trials
 from sockd.starts.zygotes.verification import verifier as verifiers
 from sockd_zygote import protocol
-from tests.starts.zygotes.verifying import PROGRAM, STEPS, A, B, ground, view_of
+from tests.starts.zygotes.verifying import PROGRAM, STEPS, A, B, jail, view_of
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_the_first_start_of_a_version_is_recorded_in_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.nodes.remove(g.tree.node)
         view = view_of(is_recorded=False, variables=frozenset({("X", "1")}))
         g.start(view)
@@ -41,14 +41,14 @@ async def test_the_first_start_of_a_version_is_recorded_in_one_of_its_own(monkey
 async def test_a_recording_knows_whether_packages_may_be_imported_ahead(
     monkeypatch: pytest.MonkeyPatch, zygote: str, standard_only: bool
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.start(view_of(is_recorded=False, zygote=zygote))
         await g.settle()
         assert g.recorded[0][1].standard_only is standard_only
 
 
 async def test_nothing_is_recorded_for_a_function_that_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.start(view_of(is_recorded=False, zygote="none"))
         g.verifier.consider(None, view_of(is_recorded=False), PROGRAM, "f@1")  # a program of an image
         assert g.verifier.agenda.pending == 0
@@ -57,7 +57,7 @@ async def test_nothing_is_recorded_for_a_function_that_shares_nothing(monkeypatc
 async def test_what_was_recorded_is_verified_at_once_with_the_start_that_was_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view = view_of(is_recorded=False)
         g.start(view)
         await g.settle()
@@ -82,7 +82,7 @@ FAILS = Reply(error=FunctionFailed("ValueError", "a secret"))
 async def test_a_top_level_that_cannot_be_recorded_is_tried_again_later_and_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, change: dict[str, Any], words: str
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view, before = view_of(is_recorded=False), {name: getattr(g.tree, name) for name in change}
         vars(g.tree).update(change)
         g.start(view)
@@ -105,7 +105,7 @@ async def test_a_top_level_that_cannot_be_recorded_is_tried_again_later_and_late
 
 
 async def test_why_a_version_is_not_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view = view_of(is_recorded=False)
         assert g.verifier.why_unrecorded(view) == "its top level is recorded after its next cold start"
         g.verifier.leave_out(view, "it initializes in 1.0 ms")
@@ -119,13 +119,13 @@ async def test_why_a_version_is_not_recorded_is_told(monkeypatch: pytest.MonkeyP
         g.tree.gate.set()
         await g.settle()
         assert not g.verifier.agenda.has_work
-    async with ground(monkeypatch, enabled=False) as g:
+    async with jail(monkeypatch, enabled=False) as g:
         assert "zygote.enabled" in g.verifier.why_unrecorded(view)
 
 
 async def test_a_recording_waits_for_no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers, "LOOK_S", 0.0)
-    async with ground(monkeypatch, verifiers=1) as g:
+    async with jail(monkeypatch, verifiers=1) as g:
         g.tree.is_learning = True
         g.start(view_of("one"))
         g.start(view_of("two"))
@@ -140,7 +140,7 @@ async def test_a_recording_waits_for_no_learner(monkeypatch: pytest.MonkeyPatch)
 
 async def test_recordings_and_verifications_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while learners are busy, as they are with what was recorded."""
-    async with ground(monkeypatch, verifiers=1) as g:
+    async with jail(monkeypatch, verifiers=1) as g:
         g.tree.is_learning, g.tree.gate = True, asyncio.Event()
         known = [view_of(name) for name in ("one", "two")]
         fresh = [view_of(name, is_recorded=False) for name in ("three", "four", "five")]

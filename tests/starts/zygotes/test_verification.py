@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd.starts.zygotes.verification.result import (
-    MOST_TOLD,
+    MOST_SHOWN,
     BadFingerprint,
     Fingerprint,
     Name,
@@ -69,24 +69,24 @@ def test_words() -> None:
     assert found[0].owner == "openai-1-a"
     words = in_words(found)
     assert words.startswith("openai.api_version: None instead of '2024-06-01'; openai.b: nothing instead of 1; ")
-    assert words.endswith("openai.l: nothing instead of 1; and 1 more") and words.count(";") == MOST_TOLD
+    assert words.endswith("openai.l: nothing instead of 1; and 1 more") and words.count(";") == MOST_SHOWN
     checks = differences(told({"(checks)": {"ssl": "fails"}}), [told({"(checks)": {"ssl": "works"}})] * 2)
     assert in_words(checks) == "(checks) ssl: fails instead of works"
     loaded = differences(told({"a": {}}), [told({})] * 2)
     assert in_words(loaded) == "a: it is loaded instead of it is not loaded"
 
 
-def told_of(name: Name) -> Fingerprint:
+def as_callers_get(name: Name) -> Fingerprint:
     """What a sandbox says that has a module with this name."""
     return msgspec.structs.replace(told({"a": {}}), digests={"a": name.digest}, names={"a": {"x": name}})
 
 
 def test_values_that_look_alike_are_told_by_what_they_differ_in() -> None:
-    own = told_of(Name("1", "a dict of 3", {"its length": "3", "the item 'b'": "1", "the item 'c'": "1"}))
-    fork = told_of(Name("2", "a dict of 3", {"its length": "3", "the item 'b'": "2", "the item 'd'": "1"}))
+    own = as_callers_get(Name("1", "a dict of 3", {"its length": "3", "the item 'b'": "1", "the item 'c'": "1"}))
+    fork = as_callers_get(Name("2", "a dict of 3", {"its length": "3", "the item 'b'": "2", "the item 'd'": "1"}))
     (found,) = differences(fork, [own, own])
     assert str(found) == "a.x: a dict of 3 in both, which differ in the item 'b' and in the item 'd'"
-    (found,) = differences(told_of(Name("2", "a dict of 3")), [told_of(Name("1", "a dict of 3"))] * 2)
+    (found,) = differences(as_callers_get(Name("2", "a dict of 3")), [as_callers_get(Name("1", "a dict of 3"))] * 2)
     assert str(found) == "a.x: a dict of 3 in both, which differ in what is not told"
 
 

@@ -18,13 +18,13 @@ from sockd.starts.zygotes.top_levels.top_level import TopLevel
 from sockd.starts.zygotes.verification import trials
 from sockd.starts.zygotes.verification import verifier as verifiers
 from sockd.starts.zygotes.verification.verifier import PENDING, Unverified, pair_of
-from tests.starts.zygotes.verifying import PROGRAM, TOP, A, ground, node_of, view_of
+from tests.starts.zygotes.verifying import PROGRAM, TOP, A, jail, node_of, view_of
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_node_serves_a_version_when_the_start_of_its_own_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view = view_of(variables=frozenset({("X", "1")}))
         assert g.tree.node.refusal(view) == PENDING and g.tree.best(view) is g.tree.root
         assert await g.verify(view) == ""
@@ -37,7 +37,7 @@ async def test_a_node_serves_a_version_when_the_start_of_its_own_is_alike(monkey
 
 
 async def test_the_version_that_a_zygote_was_made_for_is_verified_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view = view_of()
         g.start(view)
         await g.settle()
@@ -50,7 +50,7 @@ async def test_the_version_that_a_zygote_was_made_for_is_verified_too(monkeypatc
 
 
 async def test_the_start_of_a_versions_own_is_made_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view = view_of(is_recorded=False)
         g.start(view)
         await g.settle()
@@ -61,7 +61,7 @@ async def test_the_start_of_a_versions_own_is_made_once_for_all_nodes(monkeypatc
 
 async def test_of_many_versions_the_last_starts_of_their_own_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "MOST_OWN", 2)
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         views = [view_of(str(number)) for number in range(3)]
         for view in views:
             await g.verify(view)
@@ -76,7 +76,7 @@ async def test_of_many_versions_the_last_starts_of_their_own_are_kept(monkeypatc
 async def test_a_new_node_is_verified_for_the_versions_that_it_would_serve_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         one, other, unrecorded = view_of("one"), view_of("other"), view_of("three", is_recorded=False)
         apart = view_of("apart", network="none")
         less = view_of("less")
@@ -102,7 +102,7 @@ async def test_a_new_node_is_verified_for_the_versions_that_it_would_serve_bette
 async def test_the_largest_node_is_verified_first_and_makes_the_others_needless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.nodes.append(g.tree.both)
         view = view_of()
         g.start(view)
@@ -113,7 +113,7 @@ async def test_the_largest_node_is_verified_first_and_makes_the_others_needless(
 
 
 async def test_a_smaller_node_is_verified_while_the_larger_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.nodes.append(g.tree.both)
         g.tree.answer = lambda node, asked: {"a": "2" if node is g.tree.both else "1"}  # type: ignore[method-assign]
         view = view_of()
@@ -124,7 +124,7 @@ async def test_a_smaller_node_is_verified_while_the_larger_one_is_refused(monkey
 
 
 async def test_what_soundness_refuses_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         changed = msgspec.structs.replace(TOP.steps[0], before="os.environ")
         view = view_of()
         view.top = TopLevel((changed, TOP.steps[1]))
@@ -133,7 +133,7 @@ async def test_what_soundness_refuses_is_not_verified(monkeypatch: pytest.Monkey
 
 
 async def test_a_start_costs_a_look_at_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view = view_of()
         await g.verify(view)
         made = len(g.tree.programs)
@@ -145,7 +145,7 @@ async def test_a_start_costs_a_look_at_a_table(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_difference_is_the_reason_until_it_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         view = view_of()
         g.tree.own = {"a": "2"}
         assert await g.verify(view) == "a start of its own differs: a.x: 1 instead of 2"
@@ -164,7 +164,7 @@ async def test_a_difference_is_the_reason_until_it_is_forgiven(monkeypatch: pyte
 
 async def test_a_difference_is_one_from_all_of_several_starts_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """What depends on addresses may be equal in two starts by chance: they are moved, another number in each."""
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.own = {"a": "2"}
         await g.verify(view_of())
         assert g.where() == ["root", "of-a", "of-a", *["root"] * trials.SURE]
@@ -177,7 +177,7 @@ async def test_a_difference_is_one_from_all_of_several_starts_of_its_own(monkeyp
 async def test_what_one_of_them_has_as_the_fork_is_no_difference(
     monkeypatch: pytest.MonkeyPatch, alike_in: int
 ) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         values = iter(["2", *("1" if number == alike_in else "2" for number in range(trials.SURE))])
         g.tree.answer = lambda node, asked: {"a": "1" if node is g.tree.node else next(values)}  # type: ignore[method-assign]
         assert await g.verify(view_of()) == ""
@@ -185,7 +185,7 @@ async def test_what_one_of_them_has_as_the_fork_is_no_difference(
 
 
 async def test_what_two_starts_have_otherwise_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         times = iter("234")
         g.tree.answer = lambda node, asked: {"a": "1" if node is g.tree.node else next(times)}  # type: ignore[method-assign]
         assert await g.verify(view_of()) == ""
@@ -193,7 +193,7 @@ async def test_what_two_starts_have_otherwise_is_no_difference(monkeypatch: pyte
 
 
 async def test_starts_whose_clocks_are_compared_are_more_than_a_second_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         waited: list[str] = []
 
         async def until(time_s: float) -> None:
@@ -206,7 +206,7 @@ async def test_starts_whose_clocks_are_compared_are_more_than_a_second_apart(mon
 
 
 async def test_more_differences_than_can_be_told_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.own, g.tree.complete = {"a": "2", "b": "2"}, False
         assert await g.verify(view_of()) == "a start of its own differs: 2 modules differ, a for one"
 
@@ -215,7 +215,7 @@ async def test_zygotes_that_are_made_again_are_verified_for_versions_without_a_v
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An earlier daemon was killed before it had compared them: nobody starts the versions."""
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         known, missing = view_of("known"), view_of("missing")
         g.recordings.note_verified(pair_of(g.tree.node, known))
         for view in (known, missing, view_of("new", is_recorded=False), view_of("none", zygote="none")):
@@ -235,7 +235,7 @@ async def test_verdicts_are_saved_while_others_wait(
     """A daemon that is killed loses what is not."""
     monkeypatch.setattr(verifiers, "SAVE_S", save_s)
     found: list[int] = []
-    async with ground(monkeypatch, verifiers=1) as g:
+    async with jail(monkeypatch, verifiers=1) as g:
         g.verifier._save = lambda: found.append(len(g.recordings.verified))
         for name in ("one", "two", "three"):
             g.start(view_of(name))
@@ -245,12 +245,12 @@ async def test_verdicts_are_saved_while_others_wait(
 
 async def test_verdicts_are_there_for_the_next_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recordings = Recordings(tmp_path)
-    async with ground(monkeypatch, recordings) as g:
+    async with jail(monkeypatch, recordings) as g:
         assert await g.verify(view_of()) == ""
     save_learned(tmp_path / "learned.json", recordings, Refusals())
     later = Recordings(tmp_path)
     load_learned(tmp_path / "learned.json", later)
-    async with ground(monkeypatch, later) as g:
+    async with jail(monkeypatch, later) as g:
         view = view_of()
         assert g.tree.node.refusal(view) == "" and g.tree.best(view) is g.tree.node
         assert g.tree.node.refusal(view_of("q")) == PENDING
@@ -262,13 +262,13 @@ async def test_verdicts_are_there_for_the_next_daemon(monkeypatch: pytest.Monkey
 
 
 async def test_no_value_of_a_variable_is_in_the_name_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         variables = frozenset({("TOKEN", "hunter2")})
         assert "hunter2" not in pair_of(g.tree.node, view_of(environment=dict(variables), variables=variables))
 
 
 async def test_a_pair_that_serves_is_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch, verify_again_after=3) as g:
+    async with jail(monkeypatch, verify_again_after=3) as g:
         view = view_of()
         await g.verify(view)
         for _ in range(3):
@@ -284,7 +284,7 @@ async def test_a_pair_that_serves_is_verified_again(monkeypatch: pytest.MonkeyPa
 async def test_what_is_not_verified_may_be_switched_off_and_is_recorded_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with ground(monkeypatch, verify=False, verify_again_after=1) as g:
+    async with jail(monkeypatch, verify=False, verify_again_after=1) as g:
         view = view_of(is_recorded=False)
         g.start(view)
         await g.settle()
@@ -294,13 +294,13 @@ async def test_what_is_not_verified_may_be_switched_off_and_is_recorded_all_the_
 
 
 async def test_without_zygotes_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch, enabled=False) as g:
+    async with jail(monkeypatch, enabled=False) as g:
         g.start(view_of(is_recorded=False))
         assert g.verifier.agenda.pending == 0
 
 
 async def test_it_ends_in_the_middle_of_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.gate = asyncio.Event()
         g.start(view_of())
         while not g.tree.asked:
@@ -308,7 +308,7 @@ async def test_it_ends_in_the_middle_of_a_trial(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_what_is_to_be_tried_again_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ground(monkeypatch) as g:
+    async with jail(monkeypatch) as g:
         g.tree.harm = NoCapacity("full")
         await g.verify(view_of())
         assert len(g.delays()) == 1

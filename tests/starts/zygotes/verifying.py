@@ -150,7 +150,7 @@ class Later:
         return getattr(asyncio.get_running_loop() if name.startswith("create_") else asyncio, name)
 
 
-class Ground:
+class Jail:
     def __init__(self, recordings: Recordings, later: Later, **config: Any) -> None:
         self.tree = FakeTree()
         self.later = later
@@ -220,13 +220,13 @@ class Ground:
 
 
 @asynccontextmanager
-async def ground(
+async def jail(
     monkeypatch: pytest.MonkeyPatch, recordings: Recordings | None = None, **config: Any
-) -> AsyncIterator[Ground]:
+) -> AsyncIterator[Jail]:
     monkeypatch.setattr(trials, "APART_S", 0.0)
     later = Later()
     monkeypatch.setattr(agenda, "asyncio", later)
-    made = Ground(recordings or Recordings(Path("/none")), later, **config)
+    made = Jail(recordings or Recordings(Path("/none")), later, **config)
     try:
         yield made
     finally:

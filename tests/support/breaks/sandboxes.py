@@ -13,7 +13,7 @@ from sockd.isolation.sandbox import channel
 from sockd.linux import allocator, mounts, procfs, syscalls
 from sockd.linux.bpf import assembler, packet_guard
 from sockd.linux.cgroups import cgroup_limits, tree
-from sockd.linux.confined.confined_process import ConfinedProcess, Ground
+from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd.linux.processes import task_shares
 from sockd.linux.seccomp import seccomp
 from sockd.linux.seccomp.compiler import compile_filter
@@ -209,9 +209,9 @@ asyncio.run(main())
 """
     start = ConfinedProcess.start
 
-    async def start_broken(ground: Ground, *arguments: str, **given: Any) -> ConfinedProcess:
+    async def start_broken(jail: Jail, *arguments: str, **given: Any) -> ConfinedProcess:
         if arguments[:2] == ("-m", resolver.MODULE):
             arguments = ("-c", code, *arguments[2:])
-        return await start(ground, *arguments, **given)
+        return await start(jail, *arguments, **given)
 
     ConfinedProcess.start = start_broken  # type: ignore[method-assign]

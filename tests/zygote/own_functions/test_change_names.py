@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sockd_zygote.own_functions.change_names import MOST_TOLD, in_words
+from sockd_zygote.own_functions.change_names import MOST_SHOWN, in_words
 
 
 def test_the_first_changes_are_named_and_the_others_counted() -> None:
     assert in_words([]) == "" and in_words(["b", "a"]) == "a, b"
-    assert in_words(["d", "c", "b", "a", "e"]) == f"a, b, c and {5 - MOST_TOLD} more"
+    assert in_words(["d", "c", "b", "a", "e"]) == f"a, b, c and {5 - MOST_SHOWN} more"
 
 
 @pytest.mark.parametrize(

@@ -291,9 +291,9 @@ def packages() -> Check:
         binary = uv.find_uv_bin()
     except FileNotFoundError:
         return Check("uv", False, "not found", f"{sys.executable} -m pip install uv")
-    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
-    fine = told.returncode == 0
-    found = f"{told.stdout.strip() or told.stderr.strip()} at {binary}"
+    completed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
+    fine = completed.returncode == 0
+    found = f"{completed.stdout.strip() or completed.stderr.strip()} at {binary}"
     return Check("uv", fine, found, "" if fine else f"{sys.executable} -m pip install --force-reinstall uv")
 
 

@@ -80,8 +80,8 @@ def are_switched_off(state_dir: Path) -> bool:
 
 def dropping_chains() -> Iterator[tuple[str, str, str]]:
     """Chains at the forward hook of IPv4 that drop what no rule accepts, and have no rule for our links: family, table, name."""
-    told = subprocess.run(["nft", "-j", "list", "ruleset"], capture_output=True, text=True, check=True)
-    rules: list[dict[str, Any]] = json.loads(told.stdout)["nftables"]
+    completed = subprocess.run(["nft", "-j", "list", "ruleset"], capture_output=True, text=True, check=True)
+    rules: list[dict[str, Any]] = json.loads(completed.stdout)["nftables"]
     passing = {_place(each["rule"]) for each in rules if "rule" in each and LINKS in json.dumps(each["rule"])}
     for chain in (each["chain"] for each in rules if "chain" in each):
         is_dropping = chain.get("hook") == "forward" and chain.get("policy") == "drop"

@@ -47,7 +47,7 @@ def build(source: Path, output: Path | None, as_json: bool) -> None:
     C and Zig need `pip install ziglang`, or C clang with wasm-ld; Rust needs its target wasm32-unknown-unknown."""
     from sockd_initscripts.authoring import toolchain
 
-    with _told():
+    with _converted_errors():
         made = toolchain.build(source, output or source.with_suffix(".wasm"))
     if made.warnings:
         say(made.warnings)
@@ -71,7 +71,7 @@ def check(module: Path, as_json: bool) -> None:
 
     from sockd_initscripts.engine import rehearsal
 
-    with _told():
+    with _converted_errors():
         checked = rehearsal.check(read_file(module, PAYLOAD_BYTES))
     if as_json:
         print_json(msgspec.to_builtins(checked))
@@ -107,7 +107,7 @@ def run(
     from sockd_initscripts.limits import Budget
 
     allowed = None if endpoints is None else [entry for entry in endpoints.split(",") if entry]
-    with _told():
+    with _converted_errors():
         budget = Budget(deadline_s=deadline_s, endpoints=allowed)
         ran = rehearsal.rehearse(
             read_file(module, PAYLOAD_BYTES), payload_of(data), env=_environment(pairs), budget=budget
@@ -158,7 +158,7 @@ def record(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _converted_errors() -> Iterator[None]:
     """Convert errors. Raises: Failure."""
     from sockd_initscripts.authoring.toolchain import BuildFailed, NoToolchain
     from sockd_initscripts.errors import BadModule

@@ -129,18 +129,18 @@ def alias(
         if not remove:
             raise Failure("the version is missing", fix=f"sockd alias {name} {alias} VERSION", exit_code=USAGE)
         answer = _send(state_dir, "DELETE", "functions", name, "aliases", alias)
-        told = f"{name}: alias {alias} is deleted"
+        words = f"{name}: alias {alias} is deleted"
     else:
         shares = _canary(canary) if canary else {}
         guard = guard_of(rollback_on_errors, promote_after, least_requests)
         lead = {"version": version, "canary": shares, "guard": guard}
         answer = _send(state_dir, "PUT", "functions", name, "aliases", alias, **lead)
         rest = "".join(f", {share * 100:.4g} % of the requests to {other}" for other, share in shares.items())
-        told = f"{name}:{alias} leads to {version}{rest}{guard_words(guard, next(iter(shares), ''))}"
+        words = f"{name}:{alias} leads to {version}{rest}{guard_words(guard, next(iter(shares), ''))}"
     if as_json:
         print_json(answer)
     else:
-        say(told)
+        say(words)
 
 
 @click.command()

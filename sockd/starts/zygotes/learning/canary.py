@@ -25,7 +25,7 @@ from sockd_zygote.own_functions import checks
 HANDLER = "sockd_zygote.own_functions.checks:answer"
 LOG_BYTES = ANSWER_BYTES = 64 << 10
 OPEN_FILES = 1024
-MOST_TOLD = 200
+MOST_SHOWN = 200
 """Characters of what a check says."""
 
 
@@ -81,12 +81,12 @@ async def _answer(sandbox: Sandbox, request: ImportRequest, deadline_s: float) -
 def failures(body: bytes) -> str:
     """What does not work, in words; empty: all works. Args: body: as `sockd_zygote.own_functions.checks.answer` returns it."""
     try:
-        told = msgspec.json.decode(body, type=dict[str, str])
+        results = msgspec.json.decode(body, type=dict[str, str])
     except (msgspec.MsgspecError, RecursionError):
         return "the answer is no list of checks"
     well = (checks.WORKS, checks.ABSENT)
-    missing = [f"{name} was not tried" for name in checks.CHECKED if name not in told]
+    missing = [f"{name} was not tried" for name in checks.CHECKED if name not in results]
     failed = [
-        f"{name} fails: {told[name][:MOST_TOLD]}" for name in checks.CHECKED if told.get(name, well[0]) not in well
+        f"{name} fails: {results[name][:MOST_SHOWN]}" for name in checks.CHECKED if results.get(name, well[0]) not in well
     ]
     return "; ".join([*missing, *failed])

@@ -342,8 +342,8 @@ class ImportLearner:
         self._tree.add(node)
         for key in plan.keys:
             self.refused.forgive(key)  # a later failure is a first one again
-        for told in self.on_made:
-            told(node)
+        for listener in self.on_made:
+            listener(node)
 
     async def _search(self, failed: Failed) -> None:
         """Find the distribution that failed, unless the parent is gone or a search has found one already."""

@@ -14,7 +14,7 @@ import msgspec
 
 from sockd.base.untrusted import read_seconds
 
-MOST_TOLD = 12
+MOST_SHOWN = 12
 """Differences in the words for people."""
 MOST_TEXT = 300
 """Characters of one side of a difference."""
@@ -131,5 +131,5 @@ def _names(told: Fingerprint, module: str) -> Mapping[str, Name]:
 
 def in_words(found: Sequence[Difference]) -> str:
     """The first of them, and how many more there are."""
-    words = "; ".join(map(str, found[:MOST_TOLD]))
-    return f"{words}; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else words
+    words = "; ".join(map(str, found[:MOST_SHOWN]))
+    return f"{words}; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else words

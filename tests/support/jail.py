@@ -7,17 +7,17 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from sockd.isolation.roots.ground import built, ground_on
+from sockd.isolation.roots.jail import built, jail_on
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
-from sockd.linux.confined.confined_process import Ground
+from sockd.linux.confined.confined_process import Jail
 from sockd.linux.confined.software import Places
 from sockd_initscripts.client import engine_software
 
 
 @contextlib.asynccontextmanager
-async def ground_at(path: Path, places: Places | None = None, cgroup: str = "") -> AsyncIterator[Ground]:
-    """A ground with its tree at `path`, taken away at the end.
+async def jail_at(path: Path, places: Places | None = None, cgroup: str = "") -> AsyncIterator[Jail]:
+    """A jail with its tree at `path`, taken away at the end.
 
     Args: places: of software; the default is the engine's; cgroup: the name of its cgroup tree."""
     async with contextlib.AsyncExitStack() as stack:
@@ -28,4 +28,4 @@ async def ground_at(path: Path, places: Places | None = None, cgroup: str = "") 
         stack.push_async_callback(pool.aclose)
         places = engine_software.places() if places is None else places
         stack.callback(built(path, places).close)
-        yield ground_on(path, places, pool.take, pool.give_back)
+        yield jail_on(path, places, pool.take, pool.give_back)
