@@ -180,8 +180,8 @@ def _decode(decoder: msgspec.json.Decoder[_Message], data: bytes, fd_count: int)
 
 def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
     """Send one datagram, not waiting; raises BlockingIOError, or OSError when the peer is gone."""
-    beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
-    sock.sendmsg([data], beside, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+    sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
 
 def receive(
@@ -194,11 +194,11 @@ def receive(
     Raises BlockingIOError when there is none, WireError when one was cut off."""
     scratch = scratch or bytearray(MAX_DATAGRAM)
     try:
-        size, beside, flags, _ = sock.recvmsg_into([scratch], _FDS_SPACE, flags | socket.MSG_CMSG_CLOEXEC)
+        size, ancillary, flags, _ = sock.recvmsg_into([scratch], _FDS_SPACE, flags | socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return b"", []
     fds = array("i")
-    for level, kind, content in beside:
+    for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):

@@ -163,14 +163,14 @@ def build(source: Path, output: Path) -> Built:
     toolchain = find(language)
     begun = time.monotonic()
     # Next to the output first, so that half of it is never found there.
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
     compile_to = {"c": _build_c, "zig": _build_zig, "rust": _build_rust}[language]
     try:
-        warnings = compile_to(beside, toolchain, source.resolve())
-        size_bytes = beside.stat().st_size
-        os.replace(beside, output)
+        warnings = compile_to(temporary, toolchain, source.resolve())
+        size_bytes = temporary.stat().st_size
+        os.replace(temporary, output)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return Built(output, size_bytes, toolchain.name, time.monotonic() - begun, warnings)
 
 

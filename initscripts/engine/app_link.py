@@ -103,9 +103,9 @@ class AppLink:
 
     def _send_now(self, data: bytes, fd: int | None) -> bool:
         """Whether it is sent, or need not be; under the lock."""
-        beside = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))]
+        ancillary = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))]
         try:
-            self._sock.sendmsg([data], beside, socket.MSG_NOSIGNAL)
+            self._sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return False
         except (
@@ -135,14 +135,14 @@ class AppLink:
     def _read(self, limit: int = _DATAGRAMS_A_TURN) -> None:
         for _ in range(limit):
             try:
-                data, beside, flags, _ = self._sock.recvmsg(wire.MAX_DATAGRAM, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
+                data, ancillary, flags, _ = self._sock.recvmsg(wire.MAX_DATAGRAM, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except ConnectionResetError:  # it closed without reading all (unix(7)); what it said is there still
                 continue
             except OSError:
-                data, beside, flags = b"", [], 0
-            fds = _received(beside)
+                data, ancillary, flags = b"", [], 0
+            fds = _received(ancillary)
             if not data and not fds:
                 self._hang_up()
                 return
@@ -170,9 +170,9 @@ class AppLink:
             self._events.app_gone()
 
 
-def _received(beside: list[tuple[int, int, bytes]]) -> list[int]:
+def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     fds = array("i")
-    for level, kind, data in beside:
+    for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return list(fds)

@@ -139,11 +139,11 @@ async def _next(sock: socket.socket) -> dict[str, Any] | None:
     """One datagram of the engine, without what is attached; None at the end of the link."""
     while True:
         try:
-            data, beside, _, _ = sock.recvmsg(wire.MAX_DATAGRAM, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, _, _ = sock.recvmsg(wire.MAX_DATAGRAM, _ONE_FD, socket.MSG_CMSG_CLOEXEC)
             break
         except BlockingIOError:
             await readable(sock.fileno())
-    for _, _, content in beside:
+    for _, _, content in ancillary:
         for (fd,) in struct.iter_unpack("i", content):
             os.close(fd)
     return wire.decode(data)[0] if data else None

@@ -190,7 +190,7 @@ def trace_of(request: InvokeRequest, outcome: Outcome, span: SpanContext | None 
     if leased.started_ns:  # else it was warm, as nearly all
         trace.started_ns, trace.reserved_ns = leased.started_ns, leased.reserved_ns
         trace.forked_ns, trace.ready_ns = leased.forked_ns, leased.ready_ns
-        trace.run = leased.beside.run if leased.beside is not None else None
+        trace.run = leased.script_run.run if leased.script_run is not None else None
         trace.why, trace.passed_over = invocation.why, leased.passed_over
         if leased.is_new:
             trace.init_started_ns = leased.sandbox.init.started_ns

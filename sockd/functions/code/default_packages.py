@@ -55,7 +55,7 @@ class DefaultPackages:
         """Args: requirements: as lines of a requirements.txt."""
         self._requirements = requirements
         self._packages = packages
-        self._beside = packages.beside
+        self._parent = packages.parent
         self._locks: dict[str, Lock] = {}
         self._resolving = asyncio.Lock()
         self._failed_until = 0.0
@@ -113,7 +113,7 @@ class DefaultPackages:
             raise PackagesFailed(str(error) or f"they were not resolved within {DEADLINE_S:g} s") from None
 
     def _file(self, python: Interpreter) -> Path:
-        return self._beside / FILE.format(f"-{python.tag}" if python.tag else "")
+        return self._parent / FILE.format(f"-{python.tag}" if python.tag else "")
 
     def _read(self, python: Interpreter) -> Lock | None:
         with suppress(OSError, msgspec.DecodeError):

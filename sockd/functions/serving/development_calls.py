@@ -32,11 +32,11 @@ async def record(
     script = await initscripts.recorder(request.name, function.version.config)
     try:
         outcome = await serve_request(function, request, recorder=script)
-        beside = outcome.leased.beside
-        if beside is None:
+        script_run = outcome.leased.script_run
+        if script_run is None:
             raise BadInitscript("the initscript engine is busy; record again")
-        await asyncio.wait([beside.run.done], timeout=REPORT_DEADLINE_S)
-        report = beside.run.report()
+        await asyncio.wait([script_run.run.done], timeout=REPORT_DEADLINE_S)
+        report = script_run.run.report()
         if report is None:
             raise BadInitscript("the initscript engine died or did not answer; record again")
         return outcome, report

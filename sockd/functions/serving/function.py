@@ -20,7 +20,7 @@ from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.failed_inits import FailedInits
 from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.group_shares import GroupShares
-from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts, become_beside, recording_init
+from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts, become_with_script, recording_init
 from sockd.functions.serving.leased import Leased
 from sockd.functions.serving.provisioned import Pool, initialize, without_event
 from sockd.functions.serving.start_conditions import ReservedBefore, StartConditions
@@ -149,18 +149,18 @@ class Function:
         version = self.version
         script = version.initscript
         request = without_event(version.record.name) if script is not None and script.static_args is not None else None
-        beside = self.begin_script(script, request, version.program) if request is not None else None
+        script_run = self.begin_script(script, request, version.program) if request is not None else None
         try:
             conditions = ReservedBefore(reservation, self._conditions(version))
             has_template = version.config.snapshot
             started = await self.caches.starts.new(Wanted(version.view, version.program, conditions, has_template))
             self.init_begins(started.sandbox, place)
         except BaseException:
-            if beside is not None:
-                beside.give_up()
+            if script_run is not None:
+                script_run.give_up()
             place.end()
             raise
-        reply = await initialize(started.sandbox, version.program, beside)
+        reply = await initialize(started.sandbox, version.program, script_run)
         if started.node is not None:
             self._verify(started.node, self.version)
             self.caches.tree.spares.refill(started.node)
@@ -263,27 +263,27 @@ class Function:
         self,
         version: Version,
         starting: Starting,
-        beside: CompanionRun | None = None,
+        script_run: CompanionRun | None = None,
         program: Program | None = None,
         *,
         is_recording: bool = False,
     ) -> Leased:
         """A cold start that has to be waited for.
 
-        Args: starting: from `find`; beside: the run of its initscript, owned by this start; program: default: the version's."""
+        Args: starting: from `find`; script_run: the run of its initscript, owned by this start; program: default: the version's."""
         try:
             started = await starting()
         except BaseException:
-            if beside is not None:
-                beside.give_up()
+            if script_run is not None:
+                script_run.give_up()
             raise
-        return self._prepared(started, version, beside, program, is_recording=is_recording)
+        return self._prepared(started, version, script_run, program, is_recording=is_recording)
 
     def _prepared(
         self,
         started: Started,
         version: Version,
-        beside: CompanionRun | None = None,
+        script_run: CompanionRun | None = None,
         program: Program | None = None,
         *,
         is_recording: bool = False,
@@ -291,16 +291,16 @@ class Function:
         """A new sandbox, which has become its program. Raises: SandboxFailed."""
         forked_ns, sandbox = time.monotonic_ns(), started.sandbox
         try:
-            if beside is None:
+            if script_run is None:
                 sandbox.become(program or version.program)
             else:
                 init = recording_init(version.program.init) if is_recording else b""
-                become_beside(sandbox, version.program, beside, init)
+                become_with_script(sandbox, version.program, script_run, init)
         except OSError as error:
             sandbox.destroy()
             raise SandboxFailed(f"the sandbox could not be prepared: {error.strerror}") from error
         leased = Leased(sandbox, started.origin, started.started_ns, time.monotonic_ns(), started.node)
-        leased.reserved_ns, leased.forked_ns, leased.beside = started.reserved_ns, forked_ns, beside
+        leased.reserved_ns, leased.forked_ns, leased.script_run = started.reserved_ns, forked_ns, script_run
         leased.template, leased.why = started.template, started.why
         leased.passed_over = self._passed_over(version)
         return leased
@@ -340,8 +340,8 @@ class Function:
     def dispose(self, leased: Leased, version: Version) -> None:
         """Keep or destroy the sandbox of a request that has ended, or goes on in another."""
         sandbox = leased.sandbox
-        if leased.beside is not None:
-            leased.beside.finish()
+        if leased.script_run is not None:
+            leased.script_run.finish()
         if not version.config.reuse_sandbox:
             sandbox.destroy()
         if leased.pool is not None:

@@ -178,16 +178,16 @@ class CompanionRun:
             self._sandbox.conversation.end(error)
 
 
-def become_beside(sandbox: Sandbox, program: Program, beside: CompanionRun, init: bytes = b"") -> None:
+def become_with_script(sandbox: Sandbox, program: Program, script_run: CompanionRun, init: bytes = b"") -> None:
     """`become` with an initscript run; if the run has already aborted the launch, destroy the sandbox.
 
     Args: init: as of `become`. Raises: OSError, as `become`."""
-    if beside.aborted() is not None:
+    if script_run.aborted() is not None:
         sandbox.destroy()
-        beside.give_up()
+        script_run.give_up()
         return
-    sandbox.become(program, beside, init)
-    beside.watch(sandbox)
+    sandbox.become(program, script_run, init)
+    script_run.watch(sandbox)
 
 
 def recording_init(init: bytes) -> bytes:

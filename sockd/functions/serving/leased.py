@@ -30,7 +30,7 @@ class Leased(msgspec.Struct):
     reserved_ns: int = 0
     """When a new sandbox had its memory, and when it had been forked."""
     forked_ns: int = 0
-    beside: CompanionRun | None = None
+    script_run: CompanionRun | None = None
     """The run of its initscript."""
     pool: Pool | None = None
     """The pool of a provisioned sandbox."""

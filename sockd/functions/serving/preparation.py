@@ -60,7 +60,7 @@ class Preparation:
         self._loop = serving.function.loop
         self._place: StartPlace | None = None
         """The permission for a start, until the sandbox has taken it."""
-        self._beside: CompanionRun | None = None
+        self._script_run: CompanionRun | None = None
         """The run of the initscript for a cold start, until the sandbox has taken it."""
         self._program: Program | None = None
         """What the sandbox becomes, if not the version's program."""
@@ -152,7 +152,7 @@ class Preparation:
             return
         if self._debugged is None:
             # Now, and not in the task's first step, which is a turn of the loop away.
-            self._beside = function.begin_script(self._recorder or version.initscript, request, version.program)
+            self._script_run = function.begin_script(self._recorder or version.initscript, request, version.program)
         self._later(self._start(found))
 
     def _find_apart(self, version: Version) -> Starting:
@@ -181,14 +181,14 @@ class Preparation:
         """A start in place of a sandbox that could not serve it."""
         function, version = self._serving.function, self._serving.version
         function.caches.latency.start_begun()
-        self._beside = function.begin_script(version.initscript, self._serving.request)
+        self._script_run = function.begin_script(version.initscript, self._serving.request)
         return function.find_apart(version)
 
     async def _start(self, starting: Starting) -> None:
         function, version = self._serving.function, self._serving.version
-        beside, self._beside = self._beside, None
+        script_run, self._script_run = self._script_run, None
         is_recording = self._recorder is not None
-        leased = await function.start(version, starting, beside, self._program, is_recording=is_recording)
+        leased = await function.start(version, starting, script_run, self._program, is_recording=is_recording)
         self._hand_place_to(leased.sandbox)
         leased.why = self.why or (ASKED_FOR if self._serving.request.fresh else leased.why)
         if self._debugged is not None:
@@ -209,8 +209,8 @@ class Preparation:
         # What follows is for a task that was cancelled before its first step.
         if paused is not None:
             paused.sandbox.destroy()
-        if self._beside is not None:
-            self._beside.give_up()
+        if self._script_run is not None:
+            self._script_run.give_up()
         self._serving.give_back_turn(error)
 
 

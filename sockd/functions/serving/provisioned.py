@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from sockd.base.errors import SockdError
 from sockd.base.invoke_request import InvokeRequest
-from sockd.functions.serving.initscripts import CompanionRun, become_beside
+from sockd.functions.serving.initscripts import CompanionRun, become_with_script
 from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.lifecycle import State
@@ -148,25 +148,25 @@ def without_event(name: str) -> InvokeRequest:
     return InvokeRequest(name, b"", uuid.uuid4().bytes, time.monotonic_ns())
 
 
-async def initialize(sandbox: Sandbox, program: Program, beside: CompanionRun | None) -> Reply:
-    """Have a new sandbox import the handler before any request; `beside` is the run of its initscript, if it has one.
+async def initialize(sandbox: Sandbox, program: Program, script_run: CompanionRun | None) -> Reply:
+    """Have a new sandbox import the handler before any request; `script_run` is the run of its initscript, if it has one.
 
     Raises: LaunchAborted by the initscript; OSError: the sandbox could not be prepared. Then it is destroyed."""
     init = provisioned_init(program.init)
     try:
-        if beside is None:
+        if script_run is None:
             sandbox.become(program, init=init)
         else:
-            become_beside(sandbox, program, beside, init)
+            become_with_script(sandbox, program, script_run, init)
     except OSError:
         sandbox.destroy()
         raise
-    if beside is not None and sandbox.dead and (aborted := beside.aborted()) is not None:
+    if script_run is not None and sandbox.dead and (aborted := script_run.aborted()) is not None:
         raise aborted
     reply = await sandbox.initialize()
-    if beside is not None:
-        beside.answered()
-        beside.finish()
+    if script_run is not None:
+        script_run.answered()
+        script_run.finish()
     return reply
 
 

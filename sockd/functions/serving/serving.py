@@ -160,7 +160,7 @@ class Serving:
         leased.trace = request.amzn_trace
         if self._preparation is not None:
             self._preparation.note_wait(leased)
-        if leased.beside is not None and (aborted := leased.beside.aborted()) is not None:
+        if leased.script_run is not None and (aborted := leased.script_run.aborted()) is not None:
             self._end(Reply(error=aborted))
             return
         self.stop = self._abandon
@@ -186,8 +186,8 @@ class Serving:
         self._put_back()
 
     def _replied(self, reply: Reply) -> None:
-        if self._leased.beside is not None:
-            self._leased.beside.answered()
+        if self._leased.script_run is not None:
+            self._leased.script_run.answered()
         if self._earlier_log is not None:
             reply.log = self._earlier_log + reply.log
         elif isinstance(reply.error, NotTaken) and not self._is_apart:

@@ -160,8 +160,8 @@ class Sandbox:
     @property
     def reserved_bytes(self) -> int:
         """What of the memory budget it holds, and its companion for it."""
-        beside = self.companion.reserved_bytes if self.companion is not None else 0
-        return self.process.reserved_bytes + beside
+        companions = self.companion.reserved_bytes if self.companion is not None else 0
+        return self.process.reserved_bytes + companions
 
     @property
     def has_lost_image(self) -> bool:

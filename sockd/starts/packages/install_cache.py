@@ -175,8 +175,8 @@ class InstallCache:
         return self._store.root / key
 
     @property
-    def beside(self) -> Path:
-        """The directory of the store, for what others keep of packages."""
+    def parent(self) -> Path:
+        """The directory that the store is in, for what others keep of packages."""
         return self._store.root.parent
 
     def provided(self, key: str) -> Provided:

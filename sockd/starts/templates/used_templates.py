@@ -65,10 +65,10 @@ class UsedTemplates:
         """Publish it for the next daemon. A failure is logged."""
         self._saved = set(self._used)
         lately = [used for used in self._used.values() if used.used_s > time.time() - KEPT_S]
-        beside = self._path.with_suffix(".tmp")
+        temporary = self._path.with_suffix(".tmp")
         try:
-            beside.write_bytes(msgspec.json.encode(lately))
-            os.replace(beside, self._path)
+            temporary.write_bytes(msgspec.json.encode(lately))
+            os.replace(temporary, self._path)
         except OSError as error:
             _log.warning("which templates were used cannot be saved: %s", error.strerror)
 
