@@ -166,7 +166,7 @@ class Worker:
     async def rebuild_zygotes(self) -> None:
         """Make the Zygotes and templates that an earlier worker had, as many as `zygote.rebuild_s` allows."""
         ends_s = time.monotonic() + self.config.zygote.rebuild_s
-        versions = self.functions.live.all()
+        versions = self.functions.live.open_versions()
         for version in versions:
             self.verifier.know(version.view, version.program, version.id)
         views = [version.view for version in versions]

@@ -1,10 +1,11 @@
-"""What a daemon does that follows one that was killed while it verified Zygotes."""
+"""Which Zygotes a daemon has that follows another one."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from sockd.functions.serving.live_functions import OPENED_AT_START
 from tests.daemon.running import RunningDaemon
 from tests.support.package_index import PackageIndex, wheel
 
@@ -35,3 +36,23 @@ def test_what_a_killed_daemon_had_not_verified_is_verified_without_a_start(tmp_p
             again.close()
     finally:
         daemon.close()
+
+
+def test_zygotes_of_functions_that_many_were_deployed_after_are_made_again(tmp_path: Path, index: PackageIndex) -> None:
+    index.add(wheel("slow", "1.0", {"slow.py": SLOW}))
+    config = f'[packages]\nindex_url = "{index.url}"\n'
+    first = RunningDaemon.start(tmp_path / "state", config)
+    try:
+        first.deploy("f", {"f.py": "import slow\ndef f(event): return slow.V\n", "requirements.txt": "slow==1.0"})
+        assert first.call("f") == 1 and first.call_learned("f") == 1
+        for number in range(OPENED_AT_START):
+            first.deploy(f"other-{number}", "def f(event): return 2")
+        assert first.terminate() == 0
+    finally:
+        first.close()
+    second = RunningDaemon.start(tmp_path / "state", config)
+    try:
+        assert "slow" in str(second.manage("GET", "/tree").json)
+        assert second.call("f") == 1 and second.terminate() == 0
+    finally:
+        second.close()

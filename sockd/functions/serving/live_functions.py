@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sockd.base.errors import FilesMissing, NoSuchFunction, SecretsLocked, SockdError
@@ -38,8 +40,8 @@ HOW_TO_UNLOCK = (
 )
 
 OPENED_AT_START = 200
-"""The functions that are live before their first request: those that were deployed last. Each costs about a millisecond of the
-start, and 8 KB."""
+"""The functions that are live before their first request: those that had Zygotes, and those that were deployed last. Each costs
+about a millisecond of the start, and 8 KB."""
 
 _log = logging.getLogger(__name__)
 
@@ -84,14 +86,19 @@ class LiveFunctions:
     def load(self) -> None:
         """Make recorded functions live, or note what they lack. Starts no process."""
         records = self._registry.list()
-        latest = heapq.nlargest(OPENED_AT_START, records, key=lambda record: record.published_at)
-        at_start = {record.name for record in latest}
+        at_start = self._opened_at_start(records)
         for record in records:
-            self._load(record, is_latest=record.name in at_start)
+            self._load(record, is_early=record.name in at_start)
         self._reopen_published()
         if locked := [name for name, each in self.restoring.unready.items() if isinstance(each.error, SecretsLocked)]:
             key = self._registry.key_path
             _log.error(HOW_TO_UNLOCK, key, ", ".join(locked), key)
+
+    def _opened_at_start(self, records: Sequence[FunctionRecord]) -> frozenset[str]:
+        """Names of functions that are live before their first request: first those that had Zygotes in an earlier worker."""
+        latest = heapq.nlargest(OPENED_AT_START, records, key=lambda record: record.published_at)
+        names = dict.fromkeys([*self._caches.learner.functions_before(), *(record.name for record in latest)])
+        return frozenset(itertools.islice(names, OPENED_AT_START))
 
     def _reopen_published(self) -> None:
         """Make those published versions live whose snapshots an earlier worker has used lately, the most used last."""
@@ -160,6 +167,10 @@ class LiveFunctions:
         """The current version of every function that is open, by name."""
         return [self.by_name[name].version for name in sorted(self.by_name)]
 
+    def open_versions(self) -> list[Version]:
+        """All versions that are open, published ones among them."""
+        return [*self.all(), *(function.version for function in self.published.live())]
+
     def names(self) -> list[str]:
         """Every function, also those that cannot run, by name."""
         return [record.name for record in self._registry.list()]
@@ -178,12 +189,12 @@ class LiveFunctions:
             version.record, version.config = new.current, new.current.settings
         return Closed(closed)
 
-    def _load(self, record: FunctionRecord, *, is_latest: bool) -> None:
+    def _load(self, record: FunctionRecord, *, is_early: bool) -> None:
         """Open a function of an earlier worker, or leave it to its first request, unless it holds something before that: memory,
         a snapshot, or a service that always runs. (Its settings are not kept in memory.)"""
         config = FunctionConfig.from_json(record.config)
         keeps_running = config.service is not None and config.service.min
-        if is_latest or config.reserved_memory_mb or config.snapshot or keeps_running:
+        if is_early or config.reserved_memory_mb or config.snapshot or keeps_running:
             self._serve(record)
             return
         try:
@@ -225,8 +236,7 @@ class LiveFunctions:
 
     def end_unused(self) -> None:
         """End the Zygotes that no live version is forked from."""
-        published = [function.version for function in self.published.live()]
-        self._caches.learner.end_unused([version.view for version in (*self.all(), *published)])
+        self._caches.learner.end_unused([version.view for version in self.open_versions()])
 
     def close(self) -> None:
         """Close all functions."""

@@ -132,6 +132,7 @@ def _handler_in_image(about: About, image: UsedImage) -> tuple[Program, ImportVi
         interpreter=image.python.id,
         zygote=config.zygote,
         program=program_digest(about, variables, frozenset((imports.key,))),
+        function=about.record.name,
     )
     return _program(about, message, interpreter=image.python.id), view
 
@@ -202,6 +203,7 @@ def import_view(about: About, closure: Closure, packages: InstallCache, code: Pa
         interpreter_id(config),
         config.zygote,
         program_digest(about, variables, closure.keys),
+        about.record.name,
     )
 
 

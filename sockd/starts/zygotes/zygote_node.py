@@ -52,6 +52,8 @@ class ZygoteNode:
     """Asked about each version that its imports would not refuse; None: all of those may be served."""
     program: str = ""
     """The version that it was made for (`ImportView.program`)."""
+    function: str = ""
+    """The name of that version's function."""
     unique_bytes: int = 0
     """Memory that was its alone when it began to serve, and what it shared with its parent and others."""
     shared_bytes: int = 0

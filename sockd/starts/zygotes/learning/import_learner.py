@@ -123,6 +123,11 @@ class ImportLearner:
             self._waiting[wanted, lineage] = view
             self._wake.set()
 
+    def functions_before(self) -> list[str]:
+        """Names of functions that had Zygotes in an earlier daemon, those with the most starts first."""
+        by_rate = sorted(self._coming, key=lambda node: -node.rate)
+        return [*dict.fromkeys(node.function for node in by_rate)]
+
     async def rebuild(self, views: Iterable[ImportView], *, deadline_s: float) -> None:
         """Make the Zygotes of an earlier daemon again, in the same order of imports, so that what was verified holds for them.
 
@@ -166,7 +171,7 @@ class ImportLearner:
             return
         entry = self._planner.begin(parent, found)
         try:
-            await self._make(parent, Plan(found, view.program, top, saved.order))
+            await self._make(parent, Plan(found, view.program, view.function, top, saved.order))
         except (SockdError, OSError, TimeoutError) as error:
             _log.warning("a Zygote of the last daemon was not made again: %s", said(error))
         finally:
@@ -275,7 +280,9 @@ class ImportLearner:
         """Publish what was learned for the next daemon."""
         now_s = time.monotonic()
         made = [
-            SavedNode(node.program, tuple(sorted(node.imports)), node.shared.order, node.rate.at(now_s))
+            SavedNode(
+                node.program, tuple(sorted(node.imports)), node.shared.order, node.rate.at(now_s), node.function
+            )
             for node in self._tree.nodes
             if node.imports and node.program
         ]
@@ -312,7 +319,7 @@ class ImportLearner:
         if reason := self._sharing.refusal(found.imports, view):
             self._unmade.note(view.program, f"a Zygote that has imported the same was made before: {reason}")
             return
-        plan = Plan(found, view.program, view.top)
+        plan = Plan(found, view.program, view.function, view.top)
         parent = next(node for node in self._tree.nodes if node.id == found.parent_id)
         if not self._planner.make_room(found):
             self._unmade.note(view.program, NO_ROOM)

@@ -47,7 +47,8 @@ class Plan:
 
     node: selection.NewNode
     program: str
-    """The version that it is made for (`ImportView.program`)."""
+    """The version that it is made for (`ImportView.program`), and its function's name."""
+    function: str
     top: TopLevel
     order: tuple[str, ...] = ()
     """The order of imports, if it is not the top level's."""
@@ -139,7 +140,7 @@ class ZygoteMaker:
             (*above.groups, *imported.loaded),
         )
         node = ZygoteNode(zygote, plan.keys, parent, plan.imports, parent.lineage, shared)
-        node.program = plan.program
+        node.program, node.function = plan.program, plan.function
         node.seconds_saved = plan.node.seconds_saved
         node.rate = DecayingRate(RATE_TAU_S, now_s=time.monotonic(), rate=max(plan.node.rate, 1 / RATE_TAU_S))
         node.unique_bytes, node.shared_bytes = await asyncio.to_thread(pidfds.memory, zygote.pidfd)

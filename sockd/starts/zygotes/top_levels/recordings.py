@@ -42,6 +42,8 @@ class SavedNode(msgspec.Struct, frozen=True):
     """The modules that the Zygote was asked to import, after those of its ancestors."""
     rate: float
     """Starts per second that it served."""
+    function: str = ""
+    """The name of the function that it was made for."""
 
 
 class Recordings:

@@ -80,6 +80,8 @@ class ImportView:
     """What may be imported ahead for it."""
     program: str = ""
     """A digest of its code and settings: what is known of this version is known of each start with the same."""
+    function: str = ""
+    """The name of the function whose version it is."""
     top: TopLevel | None = None
     """What its top level does, once that was recorded; it is set once."""
 
