@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page doors isolation network startup_breakdown restart
+BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page apis isolation network startup_breakdown restart
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cluster check test test-kernels faults docs owners site images dist lint format bench clean

@@ -41,14 +41,14 @@ def measure(run: Run) -> Result:
         worker(cold_config(spares=0)) as plain,
         worker(cold_config()) as spared,
         floor() as kernel,
-        in_process_server() as door,
+        in_process_server() as server,
         peers() as others,
     ):
         deploy(Path(scratch), plain, spared)
         run.say("teaching the Zygote tree numpy")
         learn(plain, "numpy", "numpy")
-        measure_latency(run, plain, spared, kernel, door, others, result)
-        measure_gaps(run, plain, spared, kernel, door, result)
+        measure_latency(run, plain, spared, kernel, server, others, result)
+        measure_gaps(run, plain, spared, kernel, server, result)
         measure_rates(run, plain, spared, kernel, others, result)
         measure_distinct(run, plain, Path(scratch), result)
     judge(result)
@@ -64,13 +64,13 @@ def deploy(scratch: Path, plain: Worker, spared: Worker) -> None:
 
 
 def measure_latency(
-    run: Run, plain: Worker, spared: Worker, kernel: Starter, door: Server, others: dict[str, Starter], result: Result
+    run: Run, plain: Worker, spared: Worker, kernel: Starter, server: Server, others: dict[str, Starter], result: Result
 ) -> None:
     """Concurrency 1: everything in turns."""
     run.say(f"cold starts one at a time, in turns with floor, {', '.join(others)}")
     noop, spare, numpy = ColdFunction(plain, "noop"), ColdFunction(spared, "noop"), ColdFunction(plain, "numpy")
     idle = ColdFunction(plain, "noop")
-    http = Client(door.host, door.port)
+    http = Client(server.host, server.port)
     batches: dict[str, Callable[[], list[float]]] = {
         "floor": lambda: [kernel.start_ms() for _ in range(11)][1:],
         "HTTP alone": lambda: answers_ms(http, 10),
@@ -96,13 +96,13 @@ def measure_latency(
     result.add("no-op, spares", "times HTTP alone", "x", ratios, tail=False)
 
 
-def measure_gaps(run: Run, plain: Worker, spared: Worker, kernel: Starter, door: Server, result: Result) -> None:
+def measure_gaps(run: Run, plain: Worker, spared: Worker, kernel: Starter, server: Server, result: Result) -> None:
     """What a function costs that nobody has called for a while. All cases share each gap, in an order of their own."""
     longest_s = run.pick(120.0, 2.0)
     run.say(f"gaps from {SHORTEST_GAP_S} to {longest_s:g} s")
     rng = random.Random(1)
     spare, forked = ColdFunction(spared, "noop"), ColdFunction(plain, "noop")
-    http = Client(door.host, door.port)
+    http = Client(server.host, server.port)
     cases: dict[str, Callable[[], float]] = {
         "floor": kernel.start_ms,
         "HTTP alone": lambda: http.invoke("echo").ms,

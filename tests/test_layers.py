@@ -177,16 +177,16 @@ def test_nested_folders_import_each_other_in_no_circle() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
-def test_the_doors_import_none_of_each_other() -> None:
+def test_the_apis_import_none_of_each_other() -> None:
     """They are side by side, over `sockd.http.worker`; what several need is outside of all, and `front` has them all."""
-    doors = ("run", "management", "aws", "urls", "page")
+    apis = ("run", "management", "aws", "urls", "page")
     wrong = [
         f"{file.relative_to(ROOT)} imports {imported}"
-        for door in doors
-        for file in (ROOT / "sockd/http" / door).rglob("*.py")
+        for api in apis
+        for file in (ROOT / "sockd/http" / api).rglob("*.py")
         for imported in imports_of(file)
         if imported.startswith("sockd.http.front")
-        or any(imported.startswith(f"sockd.http.{other}.") for other in doors if other != door)
+        or any(imported.startswith(f"sockd.http.{other}.") for other in apis if other != api)
     ]
     assert wrong == []
 

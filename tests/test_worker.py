@@ -108,7 +108,7 @@ async def test_a_worker_with_little_memory_starts_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("open_files", "idle"), [(1 << 20, 2000), (20_000, 2000), (4096, 409), (600, 43), (64, 1)])
-async def test_idle_sandboxes_leave_descriptors_to_the_doors(
+async def test_idle_sandboxes_leave_descriptors_to_the_apis(
     monkeypatch: pytest.MonkeyPatch, open_files: int, idle: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (open_files, open_files))

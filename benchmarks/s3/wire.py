@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a server reads it from a blocking socket, with the parser of the worker's own doors.
+"""HTTP/1.1 as a server reads it from a blocking socket, with the parser of the worker's own APIs.
 
 `Wire` owns the parser, not its socket.
 """

@@ -63,7 +63,7 @@ class HttpConfig(Slice, frozen=True):
     """The front: where it listens and what it takes."""
 
     listen: str = "127.0.0.1:5000"
-    """Address and port of the public door; port 0 takes a free one. Beyond loopback it needs `lambda_api.keys`. 127.0.0.1, ::1
+    """Address and port of the public port; port 0 takes a free one. Beyond loopback it needs `lambda_api.keys`. 127.0.0.1, ::1
     and localhost are all the same: both loopbacks, as far as the host has them; 0.0.0.0 is ::1, too, and :: is 127.0.0.1."""
     max_payload_bytes: int = 6 * MB
     """The most bytes of a request's body, and of an answer."""

@@ -48,7 +48,7 @@
      │                                    PackagesMissing
      └─ TimedOut 504 ── Interrupted        its sandbox goes on
 
-An error carries its consequence: `status` is the HTTP status of the `/run` door, `error_type` the name that clients see
+An error carries its consequence: `status` is the HTTP status of `/run`, `error_type` the name that clients see
 (AWS Lambda's own where there is one: research of its recorded answers). Messages are public: they name no host path.
 """
 

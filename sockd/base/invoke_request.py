@@ -1,4 +1,4 @@
-"""One invocation as it was asked for, through whatever door, as plain data; and who takes its answer piece by piece.
+"""One invocation as it was asked for, through whatever API, as plain data; and who takes its answer piece by piece.
 
 Owns nothing.
 """
@@ -14,7 +14,7 @@ from sockd.base.telemetry import Invocation, TraceContext
 
 
 class Sink(Protocol):
-    """Takes an answer while it is being made. To be subclassed by each door that can pass one on.
+    """Takes an answer while it is being made. To be subclassed by each API that can pass one on.
 
     An answer that comes whole never touches it. After an error no more comes: what has begun is to be cut."""
 
@@ -32,7 +32,7 @@ class Sink(Protocol):
 
 
 class InvokeRequest(msgspec.Struct):
-    """What runs through the house from a door to a sandbox. (A struct, as one is made for every request.)"""
+    """What a request is made of, from an API to a sandbox. (A struct, as one is made for every request.)"""
 
     name: str
     """The function."""

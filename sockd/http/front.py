@@ -12,7 +12,7 @@
     /url/<id>/...          function URLs (`sockd.http.urls`), which have names of their own, too
     /  /functions/<name>   the page for people (`sockd.http.page`), where there is one
 
-Owns the rules of this door (names, sizes, hosts, methods). Knows nothing of functions. It offers no management but to
+Owns the rules of this API (names, sizes, hosts, methods). Knows nothing of functions. It offers no management but to
 signed requests of that API: see `sockd.http`. A client that goes away while its function runs does not stop it: the
 function may have side effects, so it finishes, and its answer is dropped. What still waits for its turn is not begun.
 """
@@ -31,9 +31,9 @@ from sockd.base.errors import BadRequest, MethodNotAllowed, RequestTooLarge, Soc
 from sockd.base.function_arns import arn
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.request_ids import new_request_id, request_id_text
-from sockd.http.access.callers import AUTHORIZATION, Callers, Door
+from sockd.http.access.callers import AUTHORIZATION, Callers, Readable
 from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
-from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.lambda_api import LambdaApi
 from sockd.http.aws.routes import PREFIX
 from sockd.http.paths import NoSuchPage
 from sockd.http.plain_calls import run
@@ -48,7 +48,7 @@ from sockd.http.server.messages.body import Body
 from sockd.http.server.messages.head import Head, length_of
 from sockd.http.server.states import DROP_BODY
 from sockd.http.server.streamed import StreamedAnswer
-from sockd.http.urls.door import UrlDoor
+from sockd.http.urls.url_api import UrlApi
 from sockd.http.worker import Worker
 
 _RUN = b"/run/"
@@ -57,7 +57,7 @@ _RUN_TARGET = re.compile(
 )
 """Percent-encoded : and $ are equivalent to the characters."""
 Page = Callable[[], Answer | Awaitable[Answer]]
-_DOORS: dict[bytes, Door] = {b"/status": "status", b"/metrics": "metrics"}
+_READABLE: dict[bytes, Readable] = {b"/status": "status", b"/metrics": "metrics"}
 NO_SUCH_PAGE = "no such page; a function is at /run/<name>"
 _NOTED = HEADERS | trace_context.HEADERS
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
@@ -84,7 +84,7 @@ class Called:
 
 
 class Site(Protocol):
-    """Pages of another application on this port, behind this door's rules of hosts. It checks itself where requests come from."""
+    """Pages of another application on this port, behind this API's rules of hosts. It checks itself where requests come from."""
 
     withhold: Callable[[Head], None] | None
     """Takes the keys that it asks for out of a request that is for others."""
@@ -96,7 +96,7 @@ class Site(Protocol):
 
 
 class Peers(Protocol):
-    """The door for other workers of the group."""
+    """The API for other workers of the group."""
 
     def serves(self, head: Head) -> bool:
         """Whether a request is for it."""
@@ -112,19 +112,19 @@ class Front:
         worker: Worker,
         config: HttpConfig,
         lambda_api: LambdaApi | None = None,
-        url_door: UrlDoor | None = None,
+        url_api: UrlApi | None = None,
         site: Site | None = None,
         replays: Replays | None = None,
         callers: Callers | None = None,
         peers: Peers | None = None,
     ) -> None:
-        """Args: replays: of another door, so that a request that comes again through this one is known; None: of its own;
+        """Args: replays: of another API, so that a request that comes again through this one is known; None: of its own;
         callers: who may call; None: as the configuration says, without keys; peers: None: the worker is in no group."""
         self.worker = worker
         self.calls = worker.calls
         self._callers = callers or Callers(config)
         self._lambda_api = lambda_api
-        self._url_door = url_door
+        self._url_api = url_api
         if replays is None:
             replays = lambda_api.replays if lambda_api is not None else Replays(config)
         self.replays = replays
@@ -145,8 +145,8 @@ class Front:
         site = self._site
         if site is not None and site.withhold is not None and not site.serves(head):
             site.withhold(head)
-        if self._url_door is not None and (addressed := self._url_door.addressed(head)) is not None:
-            return self._url_door.open(connection, head, addressed)
+        if self._url_api is not None and (addressed := self._url_api.addressed(head)) is not None:
+            return self._url_api.open(connection, head, addressed)
         called = _RUN_TARGET.fullmatch(head.target)
         if called is None and self._lambda_api is not None and head.target.startswith(PREFIX):
             return self._lambda_api.open(connection, head)
@@ -223,8 +223,8 @@ class Front:
         Raises: RunClosed, KeyNeeded, KeyNotEnough, NoSuchPage."""
         if isinstance(target, Called):
             return self._callers.check_call(target.name, connection, head)
-        if (door := _DOORS.get(head.path_and_query()[0])) is not None:
-            self._callers.check_read(door, connection, head, NoSuchPage(NO_SUCH_PAGE))
+        if (readable := _READABLE.get(head.path_and_query()[0])) is not None:
+            self._callers.check_read(readable, connection, head, NoSuchPage(NO_SUCH_PAGE))
         return False
 
     def hides_errors(self, target: Called | Page, connection: Connection, head: Head) -> bool:

@@ -1,4 +1,4 @@
-"""The tables of the doors in PostgreSQL. The n-th migration leads to schema n + 1; a released one never changes.
+"""The tables of the APIs in PostgreSQL. The n-th migration leads to schema n + 1; a released one never changes.
 
     client_keys   keys of remote clients: id, name, and all of a `Key` as JSON, its secret as a hash
     answers       SHA-256 of an Idempotency-Key → the claim of the request that runs, or its answer (status), until when it holds

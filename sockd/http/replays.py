@@ -68,7 +68,7 @@ class SharedAnswers(Protocol):
 
 
 class Replays:
-    """`once`, for both doors."""
+    """`once`, for both APIs."""
 
     def __init__(
         self,

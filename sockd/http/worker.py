@@ -1,4 +1,4 @@
-"""The worker, as its doors use it: one Protocol for each subject, and `Worker` with all of them.
+"""The worker, as its APIs use it: one Protocol for each subject, and `Worker` with all of them.
 
 Owns nothing, and names no class of the worker. Expected errors are SockdErrors. One that a call raises may have data of the
 invocation in `invocation: Invocation | None`, for the answer's headers.
@@ -338,7 +338,7 @@ class Numbers(Protocol):
         """When the worker started, in Unix time."""
 
     def status(self) -> Mapping[str, Any]:
-        """For `/status`: JSON-able; `url` is where the public door listens."""
+        """For `/status`: JSON-able; `url` is where the public port listens."""
 
     def tree(self) -> Tree:
         """The Zygote tree as it is now."""

@@ -1,4 +1,4 @@
-"""What the worker gives its doors: plain values.
+"""What the worker gives its APIs: plain values.
 
 Owns nothing.
 """

@@ -1,7 +1,7 @@
 """Counters and histograms of the worker, and their Prometheus text.
 
 Owns the numbers: those of functions under OpenTelemetry's names (`faas_*`), those that only this worker has under ours
-(`sockd_*`). Labels are bounded: functions that exist, triggers and reasons that are named here or by a door, never a name
+(`sockd_*`). Labels are bounded: functions that exist, triggers and reasons that are named here or by an API, never a name
 that a client or a handler made up.
 """
 

@@ -1,6 +1,6 @@
 """What is noted of invocations: their numbers, their logs, their traces.
 
-Owns those books; the doors read them through the worker's parts. It begins no invocation, and receives what came of each. That is
+Owns those books; the APIs read them through the worker's parts. It begins no invocation, and receives what came of each. That is
 noted in the same step of the loop in which the answer goes out, so a client that has an answer finds its log and its trace.
 """
 
@@ -163,7 +163,7 @@ class Observations:
         return record
 
     async def find_logs(self, name: str, request_id: str, since_s: float, limit: int) -> list[LogRecord]:
-        """As `Logs.find` of the doors' worker."""
+        """As `Logs.find` of the APIs' worker."""
         if self._store is not None:
             return await self._store.find(name, request_id=request_id, since_s=since_s, limit=limit)
         return self.logs.tail(name, request_id=request_id, since_s=since_s, limit=limit)
@@ -274,7 +274,7 @@ def client_left(request: InvokeRequest, outcome: Outcome) -> bool:
 
 
 def tell_failure(request: InvokeRequest, outcome: Outcome, error: SockdError) -> None:
-    """Add the error of a request to what it printed, and to the error what the doors tell of the invocation."""
+    """Add the error of a request to what it printed, and to the error what the APIs tell of the invocation."""
     error.invocation = outcome.invocation
     text_id, as_json = request_id_text(request.id), bool(outcome.json_log_level)
     reply = outcome.reply

@@ -1,6 +1,6 @@
 """The asynchronous side of the daemon: events that run later and schedules that make them, over the worker's functions.
 
-Owns both, and the membership of a group. Built before the doors open; what waits from an earlier life begins to run after that.
+Owns both, and the membership of a group. Built before the ports open; what waits from an earlier life begins to run after that.
 """
 
 from __future__ import annotations

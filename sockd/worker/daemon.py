@@ -1,4 +1,4 @@
-"""The daemon: the worker as its doors see it (`doors` opens them, `run` is its life from start to end).
+"""The daemon: the worker as its APIs see it (`listeners` opens them, `run` is its life from start to end).
 
 Owns the asynchronous invocations. Knows nothing of HTTP.
 """

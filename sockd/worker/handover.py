@@ -92,7 +92,7 @@ class Successor:
             self._link.close()
 
 
-class HandoverDoor:
+class HandoverSocket:
     """The socket at which a worker that starts asks this one to hand over. `close` it."""
 
     def __init__(self, directory: Path, take: Callable[[Successor], bool]) -> None:

@@ -21,7 +21,7 @@ PassedOver = list[dict[str, Any]]
 
 
 def imports(worker: Worker, name: str) -> dict[str, Any]:
-    """As `Packages.imports` of the doors' worker."""
+    """As `Packages.imports` of the APIs' worker."""
     if (unready := worker.functions.live.restoring.unready.get(name)) is not None:
         return _unready(name, unready)
     version = worker.functions.live.current(name)

@@ -14,7 +14,7 @@ from sockd.worker.worker import Worker
 
 
 def live(worker: Worker, recent: Recent, limit: int) -> dict[str, Any]:
-    """As `Numbers.live` of the doors' worker."""
+    """As `Numbers.live` of the APIs' worker."""
     now_ns = time.monotonic_ns()
     names = [*recent.busiest(limit, now_ns)]
     # Those that wait or run and have not answered yet are busy, too.

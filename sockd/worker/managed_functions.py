@@ -1,4 +1,4 @@
-"""Functions as the doors list, change and remove them, with everything of the worker that belongs to a function.
+"""Functions as the APIs list, change and remove them, with everything of the worker that belongs to a function.
 
 Owns nothing. How a deploy went stays in the worker's own log.
 """
@@ -35,8 +35,8 @@ class ManagedFunctions:
         self._reserve = worker.reserve
         self._later = later
         self._observations = observations
-        self.run_rules = worker.functions.live.door_settings.run_rules
-        self.error_details = worker.functions.live.door_settings.error_details
+        self.run_rules = worker.functions.live.request_settings.run_rules
+        self.error_details = worker.functions.live.request_settings.error_details
         self.all = worker.functions.views.all
         self.info = worker.functions.views.info
         self.check_archive = worker.functions.deploys.check_archive

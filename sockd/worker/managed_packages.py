@@ -1,4 +1,4 @@
-"""The packages of the install cache, as the doors list and change them.
+"""The packages of the install cache, as the APIs list and change them.
 
 Owns nothing.
 """

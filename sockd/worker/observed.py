@@ -1,4 +1,4 @@
-"""What the worker has observed, as the doors show it: logs, traces and numbers.
+"""What the worker has observed, as the APIs show it: logs, traces and numbers.
 
 Owns nothing: the observations own their books.
 """

@@ -79,7 +79,7 @@ def protect_from_oom() -> None:
 
 
 def affordable_idle(idle_limit: int) -> int:
-    """As many idle sandboxes as our descriptors are enough for. The doors and what is starting need some, too: without them
+    """As many idle sandboxes as our descriptors are enough for. The APIs and what is starting need some, too: without them
     not even an eviction could be requested."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     affordable = max(1, (soft - max(soft // 5, FDS_OF_THE_REST)) // FDS_OF_SANDBOX)

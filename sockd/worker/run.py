@@ -1,4 +1,4 @@
-"""The life of a daemon: the worker with its doors open, from `sockd up` to SIGTERM, or to the worker that follows.
+"""The life of a daemon: the worker with its ports open, from `sockd up` to SIGTERM, or to the worker that follows.
 
 Owns the worker, its servers and the process's signals. SIGTERM and SIGINT drain: no new request, those under way end, then
 everything is taken down, upper layers first. SIGKILL needs nothing: the next start finds the cgroups and the lock, and everything
@@ -20,11 +20,11 @@ from sockd.http.server.listening.sockets import url_of
 from sockd.observe.observations import Observations
 from sockd.worker.asynchronous import StoredEvents
 from sockd.worker.daemon import Daemon
-from sockd.worker.door_parts import DoorParts
-from sockd.worker.doors import Doors, Guards, Servers, open_without_key
+from sockd.worker.api_parts import ApiParts
+from sockd.worker.listeners import Listeners, Guards, Servers, open_without_key
 from sockd.worker.drain import Drain
 from sockd.worker.ending import Ended, Endings, followed, named_sockets, until_ended
-from sockd.worker.handover import HandoverDoor
+from sockd.worker.handover import HandoverSocket
 from sockd.worker.notify import READY, notify
 from sockd.worker.state_dir import HISTORY, StateDir
 from sockd.worker.takeover import Predecessor
@@ -69,12 +69,12 @@ async def serve(
         daemon = Daemon(worker, observations, stored_events)
         stack.push_async_callback(daemon.later.aclose)
         await worker.rebuild_zygotes()
-        parts = await DoorParts.open(worker, stored_events, stack)
-        doors = Doors(daemon, guards, config, state, parts, inherited, stack)
-        servers = await doors.open(worker.ports, worker.networks)
+        parts = await ApiParts.open(worker, stored_events, stack)
+        listeners = Listeners(daemon, guards, config, state, parts, inherited, stack)
+        servers = await listeners.open(worker.ports, worker.networks)
         endings.watch_stops()
-        door = HandoverDoor(state.path, endings.hand_over)
-        stack.callback(door.close)
+        handover = HandoverSocket(state.path, endings.hand_over)
+        stack.callback(handover.close)
         worker.open_engine(servers.ports)
         preloading = asyncio.create_task(worker.preload())
         worker.latency.serving_begun()

@@ -1,6 +1,6 @@
 """The worker: the house from the state directory up to the functions, built area by area and taken down in reverse.
 
-Owns every part below HTTP, in one AsyncExitStack, lower layers first. `Daemon` puts the doors in front of it.
+Owns every part below HTTP, in one AsyncExitStack, lower layers first. `Daemon` puts the APIs in front of it.
 """
 
 from __future__ import annotations

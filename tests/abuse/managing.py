@@ -50,7 +50,7 @@ def as_user(
 
 
 def managed_at(daemon: RunningDaemon) -> str:
-    """Where its management door for keys listens."""
+    """Where its management API for keys listens."""
     return daemon.wait_line(r"manage this worker at (http://\S+)")[1]
 
 

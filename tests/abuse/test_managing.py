@@ -176,7 +176,7 @@ def test_a_worker_elsewhere(daemon: RunningDaemon, happened: Happened, project: 
     assert refused.returncode == 1 and "revoked" in refused.stderr
 
 
-def test_the_public_port_is_told_from_the_management_door(daemon: RunningDaemon, project: Path, tmp_path: Path) -> None:
+def test_the_public_port_is_told_from_the_management_api(daemon: RunningDaemon, project: Path, tmp_path: Path) -> None:
     text = key(daemon, "strayed", "read", "deploy", "invoke")
     refused = cli("login", daemon.url, home=tmp_path, stdin=text + "\n")
     assert refused.returncode == 1 and "management.listen" in refused.stderr and "refuses" not in refused.stderr

@@ -126,7 +126,7 @@ def test_abstract_sockets_follow_the_network(house: PrivateWorker, happened: Hap
     assert none == "ECONNREFUSED" and host == "0"
 
 
-@case("B4", "bind the daemon's own port inside", expect="none: its own namespace, the door stays; host: EPERM")
+@case("B4", "bind the daemon's own port inside", expect="none: its own namespace, the port stays; host: EPERM")
 def test_the_daemons_port_cannot_be_taken(house: PrivateWorker, happened: Happened) -> None:
     def bind(event: Any) -> Any:
         def listen(sock: socket.socket, address: str) -> None:

@@ -1,4 +1,4 @@
-"""A real daemon in a process of its own, as the tests see it: two HTTP doors, a log, and the kernel's view of it.
+"""A real daemon in a process of its own, as the tests see it: two HTTP APIs, a log, and the kernel's view of it.
 
 Owns the process, and what it leaves if it is killed: `close` ends it and sweeps. Nothing here sleeps: what happens in the
 daemon is waited for on its log, its cgroups and its pidfd.
@@ -131,7 +131,7 @@ class RunningDaemon:
         )
         return cls(state, process)
 
-    # -- its doors
+    # -- its APIs
 
     @property
     def port(self) -> int:

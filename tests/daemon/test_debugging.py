@@ -114,7 +114,7 @@ def let_in(port: int) -> socket.socket:
 
 
 def asked(daemon: RunningDaemon, name: str, query: str = "") -> dict[str, Any]:
-    """The last line of the management door's answer."""
+    """The last line of the management API's answer."""
     line: dict[str, Any] = json.loads(
         daemon.manage("POST", f"/functions/{name}/debug{query}", "{}").body.splitlines()[-1]
     )

@@ -6,7 +6,7 @@ They take minutes, compilers included, so they are run by name: `pytest -m famil
 | family | test |
 |---|---|
 | aws command line | test_aws_cli.py |
-| boto3 | test_aws_door.py, versions/test_aws_versions.py |
+| boto3 | test_aws_lambda_api.py, versions/test_aws_versions.py |
 | OpenLambda's examples, Flask and FastAPI as they are | test_openlambda_examples.py |
 | the daemon's end in mid-deploy | tests/faults/daemon/test_killed.py |
 """

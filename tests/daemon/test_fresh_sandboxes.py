@@ -77,7 +77,7 @@ def app(environ, start_response):
     assert daemon.run("app", x_sockd_fresh="1").body == b"1 1"
 
 
-def test_the_command_asks_for_it_through_both_doors(daemon: RunningDaemon) -> None:
+def test_the_command_asks_for_it_through_both_apis(daemon: RunningDaemon) -> None:
     daemon.deploy("counts", COUNTS)
     daemon.call("counts")
     for where in (["--url", daemon.url], ["--state-dir", str(daemon.state)]):

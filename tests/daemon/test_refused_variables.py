@@ -1,4 +1,4 @@
-"""Variables that CPython obeys only when it starts: refused by each door, unless they change nothing or a program gets them."""
+"""Variables that CPython obeys only when it starts: refused by each API, unless they change nothing or a program gets them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def refusal_of_aws(client: Any, operation: Callable[..., object], *arguments: An
     return str(refused.value.response["Error"]["Message"])
 
 
-def test_a_variable_that_would_be_ignored_is_refused_by_each_door(daemon: RunningDaemon, client: Any) -> None:
+def test_a_variable_that_would_be_ignored_is_refused_by_each_api(daemon: RunningDaemon, client: Any) -> None:
     said = [
         refusal_of_deploy(daemon, {"f.py": CODE}, env=SEED),
         refusal_of_deploy(daemon, {"f.py": CODE, "sockd.toml": '[env]\nPYTHONHASHSEED = "4711"\n'}),

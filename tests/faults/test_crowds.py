@@ -19,7 +19,7 @@ from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
 from sockd.linux.processes import oom_score
 from tests.daemon.kernel_view import rss_kb
 from tests.faults import flood
-from tests.faults.test_front_door import need_open_files
+from tests.faults.test_front_api import need_open_files
 from tests.faults.watching import MB
 from tests.support.cases import Happened, case
 from tests.support.private_worker import NEIGHBOUR, PrivateWorker

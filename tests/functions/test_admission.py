@@ -56,7 +56,7 @@ async def enter(admission: Admission) -> None:
 
 
 class Crowd:
-    """Requests at one door; records who is inside, in the order of entering."""
+    """Requests at one API; records who is inside, in the order of entering."""
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission

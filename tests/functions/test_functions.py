@@ -1,4 +1,4 @@
-"""Functions below the doors: what a deploy records, what an earlier daemon left, who uses what, what may be reserved.
+"""Functions below the APIs: what a deploy records, what an earlier daemon left, who uses what, what may be reserved.
 
 No sandbox is made here; registry, code store, install cache and budget are real."""
 
@@ -186,7 +186,7 @@ async def test_a_function_that_cannot_run_is_shown_with_what_it_lacks(tmp_path: 
     async with opened(tmp_path, index) as house:
         functions = house.functions
         assert functions.views.info("locked").state == "secrets locked"
-        assert functions.live.door_settings.run_rules == {"locked": "off"}
+        assert functions.live.request_settings.run_rules == {"locked": "off"}
         with pytest.raises(SecretsLocked):
             functions.live.settings("locked")
         assert Environments(functions.live, functions.changes).secrets() == {}
@@ -481,7 +481,7 @@ async def test_beyond_the_latest_a_function_is_opened_by_its_first_request(
         functions, live = house.functions, house.functions.live
         assert list(live.by_name) == ["new", "reserving"] and live.names() == ["lost", "new", "old", "reserving"]
         assert isinstance(live.restoring.unready["lost"].error, CodeLost)
-        assert live.door_settings.run_rules == {"old": "off"}
+        assert live.request_settings.run_rules == {"old": "off"}
         assert functions.views.info("old").concurrency == 7 and live.settings("old").concurrency == 7
         (key,) = (each.key for each in house.packages.snapshot())
         assert functions.package_users.of(key) == ["old"]

@@ -1,4 +1,4 @@
-"""The images of a worker as its doors show them."""
+"""The images of a worker as its APIs show them."""
 
 from __future__ import annotations
 

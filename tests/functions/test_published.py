@@ -1,4 +1,4 @@
-"""Published versions below the doors: which are live, what they share with their function, whose code stays."""
+"""Published versions below the APIs: which are live, what they share with their function, whose code stays."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ async def test_what_another_worker_has_changed_is_live_when_it_is_read(tmp_path:
             await put(other, replace(other.get("f"), config=changed.to_json()))
             with pytest.raises(Conflict):
                 await house.functions.changes.configure("f", {"memory_mb": 128})
-            assert live.current("f").config.memory_mb == 96 and live.door_settings.run_rules == {"f": "off"}
+            assert live.current("f").config.memory_mb == 96 and live.request_settings.run_rules == {"f": "off"}
             await other.unpublish("f", 1)
             with pytest.raises(Conflict):
                 await house.registry.publish("f", 2, "")
@@ -61,7 +61,7 @@ async def test_what_another_worker_has_changed_is_live_when_it_is_read(tmp_path:
         with pytest.raises(Conflict):
             await house.registry.publish("f", 2, "")
         await house.functions.ended("f")
-        assert live.names() == [] and live.allowances.get("f") is None and live.door_settings.run_rules == {}
+        assert live.names() == [] and live.allowances.get("f") is None and live.request_settings.run_rules == {}
 
 
 async def test_a_deploy_of_another_worker_whose_code_is_not_here_is_noted(tmp_path: Path, index: PackageIndex) -> None:

@@ -33,7 +33,7 @@ CHUNKED = b"POST /run/%b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r
 PLACES = CLIENTS * 2 * PLACE_BYTES
 
 
-class Door:
+class FrontServer:
     """A server with a small budget, whose clients are two sources, and whose function `slow` never ends."""
 
     def __init__(self) -> None:
@@ -110,14 +110,14 @@ VERBS = ("small", "whole", "waits", "unfinished", "chunked", "pipeline", "bytes"
 
 
 @pytest.fixture
-def door(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+def api(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[FrontServer]:
     caplog.set_level(logging.ERROR)
     monkeypatch.setattr(
         outgoing, "source_of", lambda transport: f"source {(transport.get_extra_info('peername') or (0, 0))[1] % 2}"
     )
-    door = Door()
-    yield door
-    door.close()
+    api = FrontServer()
+    yield api
+    api.close()
     assert not caplog.records, "an error of ours was logged"
 
 
@@ -130,7 +130,7 @@ steps = st.tuples(
 
 @fuzz(120)
 @given(st.lists(steps, max_size=25))
-def test_what_is_held_stays_within_the_budget_and_is_given_back(door: Door, steps: list[tuple[int, str, int]]) -> None:
-    door.loop.run_until_complete(door.play(steps))
-    assert (door.budget.used, door.budget.waiting) == (0, 0)
-    assert not door.raised
+def test_what_is_held_stays_within_the_budget_and_is_given_back(api: FrontServer, steps: list[tuple[int, str, int]]) -> None:
+    api.loop.run_until_complete(api.play(steps))
+    assert (api.budget.used, api.budget.waiting) == (0, 0)
+    assert not api.raised

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.s3.process import S3Process
 from tests.benchmarks.s3.raw import Raw
 from tests.fuzz.fuzzing import fuzz
-from tests.fuzz.test_http_door import change, changed
+from tests.fuzz.test_http_front import change, changed
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Events without a store: what the HTTP doors hand over to run later, in their own tests."""
+"""Events without a store: what the HTTP APIs hand over to run later, in their own tests."""
 
 from __future__ import annotations
 

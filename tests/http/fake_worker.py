@@ -1,4 +1,4 @@
-"""A worker without sandboxes: what the HTTP doors and the CLI talk to in their own tests, part by part.
+"""A worker without sandboxes: what the HTTP APIs and the CLI talk to in their own tests, part by part.
 
 Verified: `worker: Worker = FakeWorker()` is type-checked below, and every error it raises is one of sockd.base.errors.
 A function's name says what it does: `echo`, `raises`, `slow`, `oom`, and so on. A test that needs another part replaces it.

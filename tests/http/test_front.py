@@ -1,4 +1,4 @@
-"""The public door over real sockets: what it answers, and what it refuses."""
+"""The public port over real sockets: what it answers, and what it refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sockd.http.access.host_check import may_come_from
 from sockd.http.front import Front, FrontExchange
 from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.worker.doors import open_without_key
+from sockd.worker.listeners import open_without_key
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, get, post, raw
 from tests.support.cases import case

@@ -111,7 +111,7 @@ class PrivateWorker:
         self.caller = Caller.start(daemon.port, NEIGHBOUR)
         return daemon
 
-    # -- its doors
+    # -- its APIs
 
     def deploy(
         self,

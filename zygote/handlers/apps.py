@@ -56,7 +56,7 @@ class Exchange:
 
 
 class Request:
-    """An HTTP request as the doors tell of it."""
+    """An HTTP request as the APIs tell of it."""
 
     def __init__(self, http: dict, body: bytes) -> None:
         self.method: str = http["method"]

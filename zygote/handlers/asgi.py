@@ -1,6 +1,6 @@
 """ASGI 3: a request as a scope and messages, on one event loop that lives as long as the sandbox, as does the app's lifespan.
 
-The body comes whole. WebSockets never arrive: the doors refuse them.
+The body comes whole. WebSockets never arrive: the APIs refuse them.
 """
 
 from __future__ import annotations

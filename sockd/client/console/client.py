@@ -261,7 +261,7 @@ class Management:
                 return answer
         except ValueError:  # a page of the worker's public port, or a proxy's
             pass
-        raise no_door(self._worker.url if self._worker else str(self._socket), status)
+        raise no_management(self._worker.url if self._worker else str(self._socket), status)
 
     def _names(self) -> list[str]:
         reply = self.exchange("GET", "functions")  # which a key may not see
@@ -311,7 +311,7 @@ def public_url(state_dir: Path) -> str:
     return EXAMPLE_URL
 
 
-def no_door(where: str, status: int) -> Failure:
+def no_management(where: str, status: int) -> Failure:
     """The server at this address is not a worker's management API."""
     why = f"status {status}; check that this is the address of its management.listen"
     return Failure(f"{where} does not answer like a worker's management port", why=why)

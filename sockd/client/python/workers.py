@@ -32,7 +32,7 @@ class BadLogin(Exception):
 
 
 class RemoteWorker(NamedTuple):
-    """A worker's management door, and the key to it."""
+    """A worker's management API, and the key to it."""
 
     url: str
     key: str

@@ -200,7 +200,7 @@ class Deploy:
         before = live.by_name[name].version.config if name in live.by_name else None
         # What a command had set, and the deploy names, has been said.
         said = self._named.intersection(before.by_command) if before is not None else frozenset()
-        rule = live.door_settings.run_rules.get(name)
+        rule = live.request_settings.run_rules.get(name)
         if rule is not None and config.run != rule and "run" not in said:
             run = config.run or "as http.run"
             lines.append(f"/run was {rule!r}, and is {run!r} from now on: a deploy has its sockd.toml's settings")

@@ -1,4 +1,4 @@
-"""The images of a worker, with the functions that run in them, as its doors show them.
+"""The images of a worker, with the functions that run in them, as its APIs show them.
 
 Owns nothing: the store has the images, the registry what each function needs.
 """

@@ -26,7 +26,7 @@ from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.allowances import Allowances
-from sockd.functions.serving.door_settings import DoorSettings
+from sockd.functions.serving.request_settings import RequestSettings
 from sockd.functions.serving.function import Caches, Function
 from sockd.functions.serving.published import Published
 from sockd.functions.serving.restoring import Restoring
@@ -69,7 +69,7 @@ class LiveFunctions:
         self.by_name: dict[str, Function] = {}
         """The last deploy of each function that is open: all parts of it are there, and it was called, or opened at the start."""
         self.allowances = Allowances(caches)
-        self.door_settings = DoorSettings()
+        self.request_settings = RequestSettings()
         self.restoring = Restoring(files.restore, lambda record: self.switch(files.load(record)), wait_s=restore_wait_s)
         """Functions of an earlier worker that cannot run yet, because something of them is missing."""
         if caches.images is not None:
@@ -204,7 +204,7 @@ class LiveFunctions:
             pass
         except (SockdError, OSError) as error:
             self.restoring.note(record, error)
-        self.door_settings.note(record.name, config)
+        self.request_settings.note(record.name, config)
 
     def _serve(self, record: FunctionRecord) -> None:
         """Make a recorded deploy the one that requests get, or note what it lacks."""
@@ -212,7 +212,7 @@ class LiveFunctions:
             self.switch(self._files.load(record))
         except (SockdError, OSError) as error:
             self.restoring.note(record, error)
-            self.door_settings.note(record.name, record.readable)
+            self.request_settings.note(record.name, record.readable)
 
     def switch(self, version: Version) -> Version:
         """Make a recorded version the one that requests get. Raises: NoCapacity."""
@@ -220,13 +220,13 @@ class LiveFunctions:
         self.restoring.unready.pop(name, None)
         if name in self.by_name:
             self.by_name[name].switch(version)
-            self.door_settings.note(name, version.config)
+            self.request_settings.note(name, version.config)
         else:
             self._open(version)
         return version
 
     def _remove(self, name: str) -> Closed:
-        self.door_settings.forget(name)
+        self.request_settings.forget(name)
         self.restoring.unready.pop(name, None)
         closed = self.published.drop(name)
         if (function := self.by_name.pop(name, None)) is not None:
@@ -250,7 +250,7 @@ class LiveFunctions:
         """Make a function live. Raises: NoCapacity."""
         name = version.record.name
         self.by_name[name] = Function(version, self._caches, self.allowances.opened(name, version.config))
-        self.door_settings.note(name, version.config)
+        self.request_settings.note(name, version.config)
 
     def _allowance(self, name: str) -> Allowance:
         """For a published version, which may be live before the last deploy is. Raises: NoSuchFunction, NoCapacity."""

@@ -23,7 +23,7 @@ from sockd.http.server.messages.head import Head
 
 AUTHORIZATION = b"authorization"
 _STRICTNESS: dict[RunRule, int] = {"open": 0, "keys": 1, "off": 2}
-Door = Literal["status", "metrics"]
+Readable = Literal["status", "metrics"]
 
 
 def rule_of(value: bool | Literal["keys"]) -> RunRule:
@@ -45,7 +45,7 @@ class Callers:
         """Args:
         rules, error_details: the current ones of functions; managers: who may call every function, and read its errors."""
         self._run = rule_of(config.run)
-        self._doors: dict[Door, RunRule] = {"status": rule_of(config.status), "metrics": rule_of(config.metrics)}
+        self._page_rules: dict[Readable, RunRule] = {"status": rule_of(config.status), "metrics": rule_of(config.metrics)}
         self._keys = keys or Keys()
         self._rules = rules if rules is not None else {}
         """Rules of the functions whose rule is not open, by name."""
@@ -90,9 +90,9 @@ class Callers:
         if not self.is_open(name):
             raise RunClosed("" if self._run != "open" else name)
 
-    def check_read(self, door: Door, connection: Connection, head: Head, closed: SockdError) -> None:
+    def check_read(self, readable: Readable, connection: Connection, head: Head, closed: SockdError) -> None:
         """Whether this request may read a page. Args: closed: the error if it is off. Raises: it, KeyNeeded, KeyNotEnough."""
-        rule = self._doors[door]
+        rule = self._page_rules[readable]
         if rule == "open" or self._is_manager(connection):
             return
         if rule == "off":

@@ -7,7 +7,7 @@ wire, and nothing that a function reaches has it. The name of the asked worker i
 it; so is the key of the client for which a worker asks (`Authorization`), or a request without it could do more.
 
     POLICY: a signature holds for a minute, for clocks that differ. Within it a request that was recorded can be sent again, which
-    reads once more what the recorder has seen: the door of the workers only reads.
+    reads once more what the recorder has seen: the API of the workers only reads.
 
 Owns nothing.
 """
@@ -24,7 +24,7 @@ HOLDS_S = 60.0
 
 
 class NotAPeer(SockdError):
-    """A request to the door of other workers was not signed by a worker of the group."""
+    """A request to the API of other workers was not signed by a worker of the group."""
 
     status = 403
     error_type = "AccessDeniedException"

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 import httptools
 
 from sockd.base.errors import NoCapacity, SockdError
-from sockd.http.management.peer_door import PREFIX
+from sockd.http.management.peer_api import PREFIX
 from sockd.http.management.peer_key import HEADER, PeerKey
 from sockd.http.server.listening.sockets import parse_listen
 

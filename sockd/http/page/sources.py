@@ -43,7 +43,7 @@ class PageSources(Protocol):
     """Fulfilled by `WorkerSources`."""
 
     def versions(self, name: str) -> Mapping[str, Any]:
-        """As `GET /functions/{name}/versions` of the management door. Raises: NoSuchFunction."""
+        """As `GET /functions/{name}/versions` of the management API. Raises: NoSuchFunction."""
 
     def rollback_target(self, name: str) -> Mapping[str, Any] | None:
         """The deploy to which `rollback` returns, as those of `versions`. Raises: NoSuchFunction."""

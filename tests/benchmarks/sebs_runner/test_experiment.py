@@ -70,7 +70,7 @@ class FakeWorker:
 
 
 class FakeTarget(Target):
-    """A target whose management door is not there."""
+    """A target whose management API is not there."""
 
     def trace(self, request_id: str) -> dict[str, Any] | None:
         return None

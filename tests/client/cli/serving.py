@@ -1,4 +1,4 @@
-"""A fake worker with its doors open, and the command line as a process of its own, for the tests of commands."""
+"""A fake worker with its ports open, and the command line as a process of its own, for the tests of commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import uvloop
 
 from sockd.base.config import Config, HttpConfig
 from sockd.http.front import Front
-from sockd.http.management.doors import LIMITS, Management
+from sockd.http.management.api import LIMITS, Management
 from sockd.http.server.listening.sockets import bind_tcp, bind_unix
 from sockd.http.server.server import HttpServer
 from tests.http.fake_worker import FakeWorker
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 @dataclass
 class Served:
-    """A fake worker with its doors open, in a thread."""
+    """A fake worker with its ports open, in a thread."""
 
     worker: FakeWorker
     state_dir: Path

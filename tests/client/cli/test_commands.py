@@ -1,4 +1,4 @@
-"""Every command, as a process of its own, against both doors of a fake worker."""
+"""Every command, as a process of its own, against both APIs of a fake worker."""
 
 from __future__ import annotations
 

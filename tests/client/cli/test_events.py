@@ -23,7 +23,7 @@ from sockd.events.sqlite_events import SqliteEvents
 from sockd.http.front import Front
 from sockd.http.management import events as management_events
 from sockd.http.management import schedules as management_schedules
-from sockd.http.management.doors import LIMITS, Management
+from sockd.http.management.api import LIMITS, Management
 from sockd.http.server.listening.sockets import bind_tcp, bind_unix
 from sockd.http.server.messages.answers import error_body
 from sockd.http.server.server import HttpServer

@@ -69,7 +69,7 @@ def test_the_limits_are_those_of_the_worker(run: Run, served: Served, code: Path
     with open("/dev/urandom", "rb") as random:
         (code / "model.bin").write_bytes(random.read(55 << 20))
     done = run("deploy", str(code))
-    # The fake worker's status has 60 MB, and its door 50 MB: that the archive was sent is all that is to be seen.
+    # The fake worker's status has 60 MB, and its API 50 MB: that the archive was sent is all that is to be seen.
     assert "sending 57" in done.stderr and "the limit is 52428800 (code.max_zip_bytes)" in done.stderr
     (code / "more.bin").write_bytes((code / "model.bin").read_bytes()[: 10 << 20])
     done = run("deploy", str(code))

@@ -105,7 +105,7 @@ def test_lanes_are_used_again() -> None:
 
 
 class FakeManagement:
-    """The management door's answers."""
+    """The management API's answers."""
 
     member = "w1"
 

@@ -119,7 +119,7 @@ def test_a_stop_under_load_loses_no_request_that_was_taken(start: Start) -> None
         for number in itertools.count():
             try:
                 statuses.append(daemon.run("loaded", number).status)
-            except ConnectionError:  # the door is closed, or it closed while this one stood in its backlog
+            except ConnectionError:  # the port is closed, or it closed while this one stood in its backlog
                 assert stopped.is_set()
                 return statuses
             if number == 20:
@@ -147,7 +147,7 @@ def test_a_deploy_under_way_does_not_hold_up_a_stop(start: Start, index: Package
         began = time.monotonic()
         assert daemon.terminate() == 0
         assert time.monotonic() - began < 10
-        with pytest.raises(Exception):  # noqa: B017  whichever way the door closed
+        with pytest.raises(Exception):  # noqa: B017  whichever way the port closed
             deploying.result(10)
     index.stalled.discard(name)
     again = start()

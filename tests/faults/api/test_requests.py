@@ -162,7 +162,7 @@ DATES = ("20241301T000000Z", "00000101T000000Z", "20240230T999999Z", "2024\u0660
 @case(
     "K11",
     "numbers and dates of a head at their edges: a Content-Length with 5000 zeros, a day of the 13th month",
-    expect="an answer or a typed refusal at every door; no 500, no traceback",
+    expect="an answer or a typed refusal at every API; no 500, no traceback",
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
 def test_numbers_of_any_length_have_a_meaning_or_are_refused(

@@ -33,7 +33,7 @@ def refused(house: PrivateWorker, files: dict[str, str | bytes]) -> str:
 
 
 def heads(house: PrivateWorker) -> list[Answer]:
-    """What the doors answer where a setting may stand in the head."""
+    """What the APIs answer where a setting may stand in the head."""
     port = house.daemon.port
     return [
         answer(port, message(method, target, headers={"Origin": "https://a.example"}))

@@ -100,7 +100,7 @@ def test_only_the_page_sends_test_events(house: PrivateWorker, echo: str, happen
 
 
 @case("H4", "start a worker that other machines reach, without a key", expect="it refuses, and says what to configure")
-def test_an_open_door_needs_a_lock(house: PrivateWorker, tmp_path: Path, happened: Happened) -> None:
+def test_an_open_api_needs_a_lock(house: PrivateWorker, tmp_path: Path, happened: Happened) -> None:
     started = house.cli("up", "--listen", "0.0.0.0:0", "--state-dir", str(tmp_path / "state"), check=False)
     said = [line.strip() for line in (started.stderr + started.stdout).splitlines() if "lambda_api.keys" in line]
     happened(" ".join(said))

@@ -1,4 +1,4 @@
-"""The door over real sockets in front of a fake worker, with keys or without."""
+"""The API over real sockets in front of a fake worker, with keys or without."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sockd.base.config import Config, HttpConfig, LambdaApiConfig
 from sockd.base.sigv4.canonical import Credentials
 from sockd.base.sigv4.signer import Signer
 from sockd.http.aws.access import Access
-from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.lambda_api import LambdaApi
 from sockd.http.front import Front
 from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sockd.base.config import Config
 from sockd.http.aws.access import Access
-from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.lambda_api import LambdaApi
 from sockd.http.aws.operations import PAGE, Call, gather, page
 from sockd.http.aws.routes import Operation
 from sockd.http.aws.tags import TagOperations

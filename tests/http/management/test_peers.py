@@ -14,9 +14,9 @@ from sockd.base.config import Config, HttpConfig
 from sockd.base.errors import NoCapacity
 from sockd.http.access.keys import Keys
 from sockd.http.front import Front
-from sockd.http.management.doors import Management
+from sockd.http.management.api import Management
 from sockd.http.management.keyed import KeyedManagement
-from sockd.http.management.peer_door import PeerDoor
+from sockd.http.management.peer_api import PeerApi
 from sockd.http.management.peer_key import HOLDS_S, PeerKey
 from sockd.http.management.peers import MOST_AT_ONCE, NoSuchWorker, Peers, WorkerSilent
 from sockd.http.server.listening.sockets import bind_tcp
@@ -43,8 +43,8 @@ def keys(tmp_path: Path) -> Keys:
 async def port(worker: FakeWorker, keys: Keys, tmp_path: Path) -> AsyncIterator[int]:
     """Worker w2 of the group listens here."""
     app = Management(worker, Config(), tmp_path).app
-    door = PeerDoor(app, KeyedManagement(app, keys), KEY, "w2")
-    server = HttpServer(Front(worker, HttpConfig(listen="127.0.0.1:0"), peers=door), bind_tcp("127.0.0.1:0"))
+    api = PeerApi(app, KeyedManagement(app, keys), KEY, "w2")
+    server = HttpServer(Front(worker, HttpConfig(listen="127.0.0.1:0"), peers=api), bind_tcp("127.0.0.1:0"))
     await server.start()
     yield server.port
     await server.aclose(0)

@@ -1,4 +1,4 @@
-"""What each route of the management API requires of a key: the table, and the keyed door that obeys it."""
+"""What each route of the management API requires of a key: the table, and the keyed API that obeys it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sockd.http.access.keys import RIGHTS, Keys, Right
 from sockd.http.management import events as management_events
 from sockd.http.management import live
 from sockd.http.management import schedules as management_schedules
-from sockd.http.management.doors import Management
+from sockd.http.management.api import Management
 from sockd.http.management.keyed import KeyedManagement
 from sockd.http.management.permissions import PERMISSIONS, Permission, Scope
 from sockd.http.server.apps.asgi import AsgiApplication
 from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.worker.doors import management_routes
+from sockd.worker.listeners import management_routes
 from tests.http.fake_events import FakeEvents
 from tests.http.fake_worker import FakeWorker
 from tests.http.raw import Raw, Reply, get, raw
@@ -57,7 +57,7 @@ async def served(app: AsgiApplication, keys: Keys) -> AsyncIterator[Raw]:
 
 
 @pytest.fixture
-async def door(keys: Keys) -> AsyncIterator[Raw]:
+async def api(keys: Keys) -> AsyncIterator[Raw]:
     """In front of an application that would answer everything."""
     async with served(AsgiApplication(Response()), keys) as client:
         yield client
@@ -134,13 +134,13 @@ def test_each_route_has_its_permission(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("route", "permission"), PERMISSIONS.items(), ids=[" ".join(route) for route in PERMISSIONS])
 async def test_a_key_needs_what_the_table_says(
-    keys: Keys, door: Raw, route: tuple[str, str], permission: Permission
+    keys: Keys, api: Raw, route: tuple[str, str], permission: Permission
 ) -> None:
     method, path = route[0], path_of(route[1])
 
     async def status(rights: list[Right], *functions: str, query: str = "") -> int:
         text = await keys.add("k", rights, functions)
-        reply = await door.ask(ask(method, path + query, text))
+        reply = await api.ask(ask(method, path + query, text))
         await keys.remove("k")
         return reply.status
 
@@ -173,10 +173,10 @@ async def test_a_key_needs_what_the_table_says(
     ],
 )
 async def test_paths_as_clients_write_them(
-    keys: Keys, door: Raw, method: str, path: str, right: Right, is_enough: bool
+    keys: Keys, api: Raw, method: str, path: str, right: Right, is_enough: bool
 ) -> None:
     text = await keys.add("k", [right], ["mine"])
-    assert (await door.ask(ask(method, path, text))).status == (200 if is_enough else 403)
+    assert (await api.ask(ask(method, path, text))).status == (200 if is_enough else 403)
 
 
 async def test_a_key_for_some_functions_is_shown_no_others(keys: Keys, client: Raw) -> None:

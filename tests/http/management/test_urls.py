@@ -1,4 +1,4 @@
-"""Function URLs at the management door, over a real Unix socket."""
+"""Function URLs at the management API, over a real Unix socket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from sockd.base.config import Config, FunctionUrlsConfig, LambdaApiConfig
 from sockd.http.management import urls as management_urls
-from sockd.http.management.doors import LIMITS, Management
+from sockd.http.management.api import LIMITS, Management
 from sockd.http.server.listening.sockets import bind_unix
 from sockd.http.server.server import HttpServer
 from tests.http.aws.conftest import KEYS

@@ -1,4 +1,4 @@
-"""The door of function URLs over real sockets, in front of a fake worker whose functions answer what the test sets."""
+"""The API of function URLs over real sockets, in front of a fake worker whose functions answer what the test sets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import Invocation
 from sockd.functions.registry.function_url import FunctionUrl
 from sockd.http.aws.access import Access
-from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.lambda_api import LambdaApi
 from sockd.http.front import Front
 from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from sockd.http.urls.door import UrlDoor
+from sockd.http.urls.url_api import UrlApi
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
 from tests.http.fake_worker import ERRORS, FakeCalls, invocation
@@ -102,7 +102,7 @@ async def client(worker: UrlWorker, tmp_path: Path) -> AsyncIterator[Raw]:
     http = HttpConfig(listen="127.0.0.1:0", max_payload_bytes=MAX_PAYLOAD)
     config = Config(http=http, lambda_api=LambdaApiConfig(keys=KEYS))
     access = Access.of(config.lambda_api, http)
-    front = Front(worker, http, LambdaApi(worker, access, config, tmp_path), UrlDoor(worker, access.signatures, config))
+    front = Front(worker, http, LambdaApi(worker, access, config, tmp_path), UrlApi(worker, access.signatures, config))
     server = HttpServer(front, bind_tcp("127.0.0.1:0"))
     await server.start()
     async with raw(server.port) as client:

@@ -57,13 +57,13 @@ class Answer:
 @contextmanager
 def invoked(url: str | None, state_dir: Path, name: str, payload: bytes, headers: Query = NO_QUERY) -> Iterator[Answer]:
     """Invoke NAME[:version or alias] at an address; None: over the Unix socket of the worker that has this directory, or
-    through the management door of the one elsewhere that was chosen.
+    through the management API of the one elsewhere that was chosen.
 
     Raises: Failure if nothing answers there, or another user's process does."""
     worker = chosen_worker() if url is None else None
     where, fix = url or str(state_dir / "run.sock"), up_command(state_dir)
     if worker is None:
-        prefix, connection = _door(url, state_dir)
+        prefix, connection = _api(url, state_dir)
         target = f"{prefix}/run/{quoted(name, safe=':$')}"
     else:
         where, fix, connection = worker.url, f"sockd login {worker.url}", worker.connection()
@@ -79,7 +79,7 @@ def invoked(url: str | None, state_dir: Path, name: str, payload: bytes, headers
         yield Answer(response, name)
 
 
-def _door(url: str | None, state_dir: Path) -> tuple[str, http.client.HTTPConnection]:
+def _api(url: str | None, state_dir: Path) -> tuple[str, http.client.HTTPConnection]:
     """The prefix of request paths, and a connection. Raises: Failure."""
     if url is None:
         return "", UnixConnection(state_dir / "run.sock", patience=patience())

@@ -1,6 +1,6 @@
 """The waterfall of a trace: rows on one time axis, its summary, and the format of Chrome's tracing page.
 
-Pure: a trace of the management door in (`sockd.observe.trace_spans`), text and plain data out. The caller that prints it chooses
+Pure: a trace of the management API in (`sockd.observe.trace_spans`), text and plain data out. The caller that prints it chooses
 the colours.
 """
 

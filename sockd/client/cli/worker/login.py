@@ -10,7 +10,7 @@ from contextlib import closing
 
 import click
 
-from sockd.client.console.client import no_door
+from sockd.client.console.client import no_management
 from sockd.client.console.output import NOT_FOUND, UNREACHABLE, USAGE, Failure, echo
 from sockd.client.python.workers import (
     KEY_VARIABLE,
@@ -96,9 +96,9 @@ def _ask(worker: RemoteWorker) -> dict[str, list[str]]:
             return {"name": said["name"], "may": said["may"], "functions": said["functions"]}
         message = said["errorMessage"]
     except (ValueError, KeyError, TypeError):
-        raise no_door(worker.url, response.status) from None
+        raise no_management(worker.url, response.status) from None
     if response.status == 404:  # the worker's public port
-        raise no_door(worker.url, response.status)
+        raise no_management(worker.url, response.status)
     raise Failure(
         f"{worker.url} refuses the key", why=str(message), fix="sockd keys add NAME --may deploy (on its host)"
     )

@@ -57,7 +57,7 @@ class Admitted(NamedTuple):
     """The parts that a signature covers."""
 
 
-class UrlDoor:
+class UrlApi:
     """A part of the front's application."""
 
     def __init__(self, worker: Worker, signatures: Signatures, config: Config) -> None:
@@ -69,7 +69,7 @@ class UrlDoor:
         self.max_body_bytes = config.http.max_payload_bytes
 
     def addressed(self, head: Head) -> Addressed | None:
-        """Whom a request is for; None: it is none of this door's."""
+        """Whom a request is for; None: it is none of this API's."""
         return addressed(self._names, head)
 
     def open(self, connection: Connection, head: Head, addressed: Addressed) -> Exchange:
@@ -106,7 +106,7 @@ class UrlDoor:
         return self._worker.urls.policies.of(url.name, url.qualifier).opens_urls
 
     def preflight(self, admitted: Admitted) -> bool:
-        """Whether this door answers instead of the function."""
+        """Whether this API answers instead of the function."""
         return admitted.url.cors is not None and is_preflight(admitted.signed.method, admitted.signed.headers)
 
     def too_large(self) -> SockdError:
@@ -226,16 +226,16 @@ def shaped(admitted: Admitted, fields: Fields) -> Fields:
 class UrlExchange(Exchange):
     """One request: checked by its head, then run when its body is complete."""
 
-    def __init__(self, connection: Connection, head: Head, door: UrlDoor, addressed: Addressed) -> None:
+    def __init__(self, connection: Connection, head: Head, api: UrlApi, addressed: Addressed) -> None:
         super().__init__(connection, head)
         self.arrived_ns = time.monotonic_ns()
-        self._door = door
-        self.max_body_bytes = door.max_body_bytes
+        self._api = api
+        self.max_body_bytes = api.max_body_bytes
         self._body = Body()
         self._target: Admitted | Exception
         try:
-            self._target = door.admit(head, addressed)
-            if door.preflight(self._target):
+            self._target = api.admit(head, addressed)
+            if api.preflight(self._target):
                 self.payload = DROP_BODY[self.payload]
         except Exception as error:
             self.refuse(error)
@@ -247,15 +247,15 @@ class UrlExchange(Exchange):
 
     def on_body(self, data: bytes) -> None:
         self._body.add(data)
-        if self._body.size > self._door.max_body_bytes:
-            self.refuse(self._door.too_large())
+        if self._body.size > self._api.max_body_bytes:
+            self.refuse(self._api.too_large())
 
     async def run(self) -> None:
         target = self._target
         if isinstance(target, Exception):
             self.answer(refusal(target, request_id_text(new_request_id())))
         else:
-            await self._door.answer(target, self, await self._body.whole())
+            await self._api.answer(target, self, await self._body.whole())
 
     def answer(self, answer: Answer) -> None:
         if answer.status not in _NO_BODY or self.stage is Stage.LOST:

@@ -1,4 +1,4 @@
-"""The HTTP door over a real socket: requests that have one meaning get their answers, all others a refusal."""
+"""The HTTP front over a real socket: requests that have one meaning get their answers, all others a refusal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAIN = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\
 Answer = tuple[int, bytes]
 
 
-class Door:
+class FrontServer:
     """A server without sandboxes, on a loop that runs only while somebody talks to it."""
 
     def __init__(self) -> None:
@@ -84,11 +84,11 @@ def answers_in(data: bytes) -> Iterator[Answer]:
 
 
 @pytest.fixture
-def door(caplog: pytest.LogCaptureFixture) -> Iterator[Door]:
+def api(caplog: pytest.LogCaptureFixture) -> Iterator[FrontServer]:
     caplog.set_level(logging.ERROR)
-    door = Door()
-    yield door
-    door.close()
+    api = FrontServer()
+    yield api
+    api.close()
     assert not caplog.records, "an error of ours was logged"
 
 
@@ -131,11 +131,11 @@ def requests(draw: st.DrawFn) -> tuple[bytes, bytes]:
 @fuzz(80)
 @given(st.lists(requests(), min_size=1, max_size=5), st.lists(st.integers(0, 1 << 20), max_size=12))
 def test_whole_requests_are_answered_in_order_however_they_are_cut(
-    door: Door, sent: list[tuple[bytes, bytes]], places: list[int]
+    api: FrontServer, sent: list[tuple[bytes, bytes]], places: list[int]
 ) -> None:
-    answers = door.talk(cut(b"".join(request for request, _ in sent), places))
+    answers = api.talk(cut(b"".join(request for request, _ in sent), places))
     assert answers == [(200, event) for _, event in sent]
-    assert not door.raised
+    assert not api.raised
 
 
 # -- and all others
@@ -184,16 +184,16 @@ streams = st.builds(
 @example(PLAIN.replace(b"Content-Length: 2", b"Content-Length: 99999999999999999999"), [])
 @example(PLAIN.replace(b"Content-Length: 2", b"Content-Length: " + b"0" * 5000 + b"2"), [])
 @given(streams | st.binary(max_size=200), st.lists(st.integers(0, 1 << 20), max_size=6))
-def test_any_other_bytes_are_refused_and_nobody_else_notices(door: Door, data: bytes, places: list[int]) -> None:
-    before = len(door.worker.invoked)
-    answers = door.talk(cut(data, places))
+def test_any_other_bytes_are_refused_and_nobody_else_notices(api: FrontServer, data: bytes, places: list[int]) -> None:
+    before = len(api.worker.invoked)
+    answers = api.talk(cut(data, places))
     assert all(status == 200 or 400 <= status < 500 or status in (501, 505) for status, _ in answers), answers
     for status, body in answers:
         if status >= 400 and body:
             assert set(json.loads(body)) >= {"errorType", "errorMessage", "requestId"}
-    assert len(door.worker.invoked) - before >= [status for status, _ in answers].count(200)
-    assert door.talk([PLAIN]) == [(200, b"{}")]
-    assert not door.raised and not door.server.running and not door.server.connections
+    assert len(api.worker.invoked) - before >= [status for status, _ in answers].count(200)
+    assert api.talk([PLAIN]) == [(200, b"{}")]
+    assert not api.raised and not api.server.running and not api.server.connections
 
 
 @fuzz(60)
@@ -202,6 +202,6 @@ def test_any_other_bytes_are_refused_and_nobody_else_notices(door: Door, data: b
 @example(b"9" * 10_000)
 @example(b"\xff")
 @given(values().map(encoded) | st.binary(max_size=100))
-def test_the_door_does_not_look_into_an_event(door: Door, event: bytes) -> None:
+def test_the_front_does_not_look_into_an_event(api: FrontServer, event: bytes) -> None:
     request = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(event), event)
-    assert door.talk([request]) == [(200, event or b"{}")] or not event
+    assert api.talk([request]) == [(200, event or b"{}")] or not event

@@ -1,4 +1,4 @@
-"""`doors`: a warm no-op through /run, through AWS's API and through a function URL, and through boto3, one connection each.
+"""`APIs`: a warm no-op through /run, through AWS's API and through a function URL, and through boto3, one connection each.
 
 boto3 takes more time for itself than any of them, so it is also timed against a server that answers at once. What AWS's API adds
 to /run is then reported twice: as a client without cost of its own sees it, and as boto3 does.
@@ -28,7 +28,7 @@ def measure(run: Run) -> Result:
     import boto3
     from botocore.config import Config
 
-    result = Result("doors")
+    result = Result("apis")
     with worker() as ours, in_process_server() as peer, tempfile.TemporaryDirectory() as scratch:
         ours.deploy(Function("echo", ECHO).write(Path(scratch)), "echo")
         path = ours.json("url", "echo")["path_url"].partition(f":{ours.port}")[2]
@@ -76,4 +76,4 @@ def through(client: Any) -> Callable[[], float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main("doors", measure, "The doors of a worker, and what boto3 makes of them."))
+    sys.exit(main("apis", measure, "The APIs of a worker, and what boto3 makes of them."))

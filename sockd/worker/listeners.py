@@ -1,4 +1,4 @@
-"""The doors of a worker: its servers for everybody, for this machine, for managers, for those with a key, and for functions.
+"""The servers of a worker: for everybody, for this machine, for managers, for those with a key, and for functions.
 
 Owns nothing: each server is closed by the stack that it is given.
 """
@@ -22,13 +22,13 @@ from sockd.http.access.host_check import is_loopback
 from sockd.http.access.keys import Keys
 from sockd.http.access.managers import Managers, ManagersOnly
 from sockd.http.aws.access import Access
-from sockd.http.aws.door import LambdaApi
+from sockd.http.aws.lambda_api import LambdaApi
 from sockd.http.front import Front
 from sockd.http.management import debug, env, events, images, schedules, settings, urls, versions
 from sockd.http.management import keys as keys_api
-from sockd.http.management.doors import LIMITS, Management
+from sockd.http.management.api import LIMITS, Management
 from sockd.http.management.keyed import KeyedManagement, check_listen
-from sockd.http.management.peer_door import PeerDoor
+from sockd.http.management.peer_api import PeerApi
 from sockd.http.page.access import PageAccess
 from sockd.http.page.page import Page
 from sockd.http.page.sources import WorkerSources
@@ -40,11 +40,11 @@ from sockd.http.server.limits import ConnectionLimits
 from sockd.http.server.listening.inherited import HTTP, KEYED, MANAGEMENT, RUN, Inherited
 from sockd.http.server.listening.sockets import parse_listen, url_of
 from sockd.http.server.server import HttpServer
-from sockd.http.urls.door import UrlDoor
+from sockd.http.urls.url_api import UrlApi
 from sockd.isolation.networks.networks import Networks
 from sockd.linux.bpf.port_guard import PortGuard
 from sockd.worker.daemon import Daemon
-from sockd.worker.door_parts import DoorParts
+from sockd.worker.api_parts import ApiParts
 from sockd.worker.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
@@ -93,8 +93,8 @@ class Servers:
         return [server.port for server in (self.public, self.keyed) if server]
 
 
-class Doors:
-    """The doors of one worker; `open` opens them all."""
+class Listeners:
+    """The servers of one worker; `open` opens them all."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Doors:
         guards: Guards,
         config: Config,
         state: StateDir,
-        parts: DoorParts,
+        parts: ApiParts,
         inherited: Inherited,
         stack: AsyncExitStack,
     ) -> None:
@@ -125,7 +125,7 @@ class Doors:
         self._front = self._public_front()
 
     async def open(self, ports: PortGuard, networks: Networks) -> Servers:
-        """Listen at every door.
+        """Listen at every address.
 
         Args: ports: keeps sandboxes from those of the worker; networks: whose functions may call others here.
         Raises: OSError, BadConfig."""
@@ -145,21 +145,21 @@ class Doors:
         lambda_api = (
             LambdaApi(daemon, guards.access, config, tmp, callers, self._replays) if config.lambda_api.enabled else None
         )
-        url_door = UrlDoor(daemon, guards.access.signatures, config) if config.function_urls.enabled else None
+        url_api = UrlApi(daemon, guards.access.signatures, config) if config.function_urls.enabled else None
         return Front(
-            *(daemon, config.http, lambda_api, url_door, self._page()),
+            *(daemon, config.http, lambda_api, url_api, self._page()),
             replays=self._replays,
             callers=callers,
-            peers=self._peer_door(),
+            peers=self._peer_api(),
         )
 
-    def _peer_door(self) -> PeerDoor | None:
-        """The door for other workers, where there is a group."""
+    def _peer_api(self) -> PeerApi | None:
+        """The API for other workers, where there is a group."""
         key = self._daemon.peer_key
         if key is None:
             return None
         keyed = KeyedManagement(self._app, self._keys)
-        return PeerDoor(self._app, keyed, key, self._config.worker_name)
+        return PeerApi(self._app, keyed, key, self._config.worker_name)
 
     def _page(self) -> Page | None:
         """The page for people."""
@@ -257,7 +257,7 @@ def management_routes(daemon: Daemon, config: Config, keys: Keys, tmp: Path) -> 
 def open_without_key(config: HttpConfig) -> str:
     """What other machines may use of the port without a signature, and how each is closed; empty on loopback."""
     host, _ = parse_listen(config.listen)
-    doors = [name for name in ("run", "status", "metrics") if getattr(config, name) is True]
-    if is_loopback(host) or not doors:
+    readable = [name for name in ("run", "status", "metrics") if getattr(config, name) is True]
+    if is_loopback(host) or not readable:
         return ""
-    return ", ".join(f"/{name} (http.{name} = false closes it)" for name in doors)
+    return ", ".join(f"/{name} (http.{name} = false closes it)" for name in readable)

@@ -1,4 +1,4 @@
-"""The management door over a real Unix socket."""
+"""The management API over a real Unix socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from sockd.base.config import CodeConfig, Config
 from sockd.base.telemetry import LogRecord
-from sockd.http.management.doors import LIMITS, Management
+from sockd.http.management.api import LIMITS, Management
 from sockd.http.server.listening.sockets import bind_unix
 from sockd.http.server.server import HttpServer
 from tests.http.fake_worker import FakeWorker

@@ -1,4 +1,4 @@
-"""What all doors of a worker use, and the workers of a group share: keys of remote clients, and answers to repeated requests.
+"""What all APIs of a worker use, and the workers of a group share: keys of remote clients, and answers to repeated requests.
 
 Owns nothing: the stack that it is given closes everything.
 """
@@ -15,14 +15,14 @@ from sockd.worker.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
-class DoorParts:
+class ApiParts:
     """Made by `open`."""
 
     keys: Keys
     replays: Replays
 
     @classmethod
-    async def open(cls, worker: Worker, events: StoredEvents, stack: AsyncExitStack) -> DoorParts:
+    async def open(cls, worker: Worker, events: StoredEvents, stack: AsyncExitStack) -> ApiParts:
         """Open the keys of a worker alone in its state directory, or those of its group in the database.
 
         Raises: BadConfig: the file of the keys is damaged; DatabaseUnavailable."""

@@ -221,14 +221,14 @@ class LambdaApi:
 class LambdaExchange(Exchange):
     """One request: checked by its head, then run when its body is complete."""
 
-    def __init__(self, connection: Connection, head: Head, door: LambdaApi) -> None:
+    def __init__(self, connection: Connection, head: Head, api: LambdaApi) -> None:
         super().__init__(connection, head)
         self.arrived_ns = time.monotonic_ns()
-        self._door = door
+        self._api = api
         self._body = Body()
         self._target: Admitted | SockdError
         try:
-            self._target = door.admit(head)
+            self._target = api.admit(head)
             self.max_body_bytes = self._target.max_body_bytes
         except SockdError as error:
             self.refuse(error)
@@ -243,12 +243,12 @@ class LambdaExchange(Exchange):
         assert isinstance(admitted, Admitted)
         self._body.add(data)
         if self._body.size > admitted.max_body_bytes:
-            self.refuse(self._door.too_large(admitted))
+            self.refuse(self._api.too_large(admitted))
 
     async def run(self) -> None:
         target = self._target
         if isinstance(target, Admitted):
-            answer = await self._door.answer(target, await self._body.whole(), self)
+            answer = await self._api.answer(target, await self._body.whole(), self)
         else:
             answer = refusal(target, request_id_text(new_request_id()))
         if self.stage not in UNBEGUN:

@@ -1,4 +1,4 @@
-"""The /run door of a real daemon: every status and error type, the headers, the sizes, the shapes of a body."""
+"""/run of a real daemon: every status and error type, the headers, the sizes, the shapes of a body."""
 
 from __future__ import annotations
 

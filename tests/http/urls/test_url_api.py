@@ -1,4 +1,4 @@
-"""The door of function URLs: requests in, what the function makes of them out."""
+"""The API of function URLs: requests in, what the function makes of them out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sockd.base.sigv4.canonical import Credentials
 from sockd.base.sigv4.signer import Signer
 from sockd.functions.registry.function_url import Cors
 from sockd.functions.registry.policy import INVOKE_URL, Statement
-from sockd.http.urls.door import INLINE_BYTES
+from sockd.http.urls.url_api import INLINE_BYTES
 from tests.http.aws.conftest import KEYS
 from tests.http.raw import Raw, get
 from tests.http.urls.conftest import MAX_PAYLOAD, UrlWorker, ask

@@ -1,4 +1,4 @@
-"""The door in front of a fake worker: retries, limits, malformed bodies, and how errors look on the wire."""
+"""The API in front of a fake worker: retries, limits, malformed bodies, and how errors look on the wire."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ OVERRIDES_HEADER: Final = "x-sockd-overrides"
 INITSCRIPT_HEADER: Final = "x-sockd-initscript-bytes"
 """How many bytes of the body, before the zip, are a WebAssembly module."""
 LIMITS: Final = ConnectionLimits(connections=256, body_s=600.0, stall_s=math.inf, half_close=False)
-"""For the server of this door: uploads take their time, and a client that leaves must be noticed."""
+"""For the server of this API: uploads take their time, and a client that leaves must be noticed."""
 STATUS_FOR_SOME: Final = ("version", "limits")
 """The fields of the status that a key for some functions is shown: those that a deploy needs."""
 _MAX_NAME_BYTES = 300

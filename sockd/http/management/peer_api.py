@@ -1,4 +1,4 @@
-"""The door for the other workers of the group, on the public port: GET /group/PATH is GET /PATH of the management API.
+"""The API for the other workers of the group, on the public port: GET /group/PATH is GET /PATH of the management API.
 
 Each request is signed (`peer_key`). One that another worker makes for a client with a key shows this key, and may what the key
 may; others were made for managers of that worker. Owns nothing.
@@ -24,7 +24,7 @@ ANOTHER = b"/workers/"
 """Requests of the management API that ask another worker: one that was asked asks no further."""
 
 
-class PeerDoor:
+class PeerApi:
     """What a front is given."""
 
     def __init__(self, app: AsgiApplication, keyed: KeyedManagement, key: PeerKey, worker: str) -> None:

@@ -1,7 +1,7 @@
-"""The settings of functions that the doors read before a request reaches its function: who may call it, and what of an error
+"""The settings of functions that the APIs read before a request reaches its function: who may call it, and what of an error
 is answered.
 
-Owns both tables, which the doors read.
+Owns both tables, which the APIs read.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from sockd.base.config import ErrorDetail, RunRule
 from sockd.functions.code.function_config import FunctionConfig
 
 
-class DoorSettings:
-    """The doors' settings of all functions of a worker, those that cannot run included."""
+class RequestSettings:
+    """The APIs' settings of all functions of a worker, those that cannot run included."""
 
     def __init__(self) -> None:
         self.run_rules: dict[str, RunRule] = {}
