@@ -8,7 +8,7 @@ Owns nothing.
 
 from __future__ import annotations
 
-PART = "doors"
+PART = "http"
 MIGRATIONS = (
     """
 CREATE TABLE client_keys (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, value TEXT NOT NULL);

@@ -40,8 +40,8 @@ from sockd.images.store.image_store import ImageStore
 from sockd.images.store.import_runs import ImportRuns, ImportSettings
 from sockd.images.store.opened_store import ChunkParts
 from sockd.isolation.roots.base import Base
-from sockd.isolation.roots.jail import built, jail_on
 from sockd.isolation.roots.image_mounting import ImageMounting
+from sockd.isolation.roots.jail import built, jail_on
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.worker.linux_parts import LinuxParts
 from sockd.worker.state_dir import StateDir

@@ -60,7 +60,7 @@ def test_a_published_version_is_forked_from_its_template_again_after_a_kill(tmp_
         assert first.manage("POST", "/functions/published/versions").status == 200
         first.when(lambda: origin(first.run("published:1")) == "template" or None)
         saved = directory / "templates.json"
-        first.when(lambda: saved.exists() and '"1"' in saved.read_text() or None)
+        first.when(lambda: (saved.exists() and '"1"' in saved.read_text()) or None)
     finally:
         first.signal(signal.SIGKILL)
         first.process.wait()

@@ -130,7 +130,9 @@ steps = st.tuples(
 
 @fuzz(120)
 @given(st.lists(steps, max_size=25))
-def test_what_is_held_stays_within_the_budget_and_is_given_back(api: FrontServer, steps: list[tuple[int, str, int]]) -> None:
+def test_what_is_held_stays_within_the_budget_and_is_given_back(
+    api: FrontServer, steps: list[tuple[int, str, int]]
+) -> None:
     api.loop.run_until_complete(api.play(steps))
     assert (api.budget.used, api.budget.waiting) == (0, 0)
     assert not api.raised

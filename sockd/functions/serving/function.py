@@ -20,7 +20,13 @@ from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.failed_inits import FailedInits
 from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.group_shares import GroupShares
-from sockd.functions.serving.initscripts import CompanionRun, Initscript, Initscripts, become_with_script, recording_init
+from sockd.functions.serving.initscripts import (
+    CompanionRun,
+    Initscript,
+    Initscripts,
+    become_with_script,
+    recording_init,
+)
 from sockd.functions.serving.leased import Leased
 from sockd.functions.serving.provisioned import Pool, initialize, without_event
 from sockd.functions.serving.start_conditions import ReservedBefore, StartConditions
@@ -270,7 +276,7 @@ class Function:
     ) -> Leased:
         """A cold start that has to be waited for.
 
-        Args: starting: from `find`; script_run: the run of its initscript, owned by this start; program: default: the version's."""
+        Args: starting: from `find`; script_run: its initscript's, owned by this start; program: default: the version's."""
         try:
             started = await starting()
         except BaseException:

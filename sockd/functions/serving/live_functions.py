@@ -26,9 +26,9 @@ from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.allowance import Allowance
 from sockd.functions.serving.allowances import Allowances
-from sockd.functions.serving.request_settings import RequestSettings
 from sockd.functions.serving.function import Caches, Function
 from sockd.functions.serving.published import Published
+from sockd.functions.serving.request_settings import RequestSettings
 from sockd.functions.serving.restoring import Restoring
 from sockd.functions.serving.version import Version
 from sockd.functions.serving.version_files import VersionFiles

@@ -45,7 +45,10 @@ class Callers:
         """Args:
         rules, error_details: the current ones of functions; managers: who may call every function, and read its errors."""
         self._run = rule_of(config.run)
-        self._page_rules: dict[Readable, RunRule] = {"status": rule_of(config.status), "metrics": rule_of(config.metrics)}
+        self._page_rules: dict[Readable, RunRule] = {
+            "status": rule_of(config.status),
+            "metrics": rule_of(config.metrics),
+        }
         self._keys = keys or Keys()
         self._rules = rules if rules is not None else {}
         """Rules of the functions whose rule is not open, by name."""

@@ -112,10 +112,10 @@ def deploy_row(deploy: Mapping[str, Any]) -> Values:
 def alias_row(alias: Mapping[str, Any]) -> Values:
     """Which versions an alias leads to, and how its canary does, or what became of it."""
     canary = "".join(f", {words.percent(share)} to version {number}" for number, share in alias["canary"].items())
-    condition = f"; {alias['outcome']}" if alias["outcome"] else ""
+    limit = f"; {alias['outcome']}" if alias["outcome"] else ""
     if (guard := alias["guard"]) is not None:
-        condition = f"; {guard['failed']} of its last {guard['requests']} requests failed, {words.percent(guard['most_errors'])} may"
-    return {"alias": alias["alias"], "leads": f"version {alias['version']}{canary}{condition}"}
+        limit = f"; {guard['failed']} of its last {guard['requests']} requests failed, {words.percent(guard['most_errors'])} may"
+    return {"alias": alias["alias"], "leads": f"version {alias['version']}{canary}{limit}"}
 
 
 def provision_row(provision: Mapping[str, Any]) -> Values:

@@ -21,8 +21,8 @@ from sockd_initscripts.client.keeper import EngineSettings
 from sockd_initscripts.limits import Budget, EngineLimits
 from tests.initscripts.guests import LOOP, module
 from tests.initscripts.rooms import compile_once
-from tests.support.jail import jail_at
 from tests.support.house import status_of
+from tests.support.jail import jail_at
 
 pytestmark = [pytest.mark.anyio, pytest.mark.root]
 

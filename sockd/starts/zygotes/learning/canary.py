@@ -87,6 +87,8 @@ def failures(body: bytes) -> str:
     well = (checks.WORKS, checks.ABSENT)
     missing = [f"{name} was not tried" for name in checks.CHECKED if name not in results]
     failed = [
-        f"{name} fails: {results[name][:MOST_SHOWN]}" for name in checks.CHECKED if results.get(name, well[0]) not in well
+        f"{name} fails: {results[name][:MOST_SHOWN]}"
+        for name in checks.CHECKED
+        if results.get(name, well[0]) not in well
     ]
     return "; ".join([*missing, *failed])

@@ -280,9 +280,7 @@ class ImportLearner:
         """Publish what was learned for the next daemon."""
         now_s = time.monotonic()
         made = [
-            SavedNode(
-                node.program, tuple(sorted(node.imports)), node.shared.order, node.rate.at(now_s), node.function
-            )
+            SavedNode(node.program, tuple(sorted(node.imports)), node.shared.order, node.rate.at(now_s), node.function)
             for node in self._tree.nodes
             if node.imports and node.program
         ]
