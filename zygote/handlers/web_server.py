@@ -114,7 +114,7 @@ class WebServer(App):
             self._await_ready(context.get_remaining_time_in_millis() / 1000, "timeout_s")
         if metadata is not None:
             context.tell(metadata)
-        self._context = lambda_context(context)
+        self._context_field = lambda_context(context)
         http = (metadata or {}).get("http")
         if http is not None:
             return Exchange(self, Request(http, event))
@@ -182,7 +182,7 @@ class WebServer(App):
                 connection.putheader("host", f"{LOOPBACK}:{self._port}")
             if body or method in WITH_BODY:
                 connection.putheader("content-length", str(len(body)))
-            connection.putheader(CONTEXT_HEADER, self._context)
+            connection.putheader(CONTEXT_HEADER, self._context_field)
             connection.putheader("connection", "close")
             connection.endheaders(body or None)
             return connection.getresponse()

@@ -62,11 +62,12 @@ class ResolverProcess:
 
     async def run(self) -> None:
         """Answer until the daemon closes the wire."""
-        self._loop.add_reader(self._wire, self._answered)
+        self._loop.add_reader(self._wire, self._opened)
         self._loop.add_reader(self._queries, self._received)
         await self._ended.wait()
 
-    def _answered(self) -> None:
+    def _opened(self) -> None:
+        """The daemon has opened what was asked for, or refused it."""
         data = self._wire.recv(_MESSAGE_BYTES)
         if not data:
             self._ended.set()

@@ -61,7 +61,7 @@ async def test_what_changes_the_host_is_told_once_it_was_done(monkeypatch: pytes
     monkeypatch.setattr(favordynmods, "enabled_needed", lambda hierarchies: needed.pop(0))
     monkeypatch.setattr(favordynmods, "enable", lambda: None)
     config = LatencyConfig(hrtick="off", garbage="off")
-    told = [Latency.open(config, Hierarchies.detect()).told for _ in range(2)]
+    told = [Latency.open(config, Hierarchies.detect()).notice for _ in range(2)]
     assert told == [FAVORDYNMODS_IS_ON, ""]
     assert 'latency.favordynmods = "off"' in FAVORDYNMODS_IS_ON and "\n" not in FAVORDYNMODS_IS_ON
 
