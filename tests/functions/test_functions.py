@@ -78,7 +78,10 @@ class House:
         self.used: list[list[Any]] = []
         """For each removal, the views that were left."""
         learner: Any = SimpleNamespace(
-            adopt=lambda view: None, end_unused=self.used.append, forget_reason=lambda view: None
+            adopt=lambda view: None,
+            end_unused=self.used.append,
+            forget_reason=lambda view: None,
+            functions_before=lambda: [],
         )
         caches = Caches(self.handlers, tree, starts=None, learner=learner, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), self.registry, code, self.packages, caches)

@@ -96,7 +96,7 @@ async def pages(text: str) -> dict[str, str]:
             text, [{**each, "address": text} for each in await worker.group.workers()]
         ),
         "history.html": history_views.history_page(worker, "echo"),
-        "changed.html": {"title": "Disabled", "told": text, "function": "echo", "event": ""},
+        "changed.html": {"title": "Disabled", "text": text, "function": "echo", "event": ""},
         "failures.html": failure_views.failures_page(worker, None),
         "functions.html": {"wanted": text, "names": ["echo"], "hidden": 0},
         "tested.html": {**form, **sent_event.outcome(asked, await worker.calls.invoke_with_log(asked))},
