@@ -81,7 +81,7 @@ class House:
             adopt=lambda view: None,
             end_unused=self.used.append,
             forget_reason=lambda view: None,
-            functions_before=lambda: [],
+            functions_before=list,
         )
         caches = Caches(self.handlers, tree, starts=None, learner=learner, budget=self.budget, networks=networks)  # type: ignore[arg-type]
         self.functions = Functions(Config(), self.registry, code, self.packages, caches)

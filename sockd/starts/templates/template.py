@@ -67,8 +67,6 @@ class Template:
     report: TemplateReport
     starts: int = 0
     rate: DecayingRate = field(default_factory=lambda: DecayingRate(RATE_TAU_S, now_s=time.monotonic()))
-    used_s: float = 0.0
-    """Unix time of the last start; 0: there was none."""
 
     @property
     def may_fork(self) -> bool:
@@ -83,7 +81,6 @@ class Template:
     def hit(self) -> None:
         """Count a start from it."""
         self.starts += 1
-        self.used_s = time.time()
         self.rate.hit(time.monotonic())
 
     def worth(self, now_s: float) -> float:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from sockd.base.config import ZygoteConfig
@@ -55,6 +55,10 @@ class Entry:
         self.template: Template | None = None
         self.reason = ""
         """Why it has none."""
+        self.starts = 0
+        """How many starts have asked for its template, also where it had none."""
+        self.used_s = 0.0
+        """Unix time of the last of them."""
         self.losses = 0
         self.was_missed = False
         self.settled = asyncio.Event()
@@ -102,14 +106,16 @@ class Templates:
         """A version is gone: end its template; its sandboxes live on."""
         entry = self._entries.pop(program, None)
         if entry is not None:
-            self._used.note([entry.template] if entry.template is not None else [])
+            self._note([entry])
             self._close(entry, State.REFUSED, "the version is gone")
 
     def of(self, program: Program) -> Template | None:
-        """The template that a start of a program is forked from; None: it has none now."""
+        """The template that a start of a program is forked from, which is counted; None: it has none now."""
         entry = self._entries.get(program)
         if entry is None:
             return None
+        entry.starts += 1
+        entry.used_s = time.time()
         template = entry.template
         if template is None:
             entry.was_missed = True
@@ -208,7 +214,8 @@ class Templates:
             if entry.state is State.EVICTED and entry.was_missed and self._budget.free > need_bytes:
                 entry.state = State.WAITING
                 self._wake.set()
-        self._used.keep(self.serving())
+        self._note(self._entries.values())
+        self._used.keep()
         self.spares.adjust()
 
     async def aclose(self) -> None:
@@ -216,11 +223,16 @@ class Templates:
         self._task.cancel()
         await asyncio.wait([self._task])
         await self.spares.aclose()
-        self._used.note(self.serving())
+        self._note(self._entries.values())
         self._used.save()
         for entry in self._entries.values():
             self._close(entry, State.REFUSED, "the worker ends")
         self._entries.clear()
+
+    def _note(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.starts:
+                self._used.note(entry.of.name, entry.of.number, entry.starts, entry.used_s)
 
     # -- the maker's task
 

@@ -1,4 +1,4 @@
-"""Which templates were used in the last day, kept for the next daemon: it makes those first that were used most.
+"""Which versions were started in the last day that are to have templates, kept for the next daemon: the most used are made first.
 
 Owns the file `templates.json` of the state directory.
 """
@@ -8,19 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-
-from sockd.starts.templates.template import Template
 
 KEPT_S = 86_400.0
 _log = logging.getLogger(__name__)
 
 
 class Used(msgspec.Struct, frozen=True):
-    """One version's template, as it was used."""
+    """One version that is to have a template, as it was started."""
 
     name: str
     number: str
@@ -48,16 +45,12 @@ class UsedTemplates:
         lately = [used for used in self._used.values() if used.used_s > time.time() - KEPT_S]
         return [(used.name, used.number) for used in sorted(lately, key=lambda used: -used.starts)]
 
-    def note(self, templates: Iterable[Template]) -> None:
-        """Remember how templates were used until now."""
-        for template in templates:
-            if template.starts:
-                of = template.of
-                self._used[of.name, of.number] = Used(of.name, of.number, template.starts, template.used_s)
+    def note(self, name: str, number: str, starts: int, used_s: float) -> None:
+        """Remember how often a version was started until now, and when last (Unix time)."""
+        self._used[name, number] = Used(name, number, starts, used_s)
 
-    def keep(self, templates: Iterable[Template]) -> None:
-        """Remember how templates were used until now, also if this daemon is killed, as far as a version is new."""
-        self.note(templates)
+    def keep(self) -> None:
+        """Save what was noted for the case that this daemon is killed, if a version is new."""
         if self._used.keys() - self._saved:
             self.save()
 
