@@ -106,7 +106,7 @@ class Templates:
         """A version is gone: end its template; its sandboxes live on."""
         entry = self._entries.pop(program, None)
         if entry is not None:
-            self._note([entry])
+            note_uses([entry], self._used)
             self._close(entry, State.REFUSED, "the version is gone")
 
     def of(self, program: Program) -> Template | None:
@@ -214,7 +214,7 @@ class Templates:
             if entry.state is State.EVICTED and entry.was_missed and self._budget.free > need_bytes:
                 entry.state = State.WAITING
                 self._wake.set()
-        self._note(self._entries.values())
+        note_uses(self._entries.values(), self._used)
         self._used.keep()
         self.spares.adjust()
 
@@ -223,16 +223,11 @@ class Templates:
         self._task.cancel()
         await asyncio.wait([self._task])
         await self.spares.aclose()
-        self._note(self._entries.values())
+        note_uses(self._entries.values(), self._used)
         self._used.save()
         for entry in self._entries.values():
             self._close(entry, State.REFUSED, "the worker ends")
         self._entries.clear()
-
-    def _note(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if entry.starts:
-                self._used.note(entry.of.name, entry.of.number, entry.starts, entry.used_s)
 
     # -- the maker's task
 
@@ -287,3 +282,10 @@ class Templates:
         if template is not None:
             self.spares.drop(template)
             template.close()
+
+
+def note_uses(entries: Iterable[Entry], used: UsedTemplates) -> None:
+    """Remember how often the versions were started until now."""
+    for entry in entries:
+        if entry.starts:
+            used.note(entry.of.name, entry.of.number, entry.starts, entry.used_s)
