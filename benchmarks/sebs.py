@@ -77,10 +77,11 @@ class Plan:
     network: str
     benches: tuple[str, ...]
     repetitions: int
+    arms: tuple[str, ...] = ARMS
 
     def command(self, out: Path) -> list[str]:
         options = ["--benches", ",".join(self.benches), "--repetitions", str(self.repetitions), "--out", str(out)]
-        options += [word for arm in ARMS for word in ("--arm", arm)]
+        options += [word for arm in self.arms for word in ("--arm", arm)]
         options += STARTS[self.start]
         options += ["--paper"] if self.network == "paper" else []
         return [*sockd(), "sebs", "run", *options]

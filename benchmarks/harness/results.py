@@ -76,6 +76,24 @@ class Aim:
         return cls(name, round(value, 4), aim, COMPARISONS[comparison](value, float(bound)))
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A number of a paper, and ours beside it."""
+
+    where: str
+    """The figure or table."""
+    subject: str
+    unit: str
+    paper: str
+    """The paper's number, as it is printed there."""
+    ours: float | None
+    """None: not measured."""
+    request: float | None = None
+    """The same for the whole request, where `ours` is about its start."""
+    why: str = ""
+    """Why there is no number."""
+
+
 @dataclass(slots=True)
 class Result:
     """Everything that one run of one benchmark found out."""
@@ -92,6 +110,8 @@ class Result:
     """Distributions to plot: latency in ms at 0, 1, … 100 % of the requests, by case."""
     stacks: dict[str, dict[str, float]] = field(default_factory=dict)
     """Bars to plot, by case: the parts of a whole in ms, from the first to the last."""
+    published: list[Published] = field(default_factory=list)
+    """A paper's numbers beside ours."""
 
     def add(self, case: str, metric: str, unit: str, samples: Sequence[float], *, tail: bool = True) -> Row:
         """Append and return the row for `samples`."""
@@ -123,7 +143,8 @@ class Result:
         aims = [Aim(**aim) for aim in table["aims"]]
         spread = [Distribution(**each) for each in table.get("distributions", [])]
         pictures = table.get("series", {}), table.get("stacks", {})
-        return cls(table["name"], table["machine"], rows, aims, table.get("notes", []), spread, *pictures)
+        published = [Published(**each) for each in table.get("published", [])]
+        return cls(table["name"], table["machine"], rows, aims, table.get("notes", []), spread, *pictures, published)
 
 
 def quantile(ordered: Sequence[float], fraction: float) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks.harness.results import Aim, Result, Row
+from benchmarks.harness.results import Aim, Published, Result, Row
 
 ROW_HEADINGS = ("case", "metric", "unit", "p50", "p99", "n")
 AIM_HEADINGS = ("aim", "wanted", "measured", "")
+PAPER_HEADINGS = ("where", "what", "unit", "paper", "ours", "whole request")
 
 
 def print_result(result: Result) -> None:
@@ -18,6 +19,8 @@ def print_result(result: Result) -> None:
         f"{result.name} on Linux {machine['kernel']}, {machine['cpus']} x {machine['cpu']}, load {machine['load_1m']}"
     )
     print_table(title, ROW_HEADINGS, [row_cells(row) for row in result.rows])
+    if result.published:
+        print_table("beside the paper", PAPER_HEADINGS, [paper_cells(each) for each in result.published])
     if result.aims:
         print_table("aims", AIM_HEADINGS, [aim_cells(aim) for aim in result.aims])
     for note in result.notes:
@@ -31,6 +34,12 @@ def row_cells(row: Row) -> tuple[str, ...]:
 
 def aim_cells(aim: Aim) -> tuple[str, ...]:
     return aim.name, aim.aim, number(aim.value), "holds" if aim.holds else "MISSED"
+
+
+def paper_cells(each: Published) -> tuple[str, ...]:
+    ours = each.why if each.ours is None else number(each.ours)
+    request = "" if each.request is None else number(each.request)
+    return each.where, each.subject, each.unit, each.paper, ours, request
 
 
 def number(value: float) -> str:
