@@ -16,6 +16,7 @@ import pytest
 from tests.daemon.groups.workers import Workers
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_events import soon
+from tests.daemon.test_services import files
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 PRINTS = "def f(event):\n    print('event', event)\n    return event"
@@ -80,6 +81,16 @@ def test_each_worker_shows_logs_traces_functions_and_load_of_all(workers: Worker
     assert [each["text"] for each in read(first, "logs", "prints", "--worker", "w1")] == ["event 1\n"]
     refused = sockd(first, "rm", "prints", "--worker", "w2")
     assert refused.returncode == 2 and "more than read" in refused.stderr
+
+
+def test_each_worker_lists_the_services_of_all(workers: Workers) -> None:
+    first, second = (workers.start(name) for name in ("w1", "w2"))
+    workers.deploy("serves", files())
+    soon(lambda: len(workers.members("w1")) == 2)
+    assert second.request("GET", "/run/serves/").status == 200
+    assert [(each["worker"], bool(each["sandbox"])) for each in read(first, "ps")] == [("w1", False), ("w2", True)]
+    table = sockd(first, "ps").stdout.splitlines()
+    assert table[0].split()[:2] == ["name", "worker"] and [row.split()[1] for row in table[1:]] == ["w1", "w2"]
 
 
 def test_logs_of_all_workers_are_followed(workers: Workers) -> None:
