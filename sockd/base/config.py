@@ -298,8 +298,8 @@ class ZygoteConfig(Slice, frozen=True):
     verifiers: int = 1
     """Recordings and verifications at a time."""
     verify_deadline_s: float = 120.0
-    """How long each sandbox of a recording or verification may take, with half the CPU weight of a function; beyond, it is tried
-    again later."""
+    """How long each sandbox of a recording or verification may take, with half the CPU weight of a function and without the time
+    for which it waits for processors that others use (`sandbox.init_ceiling`); beyond, it is tried again later."""
     verify_memory_mb: int = 1024
     """Memory of each of these sandboxes, at most a quarter of what is free; where that is less than 128 MB, they wait."""
     verify_again_after: int = 1000

@@ -251,8 +251,9 @@ class Conversation:
         exchange, program = self.exchange, self.program
         if exchange is None or program is None or exchange.is_over:
             return  # it came in the same turn of the loop
-        if self.lifecycle.state is State.STARTING:
-            verdict = self.init.judge(self.process, self._loop.time())
+        is_starting = self.lifecycle.state is State.STARTING
+        if is_starting or program.is_trial:
+            verdict = self.init.judge(self.process, self._loop.time(), "Init" if is_starting else "Task")
             if not isinstance(verdict, TimedOut):
                 self.deadline.set(verdict, self.expire)
                 return

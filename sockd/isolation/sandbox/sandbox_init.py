@@ -35,16 +35,16 @@ class SandboxInit:
         if on_end is not None:
             on_end()
 
-    def judge(self, process: SandboxProcess, now_s: float) -> float | TimedOut:
+    def judge(self, process: SandboxProcess, now_s: float, what: str = "Init") -> float | TimedOut:
         """Return how many more seconds the init may take, because it waited for a processor that others used, or its end.
 
-        Args: now_s: by the loop's clock."""
+        Args: now_s: by the loop's clock; what: has this deadline, in words."""
         limit_s, elapsed_s = self.timeout_s, now_s - self.asked_s
         delayed_s = waited_s(elapsed_s, process.cgroup.cpu_times(), process.limits.cpus)
         more_s = left_s(limit_s, limit_s * process.parts.init_ceiling, elapsed_s, delayed_s)
         if more_s:
             return more_s
-        words = f"Init timed out after {limit_s:.2f} seconds"
+        words = f"{what} timed out after {limit_s:.2f} seconds"
         if delayed_s >= LEAST_S:
             words += (
                 f", not counting {min(delayed_s, elapsed_s - limit_s):.2f} seconds in which it waited for a processor"

@@ -28,6 +28,15 @@ while time.process_time() < {CPU_S}:
 def handler(event):
     return "ok"
 """
+LATER = f"""
+import time
+
+def handler(event):
+    end_s = time.process_time() + {CPU_S}
+    while time.process_time() < end_s:
+        pass
+    return "ok"
+"""
 FOR_EVER = "while True: pass\n"
 SLEEPS = "import threading\nthreading.Event().wait()\n"
 
@@ -116,3 +125,17 @@ def test_an_init_that_sleeps_waits_for_no_processor(house: House) -> None:
         error = running.request().error
         took_s = time.monotonic() - began_s
     assert isinstance(error, TimedOut) and took_s < 2.5 * LIMIT_S
+
+
+@pytest.mark.root
+@pytest.mark.alone
+@pytest.mark.parametrize("is_trial", [True, False])
+def test_the_request_of_a_trial_has_the_deadline_of_an_init(
+    house: House, is_trial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(house, "parts", replace(house.parts, init_ceiling=30))
+    program = house.program(LATER, init_timeout_s=LIMIT_S, timeout_s=LIMIT_S)
+    program.is_trial = is_trial
+    with burning():
+        error = house.start(program).request().error
+    assert isinstance(error, TimedOut) != is_trial

@@ -155,6 +155,7 @@ class Trials:
         program = Program(own.code, init, limits, init_timeout_s=deadline_s, timeout_s=deadline_s, log_bytes=LOG_BYTES)
         program.policy = own.policy
         program.lineage = own.lineage
+        program.is_trial = True
         return program
 
     async def _try(self, work: Work, node: ZygoteNode, program: Program, trial: dict[str, Any]) -> Fingerprint:
