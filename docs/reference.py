@@ -37,9 +37,7 @@ from sockd.http.server.messages import refusals
 from sockd.isolation.roots.python_variables import VARIABLES, Handling, PythonVariable
 from sockd.linux.erofs.mounting import IMAGES
 from sockd.linux.ways import TABLE as FEATURES
-from sockd_zygote.handlers.apps import NotHttp
-from sockd_zygote.handlers.asgi import StartupFailed
-from sockd_zygote.messages.errors import ERROR_TYPES
+from sockd_zygote.messages.errors import ERROR_TYPES, NotHttp, StartupFailed
 
 PAGES = Path(__file__).with_name("reference")
 ERRORS_AS_JSON = """

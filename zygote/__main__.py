@@ -56,6 +56,7 @@ def main(control_fd: str, procs_fds: str, capabilities: str, filters: str, place
         linux.install_filter(program)
     if not is_own:
         os.dup2(0, 2)  # what it printed is not read any more
+    import_hooks.note_loaded()
     run()
 
 

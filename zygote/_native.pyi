@@ -103,6 +103,10 @@ def close_fds_from(first: int, last: int = ..., /) -> None: ...
 def set_title(title: str, name: str, /) -> None:
     """Change what ps(1) shows: the command line, of which 200 bytes are kept, and the process's name, of which 15 are."""
 
+def generator_state(capsule: object, count: int, /) -> memoryview:
+    """The first bytes of the state of a NumPy BitGenerator, writable, while that lives. Args: capsule: its attribute of this
+    name. Raises: ValueError, for another capsule or object."""
+
 def fill_gaps() -> None:
     """Take the gaps between what is allocated, so that children allocate in few pages and do not copy many."""
 

@@ -14,7 +14,7 @@ import time
 
 from sockd_zygote import _native, protocol, rehearsal
 from sockd_zygote.forks import fork_hooks, hygiene
-from sockd_zygote.handlers import handler_server
+from sockd_zygote.handlers import handler_server, import_hooks
 
 CHANNEL_FD = 3
 """A process's one connection to the daemon: the channel of a sandbox, the control socket of a Zygote (native.h)."""
@@ -89,6 +89,7 @@ def import_modules(message: dict) -> dict:
             settle()
     finally:
         os.close(file)
+        import_hooks.hide()
     return {"op": "imported", "bytes": count}
 
 
@@ -98,11 +99,13 @@ def become_template(message: dict) -> dict:
     from sockd_zygote import template  # not in other Zygotes, whose forks would copy more pages for it
 
     forget_modules(sys.modules.keys() - standard)
+    import_hooks.hide()
     file, tree, output, *network = _native.message_fds()
     try:
         count = template.become(file, message["bytes"], tree, output, network)
     finally:
         os.close(file)
+        import_hooks.hide(import_hooks.OF_ZYGOTES)
     return {"op": "templated", "bytes": count}
 
 
@@ -138,6 +141,7 @@ def imported(request: dict, file: int) -> dict:
     from sockd_zygote.handlers import package_path
 
     forget_modules(sys.modules.keys() - standard)
+    import_hooks.hide()
     kept.restore_tmp()
     offered = {
         entry.partition(".")[0] for path in request["paths"] if os.path.isdir(path) for entry in os.listdir(path)
@@ -204,11 +208,8 @@ def forget_modules(names: set[str]) -> None:
     """Take modules of the standard library that our own code has imported out of `sys.modules`: a function finds there what it
     has imported itself, and no more."""
     for name in names:
-        if name.partition(".")[0] != "sockd_zygote":
-            module = sys.modules.pop(name)
-            parent, _, child = name.rpartition(".")
-            if parent and getattr(sys.modules.get(parent), child, None) is module:
-                delattr(sys.modules[parent], child)
+        if not name.startswith(import_hooks.OURS):
+            import_hooks.take_out(name)
 
 
 def settle() -> None:

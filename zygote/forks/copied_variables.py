@@ -20,12 +20,6 @@ NEAR = 3
 """Frames between a method of `os.environ` and the function that iterates over it, at most: views are generators of their own."""
 
 
-class Copied(str):
-    """A variable's name that a copy is made with."""
-
-    __slots__ = ()
-
-
 def is_copying() -> bool:
     """Whether one of these functions iterates over `os.environ`, whose method is the caller."""
     frame = sys._getframe(1)

@@ -12,6 +12,8 @@ import os
 import sys
 from functools import partial
 
+from sockd_zygote import _native
+
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +26,7 @@ def numpy_seeder(module: Any) -> Callable[[], object]:
     module.seed()  # no half of a pair of gauss() is left over
     try:
         key = module.get_state(legacy=False)["state"]["key"].tobytes()
-        address = module.get_bit_generator().ctypes.state_address
-        from ctypes import c_char
-
-        words = memoryview((c_char * len(key)).from_address(address)).cast("B")
+        words = _native.generator_state(module.get_bit_generator().capsule, len(key))
     except Exception:  # another numpy, or no numpy at all
         return module.seed  # type: ignore[no-any-return]
     return partial(fill, words) if words == key else module.seed
@@ -104,9 +103,17 @@ def settle() -> None:
         in_child.extend(randomness.find())
     if "threading" in sys.modules and "threading" not in _seen:
         _seen.add("threading")
-        in_child.append(sys.modules["threading"].main_thread()._set_native_id)
+        in_child.extend(menders_of_threading(sys.modules["threading"]))
     gc.collect()
     gc.freeze()
+
+
+def menders_of_threading(module: Any) -> list[Callable[[], object]]:
+    """What gives the main thread its number, and its lock back to those of threads that run, which `threading` forgets in a
+    child."""
+    thread = module.main_thread()
+    lock = getattr(thread, "_tstate_lock", None)  # until Python 3.12
+    return [thread._set_native_id, *([lambda: module._shutdown_locks.add(lock)] if lock is not None else [])]
 
 
 def after_fork() -> None:

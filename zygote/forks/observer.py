@@ -52,10 +52,8 @@ class Observer:
         """Afterwards: whether no package took what observes out of its place."""
 
     def __enter__(self) -> Observer:
-        if not isinstance(sys.meta_path, MetaPath):
-            sys.meta_path = MetaPath(sys.meta_path)
-        self._meta_path = sys.meta_path
-        self._meta_path.__class__ = self._asked()
+        self._meta_path, self._kind = sys.meta_path, type(sys.meta_path)  # import_hooks.MetaPath
+        self._meta_path.__class__ = self._asked(self._kind)
         self._variables.watch()
         _native.observe(self._heard)
         return self
@@ -66,7 +64,7 @@ class Observer:
         self._variables.add_names_of_c(variables, are_all=every_variable_known)
         self._files.update(names_in(files) if every_file_known else (EVERY_FILE,))
         self.complete = in_place and self._meta_path is sys.meta_path
-        self._meta_path.__class__ = MetaPath
+        self._meta_path.__class__ = self._kind
         ours = (*self._first, self._last)  # which are in the list if a package has copied it
         sys.meta_path[:] = [each for each in sys.meta_path if not any(each is one for one in ours)]
 
@@ -99,10 +97,10 @@ class Observer:
 
     # -- the import system
 
-    def _asked(self) -> type:
+    def _asked(self, kind: Any) -> type:
         first, last = self._first, self._last
 
-        class Asked(MetaPath):
+        class Asked(kind):  # type: ignore[misc]
             """`sys.meta_path` with what observes for those who go through it, and without for those who count: packages put
             finders at numbers of it (absl's is at -1)."""
 
@@ -167,13 +165,6 @@ class Observer:
             self._files.add(EVERY_FILE)
         elif path.startswith(f"{CODE}/"):
             self._files.add(path.removeprefix(f"{CODE}/").partition("/")[0])
-
-
-class MetaPath(list):
-    """`sys.meta_path` from the first imports on. A package may have kept it, so it is not replaced, but becomes one of these:
-    a list has a class for good that is `list` itself."""
-
-    __slots__ = ()
 
 
 class First:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posix
 
-from sockd_zygote.forks.copied_variables import Copied, is_copying
+from sockd_zygote.forks.copied_variables import is_copying
 from sockd_zygote.forks.listed_variables import Listings, plain
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -75,6 +75,11 @@ class VariableReads:
 
     def _noting(self) -> type:
         reads = self
+
+        class Copied(str):
+            """A variable's name that a copy is made with. Gone with this object: functions see subclasses of `str`."""
+
+            __slots__ = ()
 
         class Watched(os._Environ):
             __slots__ = ()

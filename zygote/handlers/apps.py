@@ -9,15 +9,12 @@ from urllib.parse import unquote_to_bytes
 
 from sockd_zygote import protocol
 from sockd_zygote.handlers.handler import Handler
+from sockd_zygote.messages.errors import NotHttp
 from sockd_zygote.messages.outlet import Outlet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-
-class NotHttp(Exception):
-    """An app was given an event that is no HTTP request."""
 
 
 class App(Handler):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from sockd_zygote.handlers.apps import App, PromisedLength, Request
+from sockd_zygote.messages.errors import StartupFailed
 from sockd_zygote.messages.outlet import Outlet
 
 TYPE_CHECKING = False
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 VERSIONS = {"version": "3.0", "spec_version": "2.3"}
 SHUTDOWN_S = 1.0
 """How long an app's shutdown may take."""
-
-
-class StartupFailed(Exception):
-    """The app's lifespan says that it cannot start."""
 
 
 class Asgi(App):

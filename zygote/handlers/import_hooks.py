@@ -1,5 +1,9 @@
 """Hooks of the import system: how long each module's own import took, AWS's layout for a `logging` that comes late, what serves
-botocore, and AWS's module `snapshot_restore_py` for functions that do not bring it.
+botocore, the runtime's own modules that a Zygote has hidden, and AWS's module `snapshot_restore_py` for functions that do not
+bring it.
+
+A start of the function's own loads modules of the runtime when it first needs them, and code that looks at `sys.modules` can see
+that. So a Zygote hides those that it has loaded for its own work, and each fork gets the same objects back as it imports them.
 
 All but the last wrap `_find_and_load_unlocked`, which is a Python function looked up at each import. The timer costs under a
 microsecond an import, and after the first answer of a sandbox nothing of it is left. The others are put in place once, in the
@@ -18,6 +22,7 @@ from sockd_zygote.handlers import storage_finder
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 SNAPSHOT_HOOKS = "snapshot_restore_py"
 """AWS's module in which functions register hooks around a snapshot."""
@@ -26,6 +31,21 @@ _bootstrap = sys.modules["_frozen_importlib"]
 _external = sys.modules["_frozen_importlib_external"]
 _find_and_load = _bootstrap._find_and_load_unlocked
 _awaits_logging = False
+OURS = "sockd_zygote."
+"""What the names of the runtime's modules begin with."""
+OF_ZYGOTES = f"{OURS}forks.", f"{OURS}template"
+"""What the names of modules begin with that no start of a function's own loads for its init."""
+WITH_PACKAGES = frozenset({f"{OURS}handlers.botocore_data"})
+"""Modules that come with the import of a package, in a Zygote and in a start of the function's own alike."""
+_hidden: dict[str, ModuleType] = {}
+_of_every_start: set[str] = set()
+
+
+class MetaPath(list):
+    """`sys.meta_path` from the start of the root Zygote on, in starts of a function's own, too. A list has a class for good that
+    is `list` itself; one of these becomes a list that an observer follows, and this again, while packages keep it."""
+
+    __slots__ = ()
 
 
 class ImportTimer:
@@ -68,9 +88,42 @@ class SnapshotHooksFinder:
 
 
 def watch_imports() -> None:
-    """Notice the imports of `logging` and of parts of botocore in this process and its forks; find SNAPSHOT_HOOKS for them."""
+    """Notice the imports of `logging`, of parts of botocore and of hidden modules in this process and its forks; find
+    SNAPSHOT_HOOKS for them."""
     _bootstrap._find_and_load_unlocked = _load  # type: ignore[attr-defined]
+    sys.meta_path = MetaPath(sys.meta_path)
     sys.meta_path.insert(-1, SnapshotHooksFinder)
+
+
+def note_loaded() -> None:
+    """In the root Zygote, when it is ready: what it has loaded by now, each start finds."""
+    _of_every_start.update(sys.modules)
+
+
+def hide(beginnings: tuple[str, ...] = (OURS,)) -> None:
+    """Take out what was loaded since `note_loaded`. Args: beginnings: of the names of modules."""
+    for name in [name for name in sys.modules if name.startswith(beginnings)]:
+        if name not in _of_every_start and name not in WITH_PACKAGES:
+            _hidden[name] = take_out(name)
+
+
+def take_out(name: str) -> ModuleType:
+    """Take a module out of `sys.modules` and out of its package."""
+    module = sys.modules.pop(name)
+    parent, _, child = name.rpartition(".")
+    if parent and getattr(sys.modules.get(parent), child, None) is module:
+        delattr(sys.modules[parent], child)
+    return module
+
+
+def show(name: str) -> ModuleType | None:
+    """Put a hidden module where an import of it expects it. Returns: None, if there is none of this name."""
+    module = _hidden.pop(name, None)
+    if module is not None:
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        setattr(sys.modules[parent], child, module)
+    return module
 
 
 def lay_out_logs() -> None:
@@ -85,6 +138,8 @@ def lay_out_logs() -> None:
 
 
 def _load(name: str, import_: object) -> object:
+    if name.startswith(OURS) and (hidden := show(name)) is not None:
+        return hidden
     module = _find_and_load(name, import_)
     if name == "logging":
         if _awaits_logging:

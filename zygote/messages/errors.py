@@ -50,6 +50,14 @@ class InvalidEvent(Exception):
     """The request's payload is not JSON."""
 
 
+class NotHttp(Exception):
+    """An app was given an event that is no HTTP request."""
+
+
+class StartupFailed(Exception):
+    """The app's lifespan says that it cannot start."""
+
+
 class ReportedError(Exception):
     """An error in the words of somebody else: a program behind the Runtime API."""
 

@@ -53,6 +53,7 @@ static PyMethodDef methods[] = {
     {"set_no_new_privs", native_set_no_new_privs, METH_NOARGS, NULL},
     {"set_dumpable", native_set_dumpable, METH_NOARGS, NULL},
     {"close_fds_from", native_close_fds_from, METH_VARARGS, NULL},
+    {"generator_state", native_generator_state, METH_VARARGS, NULL},
     {"set_title", native_set_title, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

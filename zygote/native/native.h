@@ -115,6 +115,7 @@ PyObject *native_install_filter(PyObject *module, PyObject *args);
 PyObject *native_set_no_new_privs(PyObject *module, PyObject *args);
 PyObject *native_set_dumpable(PyObject *module, PyObject *args);
 PyObject *native_close_fds_from(PyObject *module, PyObject *args);
+PyObject *native_generator_state(PyObject *module, PyObject *args);
 PyObject *native_set_title(PyObject *module, PyObject *args);
 
 /* Not Py_RETURN_NONE: in the headers of 3.12 it counts no reference, as None is immortal there; in 3.11 it is not. */

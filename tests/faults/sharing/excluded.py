@@ -10,13 +10,10 @@ CLOCK = "holds the time of the import"
 RANDOM = "is drawn at random during the import (a documented limit: equal in all sandboxes of one Zygote)"
 
 FORK = "is emptied in each child of a fork by threading, which holds the main thread's lock elsewhere, too"
-RUNTIME = "every Zygote with packages has it: it imports it for its own work"
 
 EXCLUDED = {
     "environment AWS_LAMBDA_FUNCTION_NAME": NAME,
     "environment AWS_LAMBDA_LOG_GROUP_NAME": NAME,
-    "modules _weakrefset": RUNTIME,
-    "modules weakref": RUNTIME,
     "constants __patched_module_threading._active": ADDRESS,
     "constants eventlet.green.threading._active": ADDRESS,
     "constants __original_module_threading._shutdown_locks": FORK,

@@ -23,7 +23,9 @@ TYPE_CHECKING = False  # typing is not part of every start
 if TYPE_CHECKING:
     from typing import Any
 
-RUNTIME = ("sockd_zygote", "__main__", "__mp_main__", "f", "state_report")
+PROGRAM = ("f", "state_report")
+"""Modules of the program itself, which its top level may load under other names."""
+RUNTIME = ("sockd_zygote", "__main__", "__mp_main__", *PROGRAM)
 PATCHABLE = (
     "json.JSONEncoder.default socket.socket socket.create_connection socket.getaddrinfo select.select "
     "select.poll time.sleep time.time time.monotonic threading.Thread threading.Lock threading.excepthook "
@@ -48,7 +50,8 @@ def report(names: list[str]) -> dict[str, dict[str, str]]:
     return {
         "environment": dict(os.environ),
         "interpreter": _interpreter(names),
-        "modules": dict.fromkeys((name for name in names if name.partition(".")[0] not in RUNTIME), "there"),
+        "modules": dict.fromkeys((name for name in names if name not in PROGRAM), "there"),
+        "subclasses": _subclasses(),
         "warnings": {str(number): _filter(each) for number, each in enumerate(_warnings.filters)},
         "logging": _logging(),
         "signals": {str(int(number)): _named(signal.getsignal(number)) for number in sorted(signal.valid_signals())},
@@ -83,6 +86,13 @@ def _interpreter(names: list[str]) -> dict[str, str]:
     }
 
 
+def _subclasses() -> dict[str, str]:
+    """The classes that are derived from those of `builtins`, but for `object`, from which the runtime's are."""
+    gc.collect()
+    kinds = {name: kind for name, kind in vars(builtins).items() if issubclass(type(kind), type) and kind is not object}
+    return {name: repr(sorted(map(_named, type.__subclasses__(kind)))) for name, kind in kinds.items()}
+
+
 def _logging() -> dict[str, str]:
     logging = sys.modules.get("logging")
     if logging is None:
@@ -103,6 +113,7 @@ def _registries() -> dict[str, str]:
     """What modules of the standard library keep for others, of those that are loaded."""
     decimal, csv, trees = map(sys.modules.get, ("decimal", "_csv", "xml.etree.ElementTree"))
     pickle, sqlite, types, process = map(sys.modules.get, ("pickle", "sqlite3.dbapi2", "mimetypes", "multiprocessing"))
+    threading, ctypes = map(sys.modules.get, ("threading", "ctypes"))
     return {
         "codecs": repr(sorted(sys.modules["encodings"]._cache)),
         "decimal": repr(decimal and [str(decimal.getcontext()), str(decimal.DefaultContext)]),
@@ -111,6 +122,10 @@ def _registries() -> dict[str, str]:
         "pickle": repr(pickle and sorted(map(_named, pickle._Pickler.dispatch))),
         "sqlite": repr(sqlite and [sorted(map(repr, sqlite.adapters)), sorted(sqlite.converters)]),
         "mimetypes": repr(types and len(types.types_map)),
+        "threads that run": repr(threading and len(getattr(threading, "_shutdown_locks", ()))),
+        "functions of ctypes": repr(ctypes and len(ctypes._c_functype_cache)),
+        "pointers of ctypes": repr(ctypes and sorted(map(_named, ctypes._pointer_type_cache))),
+        "arrays of ctypes": repr(ctypes and sorted(map(_named, type.__subclasses__(ctypes.Array)))),
         "multiprocessing": repr(process and process.get_start_method(allow_none=True)),
     }
 

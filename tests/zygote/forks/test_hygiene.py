@@ -128,6 +128,11 @@ def test_generators_of_torch_are_found_where_asyncio_has_freed_objects(monkeypat
     gc.collect()  # it ends
 
 
+CAPSULE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+
+
 class Twister(types.ModuleType):
     """numpy.random, as far as its global generator's words are concerned; `offset` bytes from where it says they are."""
 
@@ -135,8 +140,9 @@ class Twister(types.ModuleType):
         super().__init__("numpy.random")
         self.words = (ctypes.c_uint32 * 626)(*range(626))
         self.seeds = 0
-        address = ctypes.addressof(self.words) + offset
-        self.generator = types.SimpleNamespace(ctypes=types.SimpleNamespace(state_address=address))
+        self.bitgen = ctypes.c_void_p(ctypes.addressof(self.words) + offset)
+        capsule = CAPSULE(ctypes.addressof(self.bitgen), b"BitGenerator", None)
+        self.generator = types.SimpleNamespace(capsule=capsule)
 
     def seed(self) -> None:
         self.seeds += 1

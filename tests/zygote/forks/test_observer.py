@@ -21,6 +21,8 @@ os.environ.pop("LD_PRELOAD")
 from sockd_zygote.forks import observer as observing
 observing.STORE = {store!r}
 sys.path.insert(0, {store!r} + "one")
+from sockd_zygote.handlers import import_hooks
+import_hooks.watch_imports()
 before = [*sys.meta_path]
 observer = observing.Observer()
 with observer:

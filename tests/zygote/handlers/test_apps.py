@@ -16,8 +16,9 @@ import pytest
 from sockd.isolation.sandbox.frame_decoder import FrameDecoder
 from sockd_zygote import protocol
 from sockd_zygote.handlers.app_kinds import kind_of, open_app
-from sockd_zygote.handlers.apps import App, NotHttp, Request
+from sockd_zygote.handlers.apps import App, Request
 from sockd_zygote.handlers.handler_server import pour
+from sockd_zygote.messages.errors import NotHttp
 from sockd_zygote.messages.outlet import Outlet
 from sockd_zygote.messages.pieces import Pieces
 from sockd_zygote.protocol import CHUNK, GONE, HEAD, ProtocolError
