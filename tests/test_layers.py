@@ -68,7 +68,17 @@ NEEDED = {
     ],
     "messages": "log_layout rare_answers".split(),
     "own_functions": [
-        *("building", "certainty", "change_names", "checks", "decisions", "fingerprint", "heap", "interpreter"),
+        *(
+            "building",
+            "certainty",
+            "change_names",
+            "checks",
+            "decisions",
+            "fingerprint",
+            "function_caches",
+            "heap",
+            "interpreter",
+        ),
         *("own_calls", "own_variables", "registrations", "source_texts", "state", "top_level", "trial"),
     ],
 }

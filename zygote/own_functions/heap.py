@@ -11,7 +11,8 @@ import gc
 import operator
 import sys
 
-from sockd_zygote.forks.module_kinds import dict_descriptor, instance_dict, is_a
+from sockd_zygote.forks.module_kinds import MACHINERY, dict_descriptor, instance_dict, is_a
+from sockd_zygote.own_functions import function_caches
 
 ModuleType = type(sys)
 FunctionType = type(instance_dict)
@@ -35,6 +36,8 @@ ATOMS: frozenset[type] = frozenset(
 _EMPTY: tuple[Iterable[object], ...] = ([], (), range(0), "", b"", {}, {}.values(), {}.items(), set())
 ITERATORS = tuple(type(iter(each)) for each in _EMPTY)
 TLS_SETTINGS = ("check_hostname", "maximum_version", "minimum_version", "options", "verify_flags", "verify_mode")
+OF_EVERYBODY = frozenset({*MACHINERY, "logging"})
+"""Modules that are not walked, and whose functions and classes any import may have."""
 IMMUTABLE_TYPE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE: a class in C, such as `deque`; its objects hold what others put in. Since 3.12 some have a module."""
 LARGEST = 1 << 20
@@ -56,7 +59,9 @@ class Heap:
         """Args: modules: those that are walked; foreign: others, whose functions and objects are left out; skipped: whether a
         name, the second argument, of a module, the first, is left out."""
         self._foreign = set(map(id, foreign.values()))
+        self._own = {name: id(names) for name, names in foreign.items() if name not in OF_EVERYBODY}
         self._ways = self._known_ways(foreign)
+        self._dispatching = function_caches.dispatching_code()
         self._left = MOST
         self.subclasses: dict[int, list[type]] = {}
         self.inside: dict[str, dict[str, list[Any]]] = {module: {} for module in modules}
@@ -72,12 +77,15 @@ class Heap:
 
     def _walk(self, value: Any) -> list[Any]:
         found: list[Any] = []
-        level = gc.get_referents(value) if self._is_open(value, found) else []
+        self._follow(gc.get_referents(value) if self._is_open(value, found) else [], found)
+        return found
+
+    def _follow(self, level: list[Any], found: list[Any]) -> None:
+        """Add to what was found these objects, and all that is reached from them."""
         while level and self.complete:
             found += level
             self._left -= len(level)
             level = gc.get_referents(*[each for each in level if self._is_new(each, found)])
-        return found
 
     def _is_new(self, value: Any, found: list[Any]) -> bool:
         """Whether what an object refers to is still to be found."""
@@ -105,7 +113,23 @@ class Heap:
             self.subclasses[id(value)] = [value, *type.__subclasses__(value)]
         return True
 
+    def _cache(self, value: Any, found: list[Any]) -> bool:
+        """Caches of the standard library change no answer; one of a package may hold what code changes."""
+        module = getattr(value.__wrapped__, "__module__", None)
+        if type(module) is not str or module.partition(".")[0] not in sys.stdlib_module_names:
+            self._seen.add(id(value))
+            self._follow(function_caches.contents(value, self._is_own), found)
+        return False
+
+    def _is_own(self, value: Any) -> bool:
+        """Whether a value is a function or a class of the code's own, and equal to itself alone."""
+        if type(value) is FunctionType:
+            return id(value.__globals__) in self._own.values()
+        return is_a(value, type) and home_of(value) in self._own and has_identity(type(value))
+
     def _function(self, value: Any, found: list[Any]) -> bool:
+        if value.__code__ is self._dispatching:
+            self._seen.update(map(id, function_caches.dispatch_cells(value)))
         value.__dict__  # noqa: B018 -- made when it is first asked for
         # As are these; but since Python 3.14 by code of the package, if there are any, and with names for type checkers alone.
         if getattr(value, "__annotate__", None) is None:
@@ -122,7 +146,7 @@ class Heap:
         if "abc" in sys.modules:
             # Caches of isinstance; `State` has the number of registrations.
             ways[type(vars(sys.modules["abc"].ABC)["_abc_impl"])] = None
-        for module, name, way in OF_MODULES:
+        for module, name, way in (*OF_MODULES, ("_functools", "_lru_cache_wrapper", self._cache)):
             kind: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
             if is_a(kind, type):
                 ways[kind] = way
@@ -146,6 +170,11 @@ def home_of(value: Any) -> str:
         return ""
     name = vars(type)["__dict__"].__get__(value).get("__module__")
     return name if type(name) is str else ""
+
+
+def has_identity(kind: type) -> bool:
+    """Whether objects of a class are equal to themselves alone."""
+    return not any("__eq__" in vars(type)["__dict__"].__get__(each) for each in kind.__mro__ if each is not object)
 
 
 def attributes_of(kind: type) -> Way:
@@ -215,15 +244,8 @@ def of_tls(value: Any, found: list[Any]) -> bool:
     return True
 
 
-def cache(value: Any, found: list[Any]) -> bool:
-    """Describe a cache: those of the standard library change no answer; one of a package may hold what code changes."""
-    module = getattr(value.__wrapped__, "__module__", None)
-    return type(module) is not str or module.partition(".")[0] not in sys.stdlib_module_names
-
-
 OF_MODULES: tuple[tuple[str, str, Way | None], ...] = (
     ("_decimal", "Context", text),
-    ("_functools", "_lru_cache_wrapper", cache),
     ("_thread", "_local", of_this_thread),
     ("array", "array", contents),
     ("itertools", "count", text),

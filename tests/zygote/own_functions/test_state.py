@@ -229,6 +229,70 @@ def test_a_cache_of_a_package_is_compared_and_one_of_the_standard_library_is_not
     assert changes(lambda each: each.settings().update(a=1), cached) == [f"{NAME}.cached.settings"]
 
 
+CACHED = """
+import functools
+@functools.lru_cache
+def bounded(*key): return [key]
+@functools.lru_cache(maxsize=None)
+def whole(*key): return [key]
+@functools.lru_cache(maxsize=2)
+def small(*key): return [key]
+bounded(1), bounded(2), whole(1), small(1)
+class Settings:
+    options = []
+kept = bounded(3)
+"""
+OWN = "class Mine: pass\nclass Meta(type):\n  def __eq__(self, other): return True\n  __hash__ = type.__hash__\n"
+OWN += "class Equal(metaclass=Meta): pass\ndef mine(): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "changed"),
+    [
+        (lambda cached, own: cached.bounded(1), ""),  # which is used last now
+        (lambda cached, own: cached.bounded(own.mine), ""),
+        (lambda cached, own: cached.bounded("a", own.Mine, 1), ""),
+        (lambda cached, own: cached.whole(own.mine), ""),
+        (lambda cached, own: cached.whole("a"), "whole"),
+        (lambda cached, own: cached.bounded("a"), "bounded"),
+        (lambda cached, own: cached.bounded(own.Mine()), "bounded"),
+        (lambda cached, own: cached.bounded(own.Equal), "bounded"),
+        (lambda cached, own: cached.bounded(cached.Settings), "bounded"),
+        (lambda cached, own: cached.bounded(1).append(1), "bounded"),
+        (lambda cached, own: cached.bounded.cache_clear(), "bounded"),
+        (lambda cached, own: cached.small(own.mine), "small"),  # the next one is put out
+    ],
+)
+def test_an_entry_of_a_cache_that_no_import_can_ask_for_is_no_change(
+    p: types.ModuleType, call: Callable[[Any, Any], object], changed: str
+) -> None:
+    cached, own = add_module(f"{NAME}.cached", CACHED), add_module(f"{NAME}.own", f"__name__ = '{NAME}.own'\n{OWN}")
+    names = [f"{NAME}.cached.{changed}"] if changed else []
+    assert changes(lambda each: call(each, own), cached) == names
+
+
+DISPATCHED = """
+import functools
+@functools.singledispatch
+def shown(value): return 1
+"""
+
+
+def test_what_a_dispatching_function_works_out_of_its_registry_is_no_change(p: types.ModuleType) -> None:
+    shown = add_module(f"{NAME}.dispatched", DISPATCHED).shown
+    shown("a")
+    before = with_functools()
+    shown(1)
+    assert before.changes(with_functools()) == []
+    shown.register(int, lambda value: 2)
+    assert before.changes(with_functools()) == [f"{NAME}.dispatched.shown"]
+
+
+def with_functools() -> State:
+    """A snapshot in which functions that `functools` has made are followed."""
+    return State(lambda name, module: name.startswith(NAME) or name == "functools")
+
+
 def test_settings_of_objects_in_c_are_compared(p: types.ModuleType) -> None:
     code = (
         "import decimal, ssl, threading\nlocal, numbers = threading.local(), decimal.Context()\n"
