@@ -297,7 +297,8 @@ class Packages(Protocol):
 
     def imports(self, name: str) -> Mapping[str, Any]:
         """A function's packages, and what importing each costs: `packages`, of each `package`, `ms`, `ahead_ms`, `in_zygote`,
-        `shareable`, `refused`, `modules`. Raises: NoSuchFunction."""
+        `shareable`, `refused`, `modules`; and `standard`, with `ms` and `ahead_ms` of the standard library's modules. Raises:
+        NoSuchFunction."""
 
 
 class Logs(Protocol):

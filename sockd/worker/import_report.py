@@ -12,7 +12,9 @@ from sockd.functions.registry.aliases import LATEST
 from sockd.functions.serving.restoring import Unready
 from sockd.functions.serving.version import Version
 from sockd.starts.packages.distribution import Closure
+from sockd.starts.zygotes.top_levels.remedies import remedy
 from sockd.starts.zygotes.top_levels.soundness import ImportView
+from sockd.starts.zygotes.top_levels.top_level import STANDARD_LIBRARY, TopLevel
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.worker.status_views import requirement, requirements
 from sockd.worker.worker import Worker
@@ -35,6 +37,7 @@ def imports(worker: Worker, name: str) -> dict[str, Any]:
         "sharing": why(worker, version, node, passed_over),
         "passed_over": passed_over,
         "packages": _packages(worker, version, node),
+        "standard": _standard(version.view.top, node),
     }
 
 
@@ -48,15 +51,20 @@ def why(worker: Worker, version: Version, node: ZygoteNode | None, passed_over: 
     if view.top is None:
         return worker.verifier.why_unrecorded(view)
     if not view.top.wanted:
-        return view.top.change or "its top level imports nothing that a Zygote could import ahead"
+        return _change(view.top) or "its top level imports nothing that a Zygote could import ahead"
     if node is None:
         return "no Zygote serves it yet: those of its image start with its first request"
     if not node.imports:
         return f"no Zygote serves it yet: {_why_no_better(worker, view, passed_over)}"
     if view.top.loaded <= node.shared.loaded or (not view.top.change and view.top.wanted <= node.imports):
         return "a Zygote has imported ahead all that its top level imports"
-    rest = view.top.change or f"no Zygote has the rest: {_why_no_better(worker, view, passed_over)}"
+    rest = _change(view.top) or f"no Zygote has the rest: {_why_no_better(worker, view, passed_over)}"
     return f"a Zygote has imported a part ahead: {rest}"
+
+
+def _change(top: TopLevel) -> str:
+    """Say what a function's own code changes before an import, and what to do instead; empty: nothing."""
+    return f"{top.change}; {remedy(top)}" if top.change else ""
 
 
 def _why_no_better(worker: Worker, view: ImportView, passed_over: PassedOver) -> str:
@@ -105,6 +113,17 @@ def _packages(worker: Worker, version: Version, node: ZygoteNode | None) -> list
     return sorted(rows, key=lambda row: (-row["ms"], row["package"]))
 
 
+def _standard(top: TopLevel | None, node: ZygoteNode | None) -> dict[str, float]:
+    """Return the time for modules of the standard library that a version's top level loads, in all and ahead."""
+    steps = top.steps if top is not None else ()
+    modules = [module for step in steps for module in step.modules if module.key == STANDARD_LIBRARY]
+    ahead = node.shared.loaded if node is not None else frozenset[str]()
+    return {
+        "ms": sum(module.seconds for module in modules) * 1e3,
+        "ahead_ms": sum(module.seconds for module in modules if module.name in ahead) * 1e3,
+    }
+
+
 def _unready(name: str, unready: Unready) -> dict[str, Any]:
     """Return the report of a function that cannot run: its packages, of which nothing is known."""
     closure = Closure.from_json(unready.record.closure)
@@ -124,4 +143,5 @@ def _unready(name: str, unready: Unready) -> dict[str, Any]:
         "sharing": f"it cannot run yet: {unready.state}",
         "passed_over": [],
         "packages": [{"package": f"{each.name}=={each.version}", **nothing} for each in closure.distributions],
+        "standard": {"ms": 0.0, "ahead_ms": 0.0},
     }

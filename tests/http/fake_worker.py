@@ -229,6 +229,7 @@ IMPORTS: dict[str, Any] = {
             "modules": [],
         },
     ],
+    "standard": {"ms": 8.5, "ahead_ms": 6.0},
 }
 """What a function imports: see `sockd.worker.import_report`."""
 

@@ -6,7 +6,6 @@ MOST_SHOWN = 3
 NAMES = {
     "_decimal.DefaultContext": "decimal.DefaultContext",
     "_warnings.filters": "warnings.filters",
-    "codecs, audit hooks, hooks of forks or os.putenv": "what is registered: codecs, audit hooks, hooks of forks or os.putenv",
     "logging._at_fork_reinit_lock_weakset": "handlers of logging",
     "logging._warnings_showwarning": "warnings.showwarning",
     "loggers['root']": "the root logger",
@@ -34,4 +33,7 @@ def name_for_people(change: str) -> str:
     for beginning, words in BEGINNINGS.items():
         if change.startswith(beginning) and change not in NAMES:
             return words + change.removeprefix(beginning).removesuffix("]")
+    module, _, name = change.rpartition(".")
+    if change not in NAMES and module and " " not in module and name.startswith("_") and name.isidentifier():
+        return f"the state of {module} ({name})"
     return NAMES.get(change, change)

@@ -15,26 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-FUNCTIONS = (
-    *(("codecs", "register"), ("codecs", "register_error"), ("sys", "addaudithook"), ("os", "register_at_fork")),
-    *(("os", "putenv"), ("os", "unsetenv")),
-)
+FUNCTIONS = {
+    ("codecs", "register"): "the codecs (codecs.register)",
+    ("codecs", "register_error"): "the error handlers of codecs (codecs.register_error)",
+    ("sys", "addaudithook"): "the audit hooks (sys.addaudithook)",
+    ("os", "register_at_fork"): "what runs at a fork (os.register_at_fork)",
+    ("os", "putenv"): "variables that only code in C sees (os.putenv)",
+    ("os", "unsetenv"): "variables that only code in C sees (os.unsetenv)",
+}
+"""Module and name of each, and what it changes, in words."""
 ALIASES = {"codecs": "_codecs", "os": "posix"}
 """Modules that have the same functions by the same names."""
 
 
 class Registrations:
     """Counts calls between `__enter__` and `__exit__`, but not those of the function's own module, `os.environ` for one, which is
-    compared by value."""
+    compared by value.
+
+    Attributes:
+        counts: by what is changed, in words."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.counts = dict.fromkeys(FUNCTIONS.values(), 0)
         self._replaced: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> Registrations:
-        for module, name in FUNCTIONS:
+        for (module, name), words in FUNCTIONS.items():
             theirs = getattr(sys.modules[module], name)
-            ours = self._counting(theirs, vars(sys.modules[module]))
+            ours = self._counting(theirs, vars(sys.modules[module]), words)
             for place in (module, ALIASES.get(module, "")):
                 if place in sys.modules:
                     setattr(sys.modules[place], name, ours)
@@ -45,9 +53,9 @@ class Registrations:
         for ours, theirs in self._replaced:
             taken_names.give_back(ours, theirs)
 
-    def _counting(self, function: Callable[..., Any], namespace: dict[str, Any]) -> Callable[..., Any]:
+    def _counting(self, function: Callable[..., Any], namespace: dict[str, Any], words: str) -> Callable[..., Any]:
         def register(*args: Any, **kwargs: Any) -> Any:
-            self.count += sys._getframe(1).f_globals is not namespace
+            self.counts[words] += sys._getframe(1).f_globals is not namespace
             return function(*args, **kwargs)
 
         return register

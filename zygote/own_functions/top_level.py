@@ -198,7 +198,7 @@ class Recorder:
 
     def _timed(self, name: str, import_: object) -> object:
         if self._get_ident() != self._thread or os.getpid() != self._pid:
-            self._effect = self._effect or f"an import of {name} in another thread"
+            self._effect = self._effect or f"what is loaded, as a thread of it imports {name},"
             return self._load(name, import_)
         loading = Loading(name, time.perf_counter(), self._stack[-1] if self._stack else None)
         was_called = self._calls.watch(False)
@@ -274,7 +274,9 @@ class Recorder:
         if not self._effect and (read := self._read_variables()):
             loading.step["before"] = self._effect = in_words(read)[:MOST_WORDS]
         if loading.own_code:
-            loading.step["before"] = self._effect = self._effect or f"code of the function that {loading.name} imports"
+            loading.step["before"] = self._effect = (
+                self._effect or f"what {loading.name} imports, as that is code of its own,"
+            )
         elif loading.state is not None and not self._effect:
             self._reference = self._state()
             writes = {
@@ -291,7 +293,7 @@ class Recorder:
         inner = [each for each, asked_by in self._begun if asked_by is loading and each.name in sys.modules]
         loaded = [each for each in inner if not loading.name.startswith(f"{each.name}.")]
         if loading.by_code and loaded:
-            self._effect = self._effect or f"a failed import of {loading.name}"
+            self._effect = self._effect or f"what is loaded, as its import of {loading.name} fails,"
             for each in loaded:
                 each.step = {"before": self._effect}
         loading.state = None
@@ -318,5 +320,5 @@ class Recorder:
     def _state(self) -> State:
         return State(
             lambda name, module: self._kinds.key_of(name, module) not in (OWN, RUNTIME),
-            {"codecs, audit hooks, hooks of forks or os.putenv": self._registrations.count},
+            self._registrations.counts,
         )

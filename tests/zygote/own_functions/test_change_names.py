@@ -21,6 +21,8 @@ def test_the_first_changes_are_named_and_the_others_counted() -> None:
         (["random state", "random._inst"], "the state of random"),
         (["contextvars.Context.request"], "the context variable request"),
         (["signal handlers['10']"], "the handler of signal '10'"),
+        (["jinja2.lexer._lexer_cache"], "the state of jinja2.lexer (_lexer_cache)"),
+        (["subclasses of base._Meta"], "subclasses of base._Meta"),
         (["os.environ['A']", "yaml.Dumper"], "os.environ['A'], yaml.Dumper"),
     ],
 )

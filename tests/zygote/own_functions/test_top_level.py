@@ -258,7 +258,7 @@ def test_what_an_import_caches_or_loads_as_a_part_of_its_modules_is_no_change(st
 
 def test_a_distribution_that_imports_the_code_is_not_shared(starts: Starts) -> None:
     recording = starts.record("import other, asks, base\n", {"helper.py": "H = 1\n"})
-    words = "code of the function that asks imports"
+    words = "what asks imports, as that is code of its own,"
     assert [(step.name, step.before) for step in recording.steps] == [("other", ""), ("asks", words), ("base", words)]
 
 
@@ -270,7 +270,7 @@ def test_a_missing_module_changes_nothing(starts: Starts, code: str) -> None:
 
 def test_what_a_failed_import_has_imported_is_not_shared(starts: Starts) -> None:
     recording = starts.record("import other\ntry:\n    import half\nexcept ImportError:\n    pass\nimport tops\n")
-    words = "a failed import of half"
+    words = "what is loaded, as its import of half fails,"
     assert [(step.name, step.before) for step in recording.steps] == [("other", ""), ("base", words), ("tops", words)]
 
 
@@ -314,12 +314,12 @@ def test_imports_in_another_thread_end_the_sharing(starts: Starts) -> None:
     thread = "import threading\nthread = threading.Thread(target=__import__, args=('base',))\nthread.start()\nthread.join()\n"
     recording = starts.record(f"import other\n{thread}import tops\n")
     assert recording.step("other").before == ""
-    assert recording.step("tops").before == "an import of base in another thread"
+    assert recording.step("tops").before == "what is loaded, as a thread of it imports base,"
 
 
 def test_a_thread_of_a_package_ends_the_sharing_behind_it(starts: Starts) -> None:
     recording = starts.record("import threads\nimport other\n")
-    assert recording.step("other").before == "an import of base in another thread"
+    assert recording.step("other").before == "what is loaded, as a thread of it imports base,"
     told = {name for step in recording.steps for name in step.modules}
     assert {"threads", "base", "other"} <= told
 
@@ -371,16 +371,19 @@ print({"same": bootstrap._find_and_load_unlocked is load, "loaded": sorted(set(s
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "words"),
     [
-        "import codecs\ncodecs.register(lambda name: None)\n",
-        "from _codecs import register_error\nregister_error('mine', lambda error: ('', error.end))\n",
-        "import sys\nsys.addaudithook(lambda event, args: None)\n",
-        "import os\nos.register_at_fork(before=lambda: None)\n",
-        "import os\nos.putenv('OPENBLAS_NUM_THREADS', '2')\n",
-        "import posix\nposix.unsetenv('PATH')\n",
+        ("import codecs\ncodecs.register(lambda name: None)\n", "the codecs (codecs.register)"),
+        (
+            "from _codecs import register_error\nregister_error('mine', lambda error: ('', error.end))\n",
+            "the error handlers of codecs (codecs.register_error)",
+        ),
+        ("import sys\nsys.addaudithook(lambda event, args: None)\n", "the audit hooks (sys.addaudithook)"),
+        ("import os\nos.register_at_fork(before=lambda: None)\n", "what runs at a fork (os.register_at_fork)"),
+        ("import os\nos.putenv('OMP_NUM_THREADS', '2')\n", "variables that only code in C sees (os.putenv)"),
+        ("import posix\nposix.unsetenv('PATH')\n", "variables that only code in C sees (os.unsetenv)"),
     ],
 )
-def test_a_registration_that_nothing_lists_is_a_change(starts: Starts, code: str) -> None:
+def test_a_registration_that_nothing_lists_is_a_change(starts: Starts, code: str, words: str) -> None:
     recording = starts.record(code + "import base\n")
-    assert "codecs, audit hooks, hooks of forks or os.putenv" in recording.steps[-1].before
+    assert recording.steps[-1].before == words

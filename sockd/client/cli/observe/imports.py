@@ -30,8 +30,8 @@ def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
         return
     packages: list[dict[str, Any]] = shown["packages"]
     if not packages:
-        echo(f"{name} has no packages")
-        echo(shown["sharing"])
+        for line in (f"{name} has no packages", *costs(shown), shown["sharing"]):
+            echo(line)
         return
     rows = []
     for package in packages:
@@ -39,6 +39,8 @@ def imports(name: str, modules: bool, state_dir: Path, as_json: bool) -> None:
         rows.append((package["package"], took, str(len(package["modules"])), state(package)))
         if modules:
             rows += [module_row(module) for module in package["modules"]]
+    if standard := shown["standard"]["ms"]:
+        rows.append(("standard library", f"{standard:.1f} ms", "", state_of_standard(shown["standard"])))
     print_table(("package", "import", "modules", "Zygote"), rows)
     for line in words(shown):
         echo(line)
@@ -60,13 +62,24 @@ def state(package: dict[str, Any]) -> str:
     return "in each cold start" if package["ms"] else "-"
 
 
+def state_of_standard(standard: dict[str, float]) -> str:
+    """Say how much of the standard library's modules a Zygote has imported."""
+    return f"{standard['ahead_ms']:.1f} ms of it ahead" if standard["ahead_ms"] else "in each cold start"
+
+
+def costs(shown: dict[str, Any]) -> list[str]:
+    """Return the sums of the table; none with zygote = "none", and before the first cold start."""
+    parts = [*shown["packages"], shown["standard"]]
+    spared = sum(part["ahead_ms"] for part in parts)
+    paid = sum(part["ms"] for part in parts) - spared
+    if spared:
+        return [f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote"]
+    return [f"a cold start now imports for {paid:.1f} ms, and is spared nothing by a Zygote"] if paid else []
+
+
 def words(shown: dict[str, Any]) -> list[str]:
     """Return the sums of the table, and why it is not less."""
-    spared = sum(package["ahead_ms"] for package in shown["packages"])
-    paid = sum(package["ms"] for package in shown["packages"]) - spared
-    lines = [shown["sharing"]]
-    if paid or spared:  # not with zygote = "none", and not before the first cold start
-        lines.insert(0, f"a cold start now imports for {paid:.1f} ms, and is spared {spared:.1f} ms by its Zygote")
+    lines = [*costs(shown), shown["sharing"]]
     others = [each for each in shown["passed_over"] if each["reason"] not in shown["sharing"]]
     for larger in others[:MOST_PASSED_OVER]:
         lines.append(f"the Zygote of {', '.join(larger['packages'])} is passed over: {larger['reason']}")

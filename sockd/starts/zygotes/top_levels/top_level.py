@@ -103,8 +103,15 @@ class TopLevel:
         """What the function's own code changes before an import, in words; empty: nothing."""
         if self.first_changed == len(self.steps):
             return ""
-        step = self.steps[self.first_changed]
-        return f"the function's own code changes {step.before} before it imports {step.name}"
+        before = self.steps[self.first_changed].before
+        return f"the function's own code changes {before} before it imports {self.first_late}"
+
+    @cached_property
+    def first_late(self) -> str:
+        """The first import that comes too late to be shared, where own code changes something: of a package, if there is one, as
+        the standard library imports parts of its own that the code does not name (`encodings.idna`)."""
+        late = self.steps[self.first_changed :]
+        return next((step.name for step in late if step.key and step.outer < 0), late[0].name)
 
     @cached_property
     def unchanged(self) -> tuple[Step, ...]:
