@@ -134,6 +134,10 @@ class RunningDaemon:
     # -- its APIs
 
     @property
+    def host(self) -> str:
+        return self.url.removeprefix("http://").rpartition(":")[0]
+
+    @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
@@ -148,7 +152,7 @@ class RunningDaemon:
         **kwargs: Any,
     ) -> Answer:
         """To the public port."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience_s)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=patience_s)
         return _exchange(connection, method, path, body, headers, **kwargs)
 
     def manage(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: its files in one directory, no network, a schema for each test.
+"""A PostgreSQL server of the tests' own: its files in one directory, a network where a test asks for it, a schema for each test.
 
 Debian's package `postgresql` brings the programs. The server refuses to be root, so that it is started as nobody then. The kernel
 kills it with the process that runs the tests, however that ends.
@@ -6,13 +6,14 @@ kills it with the process that runs the tests, however that ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -45,11 +46,12 @@ def programs() -> Path:
 
 
 class PostgresServer:
-    """A server that listens at a socket in its directory."""
+    """A server that listens at a socket in its directory, and at an address of the network namespace in which it starts."""
 
-    def __init__(self, bin_path: Path, path: Path) -> None:
+    def __init__(self, bin_path: Path, path: Path, address: str = "") -> None:
         self._bin = bin_path
         self.path = path
+        self._address = address
         self._as_user = NOBODY if os.geteuid() == 0 else ()
         self._process: subprocess.Popen[str] | None = None
 
@@ -58,10 +60,12 @@ class PostgresServer:
         if self._as_user:
             os.chown(self.path, 65534, 65534)
         self._run("initdb", "--no-sync", "--auth=trust", "--username=sockd", "--no-locale", "--encoding=UTF8")
+        with open(self.path / "data" / "pg_hba.conf", "a") as rules:
+            rules.write("host all all 0.0.0.0/0 trust\n")
 
     def start(self) -> None:
         """Start the server, which ends with this process, and wait until it answers."""
-        where = ("-D", str(self.path / "data"), "-c", "listen_addresses=", "-k", str(self.path))
+        where = ("-D", str(self.path / "data"), "-c", f"listen_addresses={self._address}", "-k", str(self.path))
         command = ["setpriv", "--pdeathsig=KILL", *self._as_user[1:], str(self._bin / "postgres"), *where, *FAST]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd="/")
         assert self._process.stderr is not None
@@ -77,6 +81,27 @@ class PostgresServer:
         self._process.wait()
         self._process.stderr.close()
 
+    def kill(self) -> None:
+        """End the server and its children by SIGKILL."""
+        assert self._process is not None and self._process.stderr is not None
+        children = [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        pidfds = [os.pidfd_open(pid) for pid in children]
+        self._process.kill()
+        for pidfd in pidfds:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [])
+            os.close(pidfd)
+        self._process.wait()
+        self._process.stderr.close()
+
+    def copy(self, database: str, file: Path) -> None:
+        """Dump the database `postgres` to a file, and restore it as another one, by PostgreSQL's own programs."""
+        where = ("-h", str(self.path), "-U", "sockd")
+        subprocess.run([self._bin / "pg_dump", *where, "--format=custom", f"--file={file}", "postgres"], check=True)
+        self.run(f"CREATE DATABASE {database}")
+        subprocess.run([self._bin / "pg_restore", *where, f"--dbname={database}", file], check=True)
+
     def run(self, sql: str) -> str:
         """Run SQL; return its rows."""
         where = ("-h", str(self.path), "-U", "sockd", "postgres")
@@ -87,7 +112,10 @@ class PostgresServer:
 
     def dsn(self, schema: str, user: str = "sockd", database: str = "postgres") -> str:
         """Return the connection string of a schema."""
-        return f"postgresql://{user}@/{database}?host={quote(str(self.path), safe='')}&search_path={schema}"
+        where = (
+            f"{self._address}/{database}?" if self._address else f"/{database}?host={quote(str(self.path), safe='')}&"
+        )
+        return f"postgresql://{user}@{where}search_path={schema}"
 
     @property
     def pid(self) -> int:
@@ -101,11 +129,11 @@ class PostgresServer:
         assert done.returncode == 0, done.stdout.decode()
 
 
-@contextmanager
-def postgres_server(bin_path: Path) -> Iterator[PostgresServer]:
+@contextlib.contextmanager
+def postgres_server(bin_path: Path, address: str = "") -> Iterator[PostgresServer]:
     """A server that runs for the length of a block."""
     with tempfile.TemporaryDirectory(prefix="sockd-pg-", dir="/tmp") as directory:  # a socket's path is short
-        server = PostgresServer(bin_path, Path(directory))
+        server = PostgresServer(bin_path, Path(directory), address)
         server.create()
         server.start()
         try:

@@ -18,7 +18,7 @@ class Watch:
 
     def __init__(self, caller: Caller, baseline: list[float]) -> None:
         """Args: baseline: ms of undisturbed calls, which `ratio` compares with."""
-        self._caller = caller
+        self.caller = caller
         self._baseline = baseline
         self.ms: list[float] = []
         self.wrong: list[str] = []
@@ -33,23 +33,23 @@ class Watch:
         return sorted(watch.ms)
 
     def begin(self, gap_s: float, most: int = ENDLESS) -> None:
-        self._caller.tell(f"{gap_s} {most}")
+        self.caller.tell(f"{gap_s} {most}")
 
     def rounds(self) -> Iterator[int]:
         """Between `begin` and `end`: once, and again until there were enough calls, but not for ever."""
         for number in range(ROUNDS):
             yield number
-            self._caller.tell("count")
-            if self._caller.answer() >= ENOUGH:
+            self.caller.tell("count")
+            if self.caller.answer() >= ENOUGH:
                 return
 
     def end(self) -> None:
-        self._caller.tell("stop")
+        self.caller.tell("stop")
         self.take_result()
 
     def take_result(self) -> None:
         """Wait until as many calls are made as `begin` has asked for."""
-        result = self._caller.answer()
+        result = self.caller.answer()
         self.ms, self.wrong = result["ms"], result["wrong"]
 
     @staticmethod

@@ -20,7 +20,7 @@ def test_the_proxys_file_has_the_workers_of_the_group_but_those_that_are_gone(ru
 
 def test_the_proxys_file_has_the_workers_that_are_named(run: Run) -> None:
     file = run("cluster", "haproxy", "b=10.0.0.2:5000", "a=10.0.0.1:5000").stdout
-    assert file.endswith("    server a 10.0.0.1:5000\n    server b 10.0.0.2:5000\n")
+    assert file.endswith("    server a 10.0.0.1:5000 tcp-ut 5s\n    server b 10.0.0.2:5000 tcp-ut 5s\n")
     assert "set-header Host" not in file
     assert run("cluster", "haproxy", "10.0.0.1").returncode == 2
 

@@ -19,7 +19,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.threads import at_once, in_background
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
-EVENTS = 150
+EVENTS = 250
 
 
 def accept(daemon: RunningDaemon, name: str, count: int, **event: object) -> set[str]:
@@ -196,12 +196,12 @@ def test_the_workers_of_a_group_are_shown_with_their_load_and_settings(workers: 
 @case("W7", "kill -9 of a worker with an open connection", expect="when the connection ends, no other one is accepted")
 def test_a_killed_worker_refuses_connections_once_its_own_have_ended(workers: Workers) -> None:
     daemon = workers.start("w1")
-    with socket.create_connection(("127.0.0.1", daemon.port), DEADLINE_S) as connection:
+    with socket.create_connection((daemon.host, daemon.port), DEADLINE_S) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
         daemon.process.kill()
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", daemon.port), DEADLINE_S).close()
+            socket.create_connection((daemon.host, daemon.port), DEADLINE_S).close()
     workers.kill("w1")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.daemon.groups.workers import Workers, front
+from tests.daemon.groups.workers import Workers, front, wait_for_calls, worker_of
 from tests.daemon.test_events import soon
 from tests.support.caller import Caller
 from tests.support.cases import case
@@ -28,20 +26,8 @@ def port(workers: Workers, tmp_path: Path) -> Iterator[int]:
     for name in NAMES:
         workers.start(name)
     workers.deploy("echo", "def f(event): return event")
-    with front(workers, tmp_path) as port:
+    with front(workers.addresses, tmp_path) as port:
         yield port
-
-
-def worker_of(port: int, path: str, body: object = 1, **headers: str) -> str:
-    """The name of the worker that answers a request."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request("POST", path, json.dumps(body), headers)
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        return answer.headers["x-sockd-worker"]
-    finally:
-        connection.close()
 
 
 def test_all_calls_of_a_function_reach_one_worker_however_they_name_it(port: int, workers: Workers) -> None:
@@ -82,9 +68,9 @@ def test_no_call_fails_while_each_worker_is_stopped_and_started_again(port: int,
         watch = Watch(caller, [])
         watch.begin(0.002)
         for name in NAMES:
-            _calls(caller, CALLS)
+            wait_for_calls(caller, CALLS)
             assert workers.by_name[name].terminate() == 0
-            _calls(caller, CALLS)
+            wait_for_calls(caller, CALLS)
             workers.start(name)
         watch.end()
     finally:
@@ -98,20 +84,10 @@ def test_at_most_one_call_of_a_connection_fails_when_its_worker_is_killed(port: 
     try:
         watch = Watch(caller, [])
         watch.begin(0.002)
-        _calls(caller, CALLS)
+        wait_for_calls(caller, CALLS)
         workers.kill(worker_of(port, "/run/echo"))
-        _calls(caller, CALLS)
+        wait_for_calls(caller, CALLS)
         watch.end()
     finally:
         caller.close()
     assert len(watch.wrong) <= 1, watch.wrong
-
-
-def _calls(caller: Caller, more: int) -> None:
-    """Wait until the caller has made more calls."""
-    caller.tell("count")
-    wanted = caller.answer() + more
-    while True:
-        caller.tell("count")
-        if caller.answer() >= wanted:
-            return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,19 @@ import pytest
 
 from sockd.client.cli.cluster.haproxy import haproxy_file
 from tests.daemon.gate import Gate
+from tests.daemon.groups.machines import Machine
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable
 from tests.daemon.running import DEADLINE_S, RunningDaemon
 from tests.daemon.test_events import settled, soon
+from tests.support.caller import Caller
 from tests.support.emulated import SLOWER
 from tests.support.private_worker import command_without
 
 GROUP = "g"
 SILENT_S = 3.0 * SLOWER
 SETTINGS = f"[group]\nheartbeat_s = 0.2\nsilent_s = {SILENT_S}\n"
+UNSIGNED = "[lambda_api]\nenabled = false\n"
+"""The setting without which a worker that others reach must have keys."""
 CONCURRENCY = 16
 EVENTS = f"[events]\ndeath_delay_s = 0.1\nconcurrency = {CONCURRENCY}\n"
 WAITS = {"f.py": "from gate import wait\ndef f(event): return wait(event['gate'], event['id'])", "gate.py": Gate.CODE}
@@ -34,14 +40,17 @@ WAITS = {"f.py": "from gate import wait\ndef f(event): return wait(event['gate']
 class Workers:
     """The workers, by name; each keeps its port and its state over its lives."""
 
-    def __init__(self, directory: Path, dsn: str, *, broken: str = "") -> None:
-        """Args: broken: a protection that all of them lack (`tests/support/broken.py`)."""
+    def __init__(
+        self, directory: Path, dsn: str, *, broken: str = "", machines: Mapping[str, Machine] | None = None
+    ) -> None:
+        """Args: broken: a protection that all of them lack (`tests/support/broken.py`); machines: of workers that have one."""
         self._command = command_without(broken)[:-2]
         self._directory = directory
         self._dsn = dsn
         self.done = directory / "done"
         self.done.mkdir()
-        self._config = f"{SETTINGS}{EVENTS}{self._shared()}"
+        self._config = f"{SETTINGS}{EVENTS}{self._shared()}{UNSIGNED if machines else ''}"
+        self._machines = machines or {}
         self._ports: dict[str, int] = {}
         self._lives: list[RunningDaemon] = []
         self.by_name: dict[str, RunningDaemon] = {}
@@ -58,25 +67,39 @@ class Workers:
             f'[images]\nstore = "{chunks}"\nkey_file = "{keys[0]}"\n'
         )
 
-    def start(self, name: str) -> RunningDaemon:
-        """Start a worker, or start it again at its port."""
-        listen = f"127.0.0.1:{self._ports.get(name, 0)}"
+    def join(self, dsn: str) -> None:
+        """Have workers that start from now on join the group of another database."""
+        self._dsn = dsn
+
+    def start(self, name: str, *, env: Mapping[str, str] | None = None, python: Sequence[str] = ()) -> RunningDaemon:
+        """Start a worker, or start it again at its port.
+
+        Args: env: variables that it has besides this process's; python: an interpreter with options, if not this one."""
+        machine = self._machines.get(name)
+        listen = f"{machine.address if machine else '127.0.0.1'}:{self._ports.get(name, 0)}"
         options = ("--listen", listen, "--join", self._dsn, "--group", GROUP, "--name", name)
-        daemon = RunningDaemon.start(self._directory / name, self._config, command=(*self._command, *options))
+        command = (*(python or self._command[:1]), *self._command[1:], *options)
+        with machine.entered() if machine else nullcontext():
+            daemon = RunningDaemon.start(self._directory / name, self._config, env=env, command=command)
         self._ports[name] = daemon.port
         self._lives.append(daemon)
         self.by_name[name] = daemon
         return daemon
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the workers that run listen, by name."""
+        return {name: f"{daemon.host}:{daemon.port}" for name, daemon in self.by_name.items()}
+
     def deploy(self, name: str, files: Mapping[str, str | bytes] | str, **settings: Any) -> None:
         """Deploy a function to the group, and wait until each worker that runs has it."""
-        first, *others = self.by_name.values()
+        first = next(iter(self.by_name.values()))
         version = first.deploy(name, files, **settings)["version_number"]
-        soon(
-            lambda: all(
-                each.manage("GET", f"/functions/{name}").json.get("version_number") == version for each in others
-            )
-        )
+        self.wait_for(name, lambda function: function.get("version_number") == version)
+
+    def wait_for(self, name: str, is_so: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait until each worker that runs shows a function of which something is so."""
+        soon(lambda: all(is_so(each.manage("GET", f"/functions/{name}").json) for each in self.by_name.values()))
 
     def members(self, of: str) -> dict[str, dict[str, Any]]:
         """Return the group as one worker shows it, by name."""
@@ -120,12 +143,11 @@ class Workers:
 
 
 @contextmanager
-def front(workers: Workers, directory: Path) -> Iterator[int]:
-    """HAProxy in front of the workers that run, for the length of a block; the value is its port. Skip without HAProxy."""
+def front(addresses: Mapping[str, str], directory: Path) -> Iterator[int]:
+    """HAProxy in front of workers for the length of a block; the value is its port. Skip without HAProxy."""
     program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("needs HAProxy: scripts/install-servers")
-    addresses = {name: f"127.0.0.1:{daemon.port}" for name, daemon in workers.by_name.items()}
     with socket.create_server(("127.0.0.1", 0)) as listener:  # HAProxy gets its descriptor
         file = directory / "haproxy.cfg"
         file.write_text(haproxy_file(addresses, f"fd@{listener.fileno()}"))
@@ -143,3 +165,25 @@ def front(workers: Workers, directory: Path) -> Iterator[int]:
             assert wait_readable(pidfd, DEADLINE_S)
             os.close(pidfd)
             process.wait()
+
+
+def worker_of(port: int, path: str, body: object = 1, **headers: str) -> str:
+    """Return the name of the worker that answers a request through the front."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("POST", path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        return answer.headers["x-sockd-worker"]
+    finally:
+        connection.close()
+
+
+def wait_for_calls(caller: Caller, more: int) -> None:
+    """Wait until the caller has made more calls."""
+    caller.tell("count")
+    wanted = caller.answer() + more
+    while True:
+        caller.tell("count")
+        if caller.answer() >= wanted:
+            return

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
-from sockd.events import postgres_events
+import asyncpg
+
+from sockd.client.cli.cluster import haproxy
+from sockd.events import membership, postgres_events
 from sockd.http.server.listening import inherited
 from sockd.worker import group
 from tests.support.breaks.breaking import breaks
@@ -40,3 +44,27 @@ def closed_last() -> None:
         return sock
 
     inherited.closed_first = as_it_is  # type: ignore[attr-defined]
+
+
+@breaks("endless-wait", in_tests=True)
+def endless_wait() -> None:
+    """The proxy waits for the answers of a worker that is cut off as long as for any other."""
+    haproxy.SILENT_S = 1000
+
+
+@breaks("hasty-judge")
+def hasty_judge() -> None:
+    """A worker judges the others with its first report after a gap."""
+    membership.GAP = math.inf
+
+
+@breaks("early-answer")
+def early_answer() -> None:
+    """PostgreSQL answers before what it acknowledges is in its log."""
+    create_pool = asyncpg.create_pool
+
+    def create_careless_pool(dsn: str, **given: Any) -> asyncpg.Pool[asyncpg.Record]:
+        given["server_settings"] = {**given["server_settings"], "synchronous_commit": "off"}
+        return create_pool(dsn, **given)
+
+    asyncpg.create_pool = create_careless_pool  # type: ignore[assignment]

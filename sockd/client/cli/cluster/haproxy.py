@@ -14,6 +14,8 @@ from sockd.linux.network.loopback import LOOPBACKS
 
 BOUND_PERCENT = 150
 """The most load of one worker, in percent of the mean."""
+SILENT_S = 5
+"""How long a worker's machine may acknowledge nothing, before the requests that it has get an error."""
 _FILE = """\
 # HAProxy 2.6 or newer in front of sockd's workers; written by `sockd cluster haproxy`.
 defaults
@@ -45,6 +47,11 @@ backend workers
     option redispatch 1
     retries 3
     option forwardfor
+    # A worker whose machine is gone, or cut off, resets no connection: give up what it acknowledges no more.
+    option srvtcpka
+    srvtcpka-idle {silent_s}s
+    srvtcpka-intvl 1s
+    srvtcpka-cnt 3
     option httpchk
     http-check send meth GET uri /healthz ver HTTP/1.1 hdr Host 127.0.0.1
     http-check expect status 200
@@ -61,5 +68,5 @@ def haproxy_file(workers: Mapping[str, str], listen: str) -> str:
     """Return the file. Args: workers: address and port of each, by name; listen: address and port of the front."""
     hosts = {address.rpartition(":")[0].strip("[]") for address in workers.values()}
     rules = _LOOPBACK.format() if hosts.intersection(LOOPBACKS) else ""
-    servers = "".join(f"    server {name} {address}\n" for name, address in sorted(workers.items()))
-    return _FILE.format(listen=listen, rules=rules, bound=BOUND_PERCENT, servers=servers)
+    servers = "".join(f"    server {name} {address} tcp-ut {SILENT_S}s\n" for name, address in sorted(workers.items()))
+    return _FILE.format(listen=listen, rules=rules, bound=BOUND_PERCENT, silent_s=SILENT_S, servers=servers)
