@@ -61,8 +61,10 @@ def running(state: Path, config: str = "") -> Iterator[RunningDaemon]:
 
 
 @contextmanager
-def caddy(directory: Path, daemon: RunningDaemon, management: str) -> Iterator[dict[str, str]]:
-    """Caddy with the page's file: the address of each of its sites, and the file of its authority's certificate."""
+def caddy(directory: Path, port: int, management: str) -> Iterator[dict[str, str]]:
+    """Caddy with the page's file: the address of each of its sites, and the file of its authority's certificate.
+
+    Args: port: of the worker, or of a group's front; management: its management door."""
     program = os.environ.get("SOCKD_CADDY") or shutil.which("caddy")
     if program is None:
         pytest.skip("caddy is not installed: apt-get install caddy, or SOCKD_CADDY=PATH")
@@ -72,7 +74,7 @@ def caddy(directory: Path, daemon: RunningDaemon, management: str) -> Iterator[d
         **{name: f"localhost:{port}" for name, port in ports.items()},
         "HTTP_PORT": str(free_port()),
         "HTTPS_PORT": str(free_port()),
-        "SOCKD": f"127.0.0.1:{daemon.port}",
+        "SOCKD": f"127.0.0.1:{port}",
         "SOCKD_MANAGEMENT": management.removeprefix("http://"),
         "XDG_DATA_HOME": str(directory / "data"),
         "XDG_CONFIG_HOME": str(directory / "config"),
@@ -105,7 +107,7 @@ def caddy(directory: Path, daemon: RunningDaemon, management: str) -> Iterator[d
 @pytest.mark.root
 def test_the_caddyfile_publishes_what_the_page_says(tmp_path: Path) -> None:
     config = f'[http]\nrun = "keys"\n[management]\nlisten = "127.0.0.1:0"\n{KEYS}'
-    with running(tmp_path / "state", config) as daemon, caddy(tmp_path, daemon, managed_at(daemon)) as sites:
+    with running(tmp_path / "state", config) as daemon, caddy(tmp_path, daemon.port, managed_at(daemon)) as sites:
         trusted = sites["authority"]
         daemon.deploy("shop", {"handler.py": SHOP})
         daemon.deploy("ticks", "def f(event):\n    for n in range(3):\n        yield f'{n}\\n'")

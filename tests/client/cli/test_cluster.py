@@ -34,3 +34,14 @@ def test_haproxy_takes_the_file(tmp_path: Path, address: str) -> None:
     file.write_text(haproxy_file({"w1": address, "w2": "10.0.0.2:5000"}, "127.0.0.1:8080"))
     done = subprocess.run([program, "-c", "-f", file], capture_output=True, text=True, check=False)
     assert (done.returncode, "warning" in done.stderr.lower()) == (0, False), done.stderr
+
+
+def test_a_command_runs_for_each_worker_but_those_that_are_gone(run: Run, served: Served) -> None:
+    done = run("cluster", "roll", "--", "sh", "-c", 'echo "$0 at $1"', "{name}", "{host}")
+    assert done.stdout.splitlines() == ["w1 at 127.0.0.1", "w1 serves again"], done.stderr
+
+
+def test_a_command_that_fails_ends_the_upgrade(run: Run, served: Served) -> None:
+    done = run("cluster", "roll", "--", "sh", "-c", "exit 3")
+    assert done.returncode == 1 and "the command for w1 ended with status 3" in done.stderr
+    assert "cannot be run" in run("cluster", "roll", "--", "no-such-program").stderr

@@ -1,4 +1,4 @@
-"""`sockd cluster`: the proxy in front of a group, and a group on one machine for trying."""
+"""`sockd cluster`: the proxy in front of a group, its upgrade, and a group on one machine for trying."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 from sockd.base.own_command import same_as_root
 from sockd.client.cli.cluster.haproxy import haproxy_file
 from sockd.client.cli.cluster.local_cluster import LocalCluster
+from sockd.client.cli.cluster.rolling import roll
 from sockd.client.console.client import Management, state_dir_option
 from sockd.client.console.output import USAGE, Failure, echo, say
 
@@ -24,7 +25,10 @@ MOST_WORKERS = 16
 
 @click.group()
 def cluster() -> None:
-    """Write the proxy's file for a group of workers, or try a group on one machine."""
+    """Write the proxy's file for a group of workers, replace its workers, or try a group on one machine."""
+
+
+cluster.add_command(roll)
 
 
 @cluster.command()
