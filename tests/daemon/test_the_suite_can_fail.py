@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
         ("closed-last", "W7", "W1"),
         ("endless-wait", "W8", "W9"),
         ("hasty-judge", "W10", "W9"),
-        ("early-answer", "W13", "W4"),
+        ("early-answer", "W12", "W4"),
     ],
 )
 def test_without_a_protection_its_case_fails_and_the_other_does_not(
