@@ -64,7 +64,7 @@ class Service(Handler):
         threading.Thread(target=self._watch, daemon=True).start()
         self._await_ready(service["init_timeout_s"])
 
-    def call(self, event: bytes, request: bytes, deadline_ns: int, told: dict | None = None) -> NoReturn:
+    def call(self, event: bytes, request: bytes, deadline_ns: int, metadata: dict | None = None) -> NoReturn:
         """Serve. Raises: SystemExit, when the program has ended."""
         self._ended.wait()
         raise SystemExit(self._status)

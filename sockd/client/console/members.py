@@ -22,7 +22,7 @@ AT_ONCE = 16
 Line = dict[str, Any]
 
 
-class Told(NamedTuple):
+class Answered(NamedTuple):
     """What one worker has answered."""
 
     worker: str
@@ -58,14 +58,14 @@ class Members:
             return cls(management)
         return cls(management, [*live], next((name for name, is_here in live.items() if is_here), ""))
 
-    def get(self, *path: str, query: Query = NO_QUERY, note: Callable[[str], object] = say) -> list[Told]:
+    def get(self, *path: str, query: Query = NO_QUERY, note: Callable[[str], object] = say) -> list[Answered]:
         """Ask all workers; return the answers of those that have one, by name.
 
         Args: note: called with the words about each of the others. Raises: Failure: none has one."""
 
-        def ask(name: str) -> Told | Failure:
+        def ask(name: str) -> Answered | Failure:
             try:
-                return Told(name, self._managements[name].get(*path, query=query))
+                return Answered(name, self._managements[name].get(*path, query=query))
             except Failure as failure:
                 return failure
 
@@ -73,13 +73,13 @@ class Members:
             found = list(pool.map(ask, self._managements))
         failures = [each for each in found if isinstance(each, Failure)]
         failures.sort(key=lambda failure: failure.exit_code == NOT_FOUND)  # what some lack, others may have
-        told = [each for each in found if isinstance(each, Told)]
-        if not told:
+        answers = [each for each in found if isinstance(each, Answered)]
+        if not answers:
             raise failures[0]
         for failure in failures:
             if failure.exit_code != NOT_FOUND:
                 note(failure.message)
-        return told
+        return answers
 
     def rows(self, *path: str, query: Query = NO_QUERY) -> list[Line]:
         """Return the rows that all workers have of a list, each with its `worker` if they are several. Raises: Failure."""

@@ -192,7 +192,7 @@ class Service:
             start = self._start or self._begin()
             await asyncio.wait((start,))
             if not start.cancelled() and (error := start.exception()) is not None:
-                raise _told(self.name, error)
+                raise _for_client(self.name, error)
         return self._serving
 
     def _publish(self) -> None:
@@ -307,7 +307,7 @@ def _words(error: BaseException | None) -> str:
     return error.message if isinstance(error, SockdError) else str(error)
 
 
-def _told(name: str, error: BaseException) -> BaseException:
+def _for_client(name: str, error: BaseException) -> BaseException:
     """The error of a start, for a client that waited for it."""
     if isinstance(error, NoCapacity):
         return error.again()

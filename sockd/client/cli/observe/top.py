@@ -12,7 +12,7 @@ import click
 
 from sockd.base.spelling import size
 from sockd.client.console.client import Management, state_dir_option
-from sockd.client.console.members import Members, Told
+from sockd.client.console.members import Answered, Members
 from sockd.client.console.output import echo_lines, json_option, print_json
 from sockd.client.console.terminal import watch
 from sockd.client.console.times import short_ms
@@ -52,24 +52,24 @@ def top(limit: int, interval: float, state_dir: Path, as_json: bool) -> None:
         return screen(members.get("live", query=query, note=silent.append), silent, width, limit)
 
     if as_json:
-        told = members.get("live", query=query)
-        print_json(dict(told) if members.are_several else told[0].answer)
+        answers = members.get("live", query=query)
+        print_json(dict(answers) if members.are_several else answers[0].answer)
     elif sys.stdout.isatty():
         watch(drawn, interval)
     else:
         echo_lines(drawn(shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns))
 
 
-def screen(told: Sequence[Told], silent: Sequence[str], width: int, limit: int) -> list[str]:
+def screen(answers: Sequence[Answered], silent: Sequence[str], width: int, limit: int) -> list[str]:
     """The screen of one worker, or of a group: a line for each worker, then the functions with their workers.
 
     Args: silent: words about workers that do not answer; limit: the most functions."""
-    if not told[0].worker:
-        return lines(told[0].answer, width)
-    rows = [{**row, "name": f"{row['name']} on {worker}"} for worker, live in told for row in live["functions"]]
+    if not answers[0].worker:
+        return lines(answers[0].answer, width)
+    rows = [{**row, "name": f"{row['name']} on {worker}"} for worker, live in answers for row in live["functions"]]
     rows.sort(key=lambda row: row["rate"], reverse=True)
-    longest = max(len(worker) for worker, _ in told)
-    heads = [f"{worker:<{longest}}  {'  '.join(worker_lines(live['worker']))}" for worker, live in told]
+    longest = max(len(worker) for worker, _ in answers)
+    heads = [f"{worker:<{longest}}  {'  '.join(worker_lines(live['worker']))}" for worker, live in answers]
     return [line[:width].rstrip() for line in (*heads, *silent, "", *table_lines(rows[:limit], width))]
 
 
