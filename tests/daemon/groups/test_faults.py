@@ -18,7 +18,7 @@ from tests.daemon.groups.test_deaths import accept
 from tests.daemon.groups.workers import SILENT_S, WAITS, Workers, front, wait_for_calls, worker_of
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_events import configure, later, soon
-from tests.support import sockd_template
+from tests.support import skewed_clock, sockd_template
 from tests.support.caller import Caller
 from tests.support.cases import Happened, case
 from tests.support.ledger import Ledger
@@ -37,6 +37,7 @@ ECHO = "def f(event): return event"
 LONGEST_S = 12.0
 """How long the call may take that a worker has when it is cut off: twice what HAProxy waits for a machine, and some."""
 DELAY_S = 0.25
+SKEW_S = 3600
 
 
 @pytest.fixture
@@ -226,6 +227,32 @@ def _deploy_all(daemon: RunningDaemon, deployed: list[int]) -> None:
             assert error.status == 503
             return
         deployed.append(number)
+
+
+@case(
+    "W13", "one worker's clock is an hour behind, another's an hour ahead", expect="none is taken for dead, events run"
+)
+def test_workers_whose_clocks_differ_are_one_group(workers: Workers, tmp_path: Path, gate: Gate) -> None:
+    behind, _, right = (
+        workers.start(name, env=skewed_clock.environment(tmp_path, skew_s) if skew_s else None)
+        for name, skew_s in (("w1", -SKEW_S), ("w2", SKEW_S), ("w3", 0))
+    )
+    dates = {daemon.request("GET", "/healthz").headers["date"][:-6] for daemon in (behind, right)}
+    assert len(dates) == 2
+    workers.deploy("waits", WAITS, timeout_s=60, concurrency=2 * len(workers.by_name))
+    configure(behind, "waits", on_success="directory:done")
+    accepted = {event for daemon in workers.by_name.values() for event in accept(daemon, "waits", 2, gate=gate.port)}
+    for _ in accepted:
+        gate.arrived()
+    workers.kill("w2")
+    workers.wait_until("w3", w1="serving", w2="gone")
+    gate.open()
+    for _ in range(2):
+        gate.arrived()
+        gate.open()
+    workers.settled()
+    assert workers.ended() == accepted
+    assert not any("worker w1 of the group is gone" in line for line in right.lines)
 
 
 def test_a_group_goes_on_from_a_dump_of_its_database(
