@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
-
 from sockd.client.cli.cluster import haproxy
 from sockd.events import membership, postgres_events
 from sockd.http.server.listening import inherited
@@ -15,6 +13,8 @@ from tests.support.breaks.breaking import breaks
 
 if TYPE_CHECKING:
     import socket
+
+    import asyncpg
 
 
 @breaks("any-owner")
@@ -61,6 +61,8 @@ def hasty_judge() -> None:
 @breaks("early-answer")
 def early_answer() -> None:
     """PostgreSQL answers before what it acknowledges is in its log."""
+    import asyncpg  # an extra of sockd
+
     create_pool = asyncpg.create_pool
 
     def create_careless_pool(dsn: str, **given: Any) -> asyncpg.Pool[asyncpg.Record]:
