@@ -3,7 +3,7 @@
 Owns the queue and the attempts under way; how events end is the business of `event_endings`. An event that is cut off in
 an attempt is still in the store, and the daemon's successor runs it again.
 
-It is woken by what comes, by what ends, and by a timer for what is due next.
+It is woken by what comes, by what ends, by a function that has more places, and by a timer for what is due next.
 """
 
 from __future__ import annotations
@@ -110,6 +110,11 @@ class Dispatcher:
         self._push(event)
         self._dispatch()
 
+    def take_more(self, function: str) -> None:
+        """Begin what is due of a function that may have more places now."""
+        self.queue.line_up(function)
+        self._dispatch()
+
     def add_all(self, events: Iterable[Event], suspects: Iterable[Suspect]) -> None:
         """As `add`, for the events of a daemon that has died: the suspects, during which daemons have died, are run late and
         alone, and in the end no more."""
@@ -124,17 +129,19 @@ class Dispatcher:
             if suspect is not None:
                 wait_s = min(max(suspect.due_at - self._clock.now(), 0.0), self._config.max_death_delay_s)
                 self.probation.add(event.function, event.seq, self._clock.monotonic() + wait_s)
-            self._push(event)
+            self._push(event, was_running=suspect is not None)
         if self._going:
             self._bury_convicts()
         self._dispatch()
 
-    def _push(self, event: Event) -> None:
+    def _push(self, event: Event, *, was_running: bool = False) -> None:
         """Queue an event until it is due, by the wall clock's word of it, within bounds: whatever that clock has done meanwhile,
-        nothing waits longer than it ever had to."""
+        nothing waits longer than it ever had to. It may be the clock of a dead worker of the group, which was ahead of ours."""
         now, monotonic = self._clock.now(), self._clock.monotonic()
         longest = max(*self._config.retry_delays_s, self._config.max_throttle_delay_s, 0.0)
-        wait_s = min(max(event.due_at - now, 0.0), longest)
+        if not event.attempts:
+            longest = event.due_at - event.accepted_at
+        wait_s = 0.0 if was_running else max(min(event.due_at - now, longest), 0.0)
         self.queue.push(event, due=monotonic + wait_s, born=monotonic - max(now - event.accepted_at, 0.0))
 
     def rules(self, event: Event) -> Rules:

@@ -93,6 +93,10 @@ class Events:
         if not self._closing:
             self._dispatcher.start()
 
+    def take_more(self, function: str) -> None:
+        """Begin what is due of a function that may have more places now."""
+        self._dispatcher.take_more(function)
+
     def stop(self) -> None:
         """Accept and begin nothing any more."""
         self._closing = True

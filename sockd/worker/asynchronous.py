@@ -101,6 +101,7 @@ class Asynchronous:
         functions = Functions(invoke, self._check, self._places, error_body, worker.functions.live.incarnation)
         backend, recovered, group = stored
         self.events = Events(backend, recovered, functions, directories, config)
+        worker.functions.live.allowances.resized.append(self.events.take_more)
         read_schedule = group.schedule if group is not None else None
         self.schedules = Schedules(self.events, recovered.schedules, self._check, read_schedule)
         self.membership: Membership | None = None

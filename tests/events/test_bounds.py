@@ -60,6 +60,22 @@ async def test_an_event_due_while_all_places_are_taken_waits_for_a_place_not_the
         assert len(house.functions.ran) == 3
 
 
+async def test_events_that_wait_for_places_begin_when_their_function_has_more(tmp_path: Path) -> None:
+    house = House(tmp_path, concurrency=4)
+    house.functions.do["f"] = lambda payload: b"1"
+    house.functions.places = 1
+    house.functions.holding = asyncio.Event()
+    async with house.open() as events:
+        for _ in range(3):
+            await events.accept("f", "", b"{}", source="aws")
+        await until(lambda: len(house.functions.ran) == 1)
+        house.functions.places = 3
+        events.take_more("f")
+        await until(lambda: len(house.functions.ran) == 3)
+        house.functions.holding.set()
+        await all_over(events, house.clock)
+
+
 async def test_functions_take_turns_and_none_takes_all_places(tmp_path: Path) -> None:
     house = House(tmp_path, concurrency=4)
     house.functions.do |= {"many": lambda payload: b"1", "few": lambda payload: b"1"}

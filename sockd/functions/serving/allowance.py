@@ -35,13 +35,15 @@ class Allowance:
         start_limits: StartLimits | None = None,
         tasks: int = NO_LIMIT,
         share: Callable[[int], int] = int,
+        resized: Callable[[], None] = lambda: None,
     ) -> None:
         """Args: function: its name; open_account: makes the account of its sockets; networks: private ones; start_limits:
             None: those of this host, without a configuration; tasks: processes and threads of all its sandboxes; share: gives
-            this worker's share of a concurrency.
+            this worker's share of a concurrency; resized: called when the concurrency may be another.
 
         Raises: NoCapacity."""
         self._share = share
+        self._resized = resized
         self.admission = admission = Admission(share(config.concurrency), config.queue_depth)
         self._start_limits = start_limits or StartLimits()
         self.starts = StartGate(
@@ -78,6 +80,7 @@ class Allowance:
     def divide(self) -> None:
         """Admit as many requests as this worker's share of the concurrency is now."""
         self.admission.resize(self._share(self._config.concurrency), self._config.queue_depth)
+        self._resized()
 
     async def reserve(self, memory_bytes: int, *, deadline_s: float) -> Reservation:
         """Memory for one sandbox: the function's own, or the worker's. Raises: NoCapacity."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from sockd.base.errors import NoSuchFunction
@@ -20,6 +21,8 @@ class Allowances:
     def __init__(self, caches: Caches) -> None:
         self._caches = caches
         self._of: dict[str, Allowance] = {}
+        self.resized: list[Callable[[str], None]] = []
+        """Called with the name of a function that is live now, or whose concurrency may be another."""
         caches.shares.followers.append(self._divide)
 
     def get(self, name: str) -> Allowance | None:
@@ -40,8 +43,10 @@ class Allowances:
                 caches.start_limits,
                 caches.function_tasks,
                 partial(caches.shares.of_concurrency, name),
+                partial(self._note_resized, name),
             )
             self._of[name] = allowance
+            self._note_resized(name)
         else:
             allowance.change(config)
         return allowance
@@ -98,6 +103,10 @@ class Allowances:
         """The group has other workers: admit this worker's new share of each concurrency."""
         for allowance in self._of.values():
             allowance.divide()
+
+    def _note_resized(self, name: str) -> None:
+        for listener in self.resized:
+            listener(name)
 
     def close(self) -> None:
         """Close all, and the rules of their networks."""
