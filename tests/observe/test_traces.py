@@ -48,7 +48,7 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None, network: s
             init=SandboxInit(started_ns=5 * MS, imports=[("a-1-x", "a", 0.02), ("a-1-x", "a.b", 0.01)]),
             process=SimpleNamespace(network_ns=(2 * MS, 3 * MS), network_words=network),
         ),
-        beside=SimpleNamespace(run=run) if run is not None else None,
+        script_run=SimpleNamespace(run=run) if run is not None else None,
     )
     reply = SimpleNamespace(error=error, exec_started_ns=90 * MS if cold else MS)
     invocation = Invocation(b"secret", "zygote" if cold else "warm", "sandbox-1", "2", "", times)

@@ -115,7 +115,7 @@ def test_the_library_is_ready_and_out_of_the_way_of_who_does_not_want_it(package
 
 def test_of_what_was_rehearsed_nothing_is_left(package: Path) -> None:
     link, observed, from_network, fds = prepared(
-        "[sys.modules['sockd_initscript'].link(), sys.modules['sockd_zygote.handlers.egress']._made,"
+        "[sys.modules['sockd_initscript'].link(), sys.modules['sockd_zygote.handlers.egress']._used,"
         " 'sockd_storage.network' in sys.modules, len(__import__('os').listdir('/proc/self/fd'))]",
         package,
     )
