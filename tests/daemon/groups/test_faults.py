@@ -240,7 +240,8 @@ def test_workers_whose_clocks_differ_are_one_group(workers: Workers, tmp_path: P
     dates = {daemon.request("GET", "/healthz").headers["date"][:-6] for daemon in (behind, right)}
     assert len(dates) == 2
     workers.deploy("waits", WAITS, timeout_s=60, concurrency=2 * len(workers.by_name))
-    configure(behind, "waits", on_success="directory:done")
+    for daemon in workers.by_name.values():
+        configure(daemon, "waits", on_success="directory:done")
     accepted = {event for daemon in workers.by_name.values() for event in accept(daemon, "waits", 2, gate=gate.port)}
     for _ in accepted:
         gate.arrived()
