@@ -136,7 +136,7 @@ async def test_a_worker_that_does_not_answer_is_named_and_not_waited_for(
         await reader.readuntil(b"\r\n\r\n")
         writer.write(said)
         asked.set()
-        await reader.read()  # until the one who asks has gone
+        await reader.read()  # returns when the worker that asks has closed the connection
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
