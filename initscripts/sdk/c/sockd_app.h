@@ -297,6 +297,17 @@ SOCKD_APP_FN int sockd_app_wait(sockd_app *app, char kind, uint64_t id, int time
     }
 }
 
+/* Wait for something that is a descriptor, and take it. It, or a negative errno. */
+SOCKD_APP_FN int sockd_app_take(sockd_app *app, char kind, uint64_t id, int timeout_ms) {
+    sockd_app_entry *entry;
+    int fd, result = sockd_app_wait(app, kind, id, timeout_ms, &entry);
+    if (result < 0) return result;
+    fd = entry->fd;
+    entry->fd = -1;
+    entry->kind = 0;
+    return fd;
+}
+
 /* ---- The interface */
 
 /* Find the link of this start. -ENOENT: there is none. Children do not inherit it. */
@@ -348,24 +359,12 @@ SOCKD_APP_FN long sockd_app_header(const sockd_message *message, const char *nam
 /* Wait for a file of the script: a descriptor, the caller's, of a file in memory that nobody else has. It may be written to,
  * made longer and mapped as one likes; /proc/self/fd/N is its path. Given once; children do not inherit it. */
 SOCKD_APP_FN int sockd_app_receive_file(sockd_app *app, uint64_t id, int timeout_ms) {
-    sockd_app_entry *entry;
-    int fd, result = sockd_app_wait(app, 'f', id, timeout_ms, &entry);
-    if (result < 0) return result;
-    fd = entry->fd;
-    entry->fd = -1;
-    entry->kind = 0;
-    return fd;
+    return sockd_app_take(app, 'f', id, timeout_ms);
 }
 
 /* Wait for a connection of the script: a stream socket, the caller's. Given once; children do not inherit it. */
 SOCKD_APP_FN int sockd_app_get_connection(sockd_app *app, uint64_t id, int timeout_ms) {
-    sockd_app_entry *entry;
-    int fd, result = sockd_app_wait(app, 'c', id, timeout_ms, &entry);
-    if (result < 0) return result;
-    fd = entry->fd;
-    entry->fd = -1;
-    entry->kind = 0;
-    return fd;
+    return sockd_app_take(app, 'c', id, timeout_ms);
 }
 
 /* Send the script a message. -EMSGSIZE: over SOCKD_APP_PAYLOAD bytes. -EAGAIN: the engine takes none now. */
