@@ -126,7 +126,7 @@ class ImportLearner:
     def functions_before(self) -> list[str]:
         """Names of functions that had Zygotes in an earlier daemon, those with the most starts first."""
         by_rate = sorted(self._coming, key=lambda node: -node.rate)
-        return [*dict.fromkeys(node.function for node in by_rate)]
+        return [*dict.fromkeys(node.function for node in by_rate if node.function)]
 
     async def rebuild(self, views: Iterable[ImportView], *, deadline_s: float) -> None:
         """Make the Zygotes of an earlier daemon again, in the same order of imports, so that what was verified holds for them.
