@@ -40,9 +40,9 @@ class LoopClock:
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
 
-async def pause(clock: Clock, delay_s: float) -> None:
-    """Return after so many seconds."""
-    over = asyncio.Event()
+async def pause(clock: Clock, delay_s: float, over: asyncio.Event | None = None) -> None:
+    """Return after so many seconds, or when `over` is set."""
+    over = over or asyncio.Event()
     timer = clock.call_later(delay_s, over.set)
     try:
         await over.wait()

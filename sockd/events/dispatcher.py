@@ -222,7 +222,7 @@ class Dispatcher:
             return await self._after_failure(event, payload, SockdError("internal error; see the worker's log"), age_s)
         event.attempts += 1
         self._count("ok")
-        await self._over(event, self._endings.success(event, payload, holds.on_success, invocation))
+        await self._over(event, self._endings.success(event, payload, self.rules(event).on_success, invocation))
         return None
 
     async def _after_failure(self, event: Event, payload: bytes, error: SockdError, age_s: float) -> float | None:

@@ -73,6 +73,7 @@ class Membership:
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
+        self._group.close()
         self._warnings.close()
 
     async def members(self) -> list[Member]:
@@ -101,13 +102,14 @@ class Membership:
 
     async def _beat_on(self) -> None:
         while True:
+            self._group.heard.clear()
             try:
                 await self.beat()
             except (DatabaseUnavailable, StorageFull) as error:
                 self._warnings.warn("the group cannot be reached", f"the group cannot be reached: {error}")
             except Exception:
                 _log.exception("the worker's membership of its group")
-            await pause(self._events.clock, self._config.heartbeat_s)
+            await pause(self._events.clock, self._config.heartbeat_s, self._group.heard)
 
     async def _report(self) -> int:
         about = msgspec.json.encode(self._about())

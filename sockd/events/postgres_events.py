@@ -18,7 +18,7 @@ from sockd.events.event import Event
 from sockd.events.event_backend import MOST_AT_ONCE, Burial, DeadTotal, Death, Recovered
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.postgres_accepts import SEQ, PostgresAccepts, add
-from sockd.events.postgres_group import LEAVE, PostgresGroup
+from sockd.events.postgres_group import CHANNEL, LEAVE, PostgresGroup
 from sockd.events.postgres_recovery import CONFIG_NAMES, SCHEDULE_NAMES, Owner, dead_total, recover
 from sockd.events.postgres_schema import MIGRATIONS
 from sockd.events.schedule_table import Schedule
@@ -74,13 +74,13 @@ TICKED = "SELECT 0 FROM schedules WHERE name = $1 AND created_at = $2 AND next_a
 class PostgresEvents:
     """An `EventBackend`."""
 
-    def __init__(self, database: Database, owner: Owner, config: EventsConfig) -> None:
+    def __init__(self, database: Database, postgres: PostgresConfig, owner: Owner, config: EventsConfig) -> None:
         """Args: database: owned from now on; owner: the worker that has the events."""
         self._database = database
         self._owner = owner
         self._config = config
         self._accepts = PostgresAccepts(database, config)
-        self.group = PostgresGroup(database, self._owner, config)
+        self.group = PostgresGroup(database, postgres, self._owner, config)
 
     @classmethod
     async def open(cls, postgres: PostgresConfig, config: EventsConfig, *, silent_s: float = 0.0) -> PostgresEvents:
@@ -89,7 +89,7 @@ class PostgresEvents:
         Args: silent_s: after how many seconds of silence others of its group may have them; 0: it is in none.
         Raises: BadDatabase, DatabaseUnavailable."""
         database = await Database.open(postgres, part="events", migrations=MIGRATIONS)
-        return cls(database, Owner(postgres.worker, silent_s), config)
+        return cls(database, postgres, Owner(postgres.worker, silent_s), config)
 
     async def recover(self, now: float) -> Recovered:
         self._owner.epoch, recovered = await self._database.run(
@@ -189,19 +189,28 @@ class PostgresEvents:
 
         await self._database.run(forget_qualifier)
 
+    async def _change(self, query: str, *parameters: object) -> None:
+        """Change what all workers share, and tell them."""
+
+        async def change(connection: Connection) -> None:
+            await connection.execute(query, *parameters)
+            await connection.execute(f"NOTIFY {CHANNEL}")
+
+        await self._database.run(change)
+
     async def configure(self, config: EventInvokeConfig) -> None:
-        await self._database.value(PUT_CONFIG, *msgspec.structs.astuple(config))
+        await self._change(PUT_CONFIG, *msgspec.structs.astuple(config))
 
     async def unconfigure(self, function: str, qualifier: str) -> None:
-        await self._database.value("DELETE FROM configs WHERE function = $1 AND qualifier = $2", function, qualifier)
+        await self._change("DELETE FROM configs WHERE function = $1 AND qualifier = $2", function, qualifier)
 
     # -- schedules
 
     async def put_schedule(self, schedule: Schedule) -> None:
-        await self._database.value(PUT_SCHEDULE, *msgspec.structs.astuple(schedule))
+        await self._change(PUT_SCHEDULE, *msgspec.structs.astuple(schedule))
 
     async def remove_schedule(self, name: str) -> None:
-        await self._database.value("DELETE FROM schedules WHERE name = $1", name)
+        await self._change("DELETE FROM schedules WHERE name = $1", name)
 
     async def tick(self, old: Schedule, ticked: Schedule, event: Event | None, payload: bytes) -> bool:
         moments = (old.created_at, ticked.next_at, ticked.last_at)

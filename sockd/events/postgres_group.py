@@ -4,18 +4,20 @@ A worker reports with its epoch. One that is silent for too long is declared dea
 epoch, and in the same transaction its events get the worker that was first. So a worker that was only stopped changes nothing
 when it goes on: its epoch is over, and it joins again with another one. Times are the database's: workers' clocks need not agree.
 
-Owns no connection.
+Owns the connection that reports, and hears of changes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sockd.base.config import EventsConfig
+from sockd.base.config import EventsConfig, PostgresConfig
 from sockd.base.errors import DatabaseUnavailable, SockdError
 from sockd.base.postgres.database import Database
+from sockd.base.postgres.listener import Listener
 from sockd.events.event_backend import Recovered
 from sockd.events.postgres_recovery import CLOCK, SCHEDULE_NAMES, Owner, read_shared, take
 from sockd.events.schedule_table import Schedule
@@ -23,6 +25,8 @@ from sockd.events.schedule_table import Schedule
 if TYPE_CHECKING:
     from sockd.base.postgres.database import Connection
 
+CHANNEL = "sockd_shared"
+"""Of notifications that what all workers share has changed."""
 SHOWN_S = 86_400.0
 """How long a worker that is dead is shown."""
 FORGET_S = 30 * SHOWN_S
@@ -83,11 +87,21 @@ class Member(msgspec.Struct, frozen=True):
 class PostgresGroup:
     """The group of one worker."""
 
-    def __init__(self, database: Database, owner: Owner, config: EventsConfig) -> None:
+    def __init__(self, database: Database, postgres: PostgresConfig, owner: Owner, config: EventsConfig) -> None:
         """Args: owner: the worker; it gets another epoch here."""
         self._database = database
+        self._listener = Listener(postgres, CHANNEL)
         self.owner = owner
         self._config = config
+
+    @property
+    def heard(self) -> asyncio.Event:
+        """Set when another worker has changed what all share. The reader clears it before a report."""
+        return self._listener.heard
+
+    def close(self) -> None:
+        """Report no more. Safe to call twice."""
+        self._listener.close()
 
     async def join(self, name: str) -> None:
         """Check that the database is the group's, which it becomes with its first worker. Raises: OtherGroup,
@@ -107,8 +121,7 @@ class PostgresGroup:
 
     async def report(self, about: bytes) -> Reported | None:
         """Report that this worker is alive, and what it is. Returns: None: this worker's epoch is over."""
-        words = (*self.owner, about.decode())
-        rows = await self._database.run(lambda connection: connection.fetch(REPORT, *words), begin=False)
+        rows = await self._listener.fetch(REPORT, *self.owner, about.decode())
         return Reported(*rows[0]) if rows else None
 
     async def join_again(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 
@@ -11,6 +12,7 @@ import pytest
 from sockd.base import errors
 from sockd.events.event_configs import EventInvokeConfig
 from tests.events.house import House, all_over, fails, raised, settled
+from tests.support.fake_clock import until
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +53,18 @@ async def test_a_record_goes_to_a_directory(house: House) -> None:
         assert sorted(path.name for path in (house.path / "directories" / "done").iterdir()) == [f"{good}.json"]
         for directory in (house.path / "directories", house.path / "directories" / "done"):
             assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+async def test_a_destination_that_is_set_while_an_event_runs_gets_its_record(house: House) -> None:
+    house.functions.do["f"] = lambda payload: b"1"
+    house.functions.holding = asyncio.Event()
+    async with house.open() as events:
+        accepted = await events.accept("f", "", b"1", source="aws")
+        await until(lambda: house.functions.at_once)
+        await events.invoke_configs.put(EventInvokeConfig(function="f", on_success="directory:done"))
+        house.functions.holding.set()
+        await all_over(events, house.clock)
+        assert house.record("done", accepted)["responsePayload"] == 1
 
 
 async def test_a_record_is_the_event_of_another_function(house: House) -> None:

@@ -244,6 +244,19 @@ async def test_how_events_end_is_followed(start: Start) -> None:
     assert first.events.invoke_configs.get("f", "") is None
 
 
+async def test_what_one_worker_has_changed_is_followed_without_a_heartbeat(start: Start) -> None:
+    first, second = await start("w1"), await start("w2")
+    second.membership.start()
+    # Its clock stands still: it reports once, and whenever it hears of a change.
+    await first.events.invoke_configs.put(EventInvokeConfig(function="f", max_retries=7))
+    await until(lambda: second.events.invoke_configs.get("f", "") is not None)
+    await first.schedules.put("s", "f", "rate(1 minute)", timezone="UTC", event=b"")
+    await until(second.schedules.all)
+    await first.schedules.remove("s")
+    await first.events.invoke_configs.remove("f", "")
+    await until(lambda: not second.schedules.all() and second.events.invoke_configs.get("f", "") is None)
+
+
 async def test_after_the_database_was_away_nobody_is_declared_dead(start: Start) -> None:
     first, second = await start("w1"), await start("w2")
     await accept(second)
