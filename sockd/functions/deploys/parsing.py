@@ -54,11 +54,10 @@ class Parsing:
         Args: overrides: keys of sockd.toml that win over it, and those of NO_SETTINGS.
         Raises: BadArchive, BadFunctionConfig, NameTaken, SecretsLocked."""
         settings = {key: value for key, value in overrides.items() if key not in NO_SETTINGS}
-        ol_settings = await _ol_settings(code, progress)
-        beneath = self._timeout(code, overrides) | ol_settings
-        # A stranger's texts, parsed in Python: not on the loop.
-        config = await in_thread(_read_settings, code, self._defaults, settings, beneath)
-        named = await in_thread(_named, code, settings, ol_settings)
+        # A stranger's texts, parsed in Python: not on the loop, and all in one thread.
+        config, named, notes = await in_thread(_read, code, self._defaults, settings, self._timeout(code, overrides))
+        for note in notes:
+            progress(Note(note))
         config = config.with_secrets(self._secrets(name))
         if not overrides.get(FORCE):
             self.check_source(name, config)
@@ -97,26 +96,15 @@ def _source_words(source: str, is_unrecorded: bool = False) -> str:
     return source or "a directory or zip"
 
 
-def _read_settings(
-    code: CodeVersion, defaults: FunctionDefaults, overrides: dict[str, Any], beneath: dict[str, Any]
-) -> FunctionConfig:
-    """What the code's sockd.toml says, if it has one. Blocks. Raises: BadFunctionConfig, BadArchive."""
-    return FunctionConfig.from_toml(code.settings(), defaults, overrides, beneath=beneath)
+def _read(
+    code: CodeVersion, defaults: FunctionDefaults, overrides: dict[str, Any], timeout: dict[str, Any]
+) -> tuple[FunctionConfig, frozenset[str], list[str]]:
+    """What the code's sockd.toml and ol.yaml say, if it has them, the settings that a deploy names, and notes. Blocks.
 
-
-def _named(code: CodeVersion, overrides: dict[str, Any], beneath: dict[str, Any]) -> frozenset[str]:
-    """What a deploy names of the settings; its texts have been read once. Blocks."""
+    Raises: BadFunctionConfig, BadArchive."""
+    ol_text, text = code.ol_yaml(), code.settings()
+    ol_settings, notes = ol_yaml.read(ol_text) if ol_text is not None else ol_yaml.OlYaml({}, [])
+    config = FunctionConfig.from_toml(text, defaults, overrides, beneath=timeout | ol_settings)
     given = {key: value for key, value in overrides.items() if value is not None}
-    tables = (toml.loads(code.settings() or ""), given, beneath)
-    return frozenset().union(*map(kept_settings.named, tables))
-
-
-async def _ol_settings(code: CodeVersion, progress: Progress) -> dict[str, Any]:
-    """What the code's ol.yaml says, if it has one. Raises: BadFunctionConfig, BadArchive."""
-    text = await in_thread(code.ol_yaml)
-    if text is None:
-        return {}
-    read = await in_thread(ol_yaml.read, text)  # a parser in Python
-    for note in read.notes:
-        progress(Note(note))
-    return read.settings
+    tables = (toml.loads(text or ""), given, ol_settings)
+    return config, frozenset().union(*map(kept_settings.named, tables)), notes
