@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sockd.base.postgres.database import Connection
 
 CHANNEL = "sockd_shared"
-"""Of notifications that what all workers share has changed."""
+"""The channel of notifications of changes of what all workers share."""
 SHOWN_S = 86_400.0
 """How long a worker that is dead is shown."""
 FORGET_S = 30 * SHOWN_S
