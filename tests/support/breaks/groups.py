@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 @breaks("any-owner")
 def any_owner() -> None:
     """A worker changes events whatever worker has them, and in whatever epoch."""
-    mine, anyone = postgres_events.MINE, "seq = $1 AND ($2::text, $3::bigint) IS NOT NULL"
-    for name, query in list(vars(postgres_events).items()):
-        if isinstance(query, str) and mine in query:
-            setattr(postgres_events, name, query.replace(mine, anyone))
+    for mine in (postgres_events.MINE, postgres_events.THESE):
+        anyone = mine.replace("worker = $2 AND epoch = $3", "($2::text, $3::bigint) IS NOT NULL")
+        for name, query in list(vars(postgres_events).items()):
+            if isinstance(query, str) and mine in query:
+                setattr(postgres_events, name, query.replace(mine, anyone))
 
 
 @breaks("no-notice")
