@@ -25,7 +25,12 @@ class Batching(Generic[K, V]):
     """For one event loop. `aclose` waits for the calls that were made."""
 
     def __init__(
-        self, work: Callable[[Sequence[K]], Awaitable[Sequence[V]]], size_of: Callable[[K], int], *, most: int, most_size: int
+        self,
+        work: Callable[[Sequence[K]], Awaitable[Sequence[V]]],
+        size_of: Callable[[K], int],
+        *,
+        most: int,
+        most_size: int,
     ) -> None:
         """Args:
         work: makes calls together; returns their results, in order.
@@ -43,7 +48,8 @@ class Batching(Generic[K, V]):
         self._waiting.append(call)
         if self._making is None:
             self._making = asyncio.ensure_future(self._make())
-        return await call.answered
+        result: V = await call.answered
+        return result
 
     async def aclose(self) -> None:
         """Wait until all calls are made."""

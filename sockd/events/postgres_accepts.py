@@ -1,7 +1,8 @@
 """Accepting events into PostgreSQL, each event once, also where the database's answer is lost.
 
-Events that come while others are being stored are stored together. Owns the ids of events whose accept has failed and which may be in the tables all the same. The callers of such accepts got an
-error; the next accept deletes the events. A worker that starts before that runs these events.
+Events that come while others are being stored are stored together. Owns the ids of events whose accept has failed and which may
+be in the tables all the same. The callers of such accepts got an error; the next accept deletes the events. A worker that
+starts before that runs these events.
 """
 
 from __future__ import annotations
@@ -160,10 +161,11 @@ async def add(connection: Connection, owner: Owner, event: Event, payload: bytes
 async def _added(connection: Connection, owner: Owner, news: Sequence[_New]) -> list[int]:
     """Store events in one statement; return their `seq`, in order. Raises: NameTaken."""
     columns = zip(*((new.payload, *msgspec.structs.astuple(new.event)[1:]) for new in news), strict=True)
-    seqs = dict(await connection.fetch(ADD, *owner, *map(list, columns)))
+    seqs = {row["id"]: row["seq"] for row in await connection.fetch(ADD, *owner, *map(list, columns))}
     ids = [new.event.id for new in news]
-    if missing := [each for each in ids if each not in seqs]:  # they are there already, if the answer of a commit was lost
-        seqs |= dict(await connection.fetch(SEQS, missing, *owner))
+    missing = [each for each in ids if each not in seqs]
+    if missing:  # they are there already, if the answer of a commit was lost
+        seqs |= {row["id"]: row["seq"] for row in await connection.fetch(SEQS, missing, *owner)}
     if not seqs.keys() >= set(ids):
         raise NameTaken(
             f"another worker has started as {owner.worker!r} on the same database: stop one of them, or give it another "

@@ -7,19 +7,18 @@ one statement; begins, ends and accepts that come while others are made are made
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sockd.base.batching import Batching
 from sockd.base.config import EventsConfig, PostgresConfig
 from sockd.base.postgres.database import Database
 from sockd.events.dead_letter_table import MOVED, NAMES, DeadLetter, storable
 from sockd.events.event import Event
 from sockd.events.event_backend import MOST_AT_ONCE, Burial, DeadTotal, Death, Recovered
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.events.postgres_accepts import MOST_BYTES_TOGETHER, MOST_TOGETHER, SEQ, PostgresAccepts, add
+from sockd.events.postgres_accepts import SEQ, PostgresAccepts, add
+from sockd.events.postgres_attempts import END, PostgresAttempts
 from sockd.events.postgres_group import CHANNEL, LEAVE, PostgresGroup
 from sockd.events.postgres_recovery import CONFIG_NAMES, SCHEDULE_NAMES, Owner, dead_total, recover
 from sockd.events.postgres_schema import MIGRATIONS
@@ -30,18 +29,7 @@ if TYPE_CHECKING:
 
 MINE = "seq = $1 AND worker = $2 AND epoch = $3"
 PAYLOAD = f"SELECT body FROM bodies JOIN events USING (id) WHERE {MINE}"
-THESE = MINE.replace("seq = $1", "seq = ANY($1::bigint[])")
-BEGIN = f"""
-UPDATE events SET running = true WHERE {THESE}
-RETURNING seq, (SELECT body FROM bodies WHERE bodies.id = events.id), set_config('synchronous_commit', 'off', true)
-"""
-"""It is not waited for until a begin is on the disk: if the database loses it, and then the worker dies, the event runs again all
-the same, and its death is not counted."""
 NOTE = f"UPDATE events SET running = false, due_at = $4, attempts = $5, failures = $6, throttles = $7 WHERE {MINE}"
-END = f"""
-WITH gone AS (DELETE FROM events WHERE {THESE} RETURNING id)
-DELETE FROM bodies USING gone WHERE bodies.id = gone.id RETURNING true
-"""
 BURY = f"""
 WITH gone AS (DELETE FROM events WHERE {{}} RETURNING {NAMES})
 INSERT INTO dead ({MOVED}, died_at, reason, error_type, error)
@@ -88,8 +76,7 @@ class PostgresEvents:
         self._owner = owner
         self._config = config
         self._accepts = PostgresAccepts(database, config)
-        self._begins = Batching(self._begin, _size, most=MOST_TOGETHER, most_size=MOST_BYTES_TOGETHER)
-        self._ends = Batching(self._end, _size, most=MOST_TOGETHER, most_size=MOST_BYTES_TOGETHER)
+        self._attempts = PostgresAttempts(database, owner)
         self.group = PostgresGroup(database, postgres, self._owner, config)
 
     @classmethod
@@ -118,26 +105,17 @@ class PostgresEvents:
         return payload
 
     async def begin(self, event: Event) -> bytes | None:
-        return await self._begins.do(event)
-
-    async def _begin(self, events: Sequence[Event]) -> list[bytes | None]:
-        rows = await self._database.run(lambda connection: connection.fetch(BEGIN, *self._these(events)), begin=False)
-        payloads = {seq: payload for seq, payload, _ in rows}
-        return [payloads.get(event.seq) for event in events]
+        return await self._attempts.begin(event)
 
     async def note(self, event: Event) -> None:
         await self._database.value(NOTE, *self._mine(event), *_changed(event))
 
     async def end(self, event: Event) -> None:
-        await self._ends.do(event)
-
-    async def _end(self, events: Sequence[Event]) -> list[None]:
-        await self._database.value(END, *self._these(events))
-        return [None] * len(events)
+        await self._attempts.end(event)
 
     async def forward(self, event: Event, follower: Event, payload: bytes) -> None:
         async def forward(connection: Connection) -> int:
-            if await connection.fetchval(END, *self._these([event])) is not None:
+            if await connection.fetchval(END, [event.seq], *self._owner) is not None:
                 return await add(connection, self._owner, follower, payload)
             # The answer of this very verb was lost, or another worker has the event.
             seq: int | None = await connection.fetchval(SEQ, follower.id, *self._owner)
@@ -162,10 +140,6 @@ class PostgresEvents:
     def _mine(self, event: Event) -> tuple[int, str, int]:
         """Return the parameters of `MINE`."""
         return event.seq, *self._owner
-
-    def _these(self, events: Sequence[Event]) -> tuple[list[int], str, int]:
-        """Return the parameters of `THESE`."""
-        return [event.seq for event in events], *self._owner
 
     # -- dead letters
 
@@ -251,8 +225,8 @@ class PostgresEvents:
         return seq is not None
 
     async def aclose(self) -> None:
-        for calls in (self._accepts, self._begins, self._ends):
-            await calls.aclose()
+        await self._accepts.aclose()
+        await self._attempts.aclose()
         await self._database.aclose()
 
 
@@ -267,10 +241,6 @@ async def _bury(
         await connection.execute(TRIM, over)
         dropped, total = dropped + over, await dead_total(connection)
     return Burial(buried, dropped, total)
-
-
-def _size(event: Event) -> int:
-    return event.size
 
 
 def _changed(event: Event) -> tuple[float, int, int, int]:
