@@ -113,6 +113,8 @@ def load(function: dict, reads: InitReads) -> Handler:
     handler_server.extend_path(function)
     if function.get("storage") == "sockd":
         storage_finder.StorageFinder(storage_finder.DIRECTORY).install()
+    if "initscript" in function:  # which each fork has, for the clients of boto3 that the init makes
+        storage_finder.serve_clients(function["env"])
     reads.begin()
     if b"AWS_LAMBDA_LOG_FORMAT" in function["env"]:
         from sockd_zygote.messages import log_layout

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import _thread
 
-from sockd_storage.reads import Read
+from sockd_storage import reads
 from sockd_storage.slices import Slices
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -103,22 +103,16 @@ def response_to(request: Any, **_: Any) -> Any:
     import sockd_initscript
 
     link = sockd_initscript.link()
-    if _known is None or link is None:
+    if _known is None or (link is None and reads.observer is None):
         return None
     try:
         headers = {name.lower(): _text(value) for name, value in request.headers.items()}
         rpc = _rpc_of(request, headers, _known)
         if rpc is None:
             return None
-        read = Read(rpc)
-        if rpc[0] == HEAD and not link.has_heard_of(rpc):
-            found = _head_of_object(request, read, rpc, link.kept.setdefault("heads", set()))
-        elif rpc[0] == GET and len(rpc) > 3 and not link.has_heard_of(rpc):
-            part = link.kept.setdefault("slices", Slices()).part(read, rpc[1], rpc[2], rpc[3], headers.get("if-match"))
-            found = None if part is None else _made(request, 206, *part)
-        else:
-            message = read.prefetched()
-            found = None if message is None else _response(request, message, headers.get("if-match"))
+        read = reads.Read(rpc)
+        # Without a link, it is the init of a snapshot, whose reads are noted.
+        found = None if link is None else _found(link, read, rpc, request, headers.get("if-match"))
     except (AttributeError, ImportError, TypeError, ValueError, OSError):  # another botocore than this knows
         return None
     if found is None:
@@ -126,6 +120,17 @@ def response_to(request: Any, **_: Any) -> Any:
     else:
         read.done("region")
     return found
+
+
+def _found(link: Any, read: reads.Read, rpc: list[str], request: Any, etag: str | None) -> Any:
+    """The response to a request that the script has fetched; None: it is for the network."""
+    if rpc[0] == HEAD and not link.has_heard_of(rpc):
+        return _head_of_object(request, read, rpc, link.kept.setdefault("heads", set()))
+    if rpc[0] == GET and len(rpc) > 3 and not link.has_heard_of(rpc):
+        part = link.kept.setdefault("slices", Slices()).part(read, rpc[1], rpc[2], rpc[3], etag)
+        return None if part is None else _made(request, 206, *part)
+    message = read.prefetched()
+    return None if message is None else _response(request, message, etag)
 
 
 def note_received(**_: Any) -> None:
@@ -148,7 +153,7 @@ def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def _head_of_object(request: Any, read: Read, rpc: list[str], served: set[int]) -> Any:
+def _head_of_object(request: Any, read: reads.Read, rpc: list[str], served: set[int]) -> Any:
     """The head of an object that the script gets: once for each time that it does. It stays for the GET that may follow.
 
     Args: served: numbers of the replies whose heads were served."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.s3.process import S3Process
+from tests.daemon.prefetching import READY, fetching, patient, spans, trace
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.snapshots import origin
 
@@ -37,9 +39,22 @@ def handler(event, context): return 5
 """
 
 
-def deployed(daemon: RunningDaemon, name: str, source: str, *requirements: str, **settings: Any) -> dict[str, Any]:
-    """Deploy a function with a snapshot. Returns: what the worker tells of it."""
-    files = {"handler.py": source, "requirements.txt": "\n".join(requirements)}
+BOTO3 = """
+import boto3
+S3 = boto3.client("s3")
+def read(key, **more): return S3.get_object(Bucket="data", Key=key, **more)["Body"].read().decode()
+WEIGHTS = read("weights", Range="bytes=0-3")
+def handler(event, context): return [WEIGHTS, read("input")]
+"""
+
+
+def deployed(
+    daemon: RunningDaemon, name: str, source: str, *requirements: str, script: bytes | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Deploy a function with a snapshot. Args: script: its initscript. Returns: what the worker tells of it."""
+    files: dict[str, str | bytes] = {"handler.py": source, "requirements.txt": "\n".join(requirements)}
+    if script is not None:
+        files["init.wasm"], settings["initscript"] = script, {"wasm": "init.wasm"}
     try:
         return daemon.deploy(name, files, snapshot=True, reuse_sandbox=False, memory_mb=512, timeout_s=30, **settings)
     except DeployFailed as error:
@@ -90,3 +105,19 @@ def test_a_cluster_of_dask_is_started_in_starts_and_refused_in_init(real: Runnin
     assert function["snapshot"] == "refused"
     assert "init leaves the thread 'IO loop' running" in function["snapshot_reason"], function["snapshot_reason"]
     assert real.call("dask-in-init") == 5
+
+
+def test_a_client_of_boto3_that_an_init_made_is_served_by_the_initscript_of_each_start(real: RunningDaemon) -> None:
+    with S3Process() as server, server.client() as s3:
+        s3.make_bucket("data")
+        for key in ("weights", "input"):
+            s3.put("data", key, key.encode())
+        script = fetching("weights", "input")
+        function = deployed(real, "boto3", BOTO3, "boto3", script=script, env=patient(server))
+        assert function["snapshot"] == "serving", function["snapshot_reason"]
+        real.wait_line(READY)
+        s3.forget_requests()
+        answer = real.run("boto3")
+        assert (origin(answer), answer.json) == ("template", ["weig", "input"])
+        assert [span["detail"] for span in spans(trace(real, answer), "reads")] == ["region"]
+        assert [record["path"] for record in s3.requests()] == ["/data/input"]  # the init has read the other

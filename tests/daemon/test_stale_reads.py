@@ -15,6 +15,7 @@ import pytest
 from benchmarks.s3.process import S3Process
 from tests.daemon.prefetching import fetching, patient, reading, sources, trace
 from tests.daemon.running import RunningDaemon
+from tests.daemon.snapshots import origin
 
 pytestmark = pytest.mark.root
 
@@ -83,6 +84,10 @@ def by_kept_connection(port):
     kept.send(b".")
     kept.recv(1)
 
+def by_parked_connection(port):  # of the init of a snapshot
+    parked.connect(("127.0.0.1", port))
+    parked.recv(1)
+
 def metric(port):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"starts:1|c", ("127.0.0.1", 9))
@@ -102,7 +107,10 @@ def probe(port):
 
 def nothing(port): pass
 
-kept = None
+kept = parked = None
+if "PARKED_PORT" in os.environ:
+    parked = socket.create_connection(("127.0.0.1", int(os.environ["PARKED_PORT"])))
+    parked.recv(1)
 
 def read(key):
     return bytes(storage.download_stream("data", key)).decode()
@@ -219,10 +227,8 @@ def service(server: S3Process) -> Iterator[Service]:
 def deploy(daemon: RunningDaemon, server: S3Process) -> Any:
     def deploy(name: str, *keys: str, **more: Any) -> None:
         files = reading(CODE, init_wasm=fetching(*keys))
-        env = patient(server) | ENVIRONMENT
-        daemon.deploy(
-            name, files, initscript={"wasm": "init.wasm"}, storage="sockd", env=env, **{"timeout_s": 25, **more}
-        )
+        settings = {"env": patient(server) | ENVIRONMENT, "timeout_s": 25, **more}
+        daemon.deploy(name, files, initscript={"wasm": "init.wasm"}, storage="sockd", **settings)
 
     return deploy
 
@@ -242,6 +248,19 @@ def test_nothing_older_than_a_write_is_read(
     answer = daemon.run("writes", event)
     assert answer.json == ["b", NEW.decode()]
     assert reads(daemon, answer)[-1] == NETWORK
+
+
+@pytest.mark.parametrize(("do", "last"), [("nothing", REGION), ("by_parked_connection", NETWORK)])
+def test_a_connection_of_a_snapshots_init_counts_when_it_is_made_again(
+    daemon: RunningDaemon, server: S3Process, service: Service, deploy: Any, do: str, last: str
+) -> None:
+    parked = {"PARKED_PORT": str(service.port)}
+    deploy("parks", "a", "b", snapshot=True, reuse_sandbox=False, env=patient(server) | ENVIRONMENT | parked)
+    with server.client() as client:
+        client.put("data", "a", OLD)
+    answer = daemon.run("parks", {"do": do, "port": service.port, "keys": ["a"]})
+    assert (origin(answer), answer.json) == ("template", ["b", (OLD if last == REGION else NEW).decode()])
+    assert reads(daemon, answer) == [REGION, last]
 
 
 @pytest.mark.parametrize("deed", ["nothing", "probe", "metric", "child", "another_read", "another_list"])

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LEVEL, USES = 0x736F, 1
 """The option's level and name for getsockopt(2). No protocol of the kernel has this level."""
+TCP_CLOSE = 7
+"""A state of linux/tcp_states.h."""
 FDS = "/proc/self/fd"
 
 began_ns = 0
@@ -35,7 +37,7 @@ def begin() -> None:
     """Count from here. Call it before the function's code runs."""
     global began_ns, _used
     began_ns = monotonic_ns()
-    _used = None if _has_internet_socket() else uses_of_sockets()
+    _used = None if _has_used_socket() else uses_of_sockets()
 
 
 def end() -> None:
@@ -65,16 +67,28 @@ def uses_of_sockets() -> int | None:
         return None
 
 
-def _has_internet_socket() -> bool:
-    """Whether this process has a socket that reaches beyond the sandbox: a snapshot's forks inherit what its init opened."""
+def _has_used_socket() -> bool:
+    """Whether this process has a socket that reaches beyond the sandbox: a snapshot's forks inherit what its init opened.
+
+    One of TCP that is not connected was made in this fork, in place of a connection (`sockd_zygote.forks.parked`): it is counted
+    when it connects."""
     import socket
 
     for number in os.listdir(FDS):
         try:
             if os.readlink(f"{FDS}/{number}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(number))) as found:
-                    if found.family != socket.AF_UNIX:
+                    if found.family != socket.AF_UNIX and not _is_unconnected(found):
                         return True
         except OSError:  # the descriptor of the directory itself
             continue
     return False
+
+
+def _is_unconnected(found: socket.socket) -> bool:
+    """Whether it is of TCP, and neither connects nor listens."""
+    import socket
+
+    if found.proto != socket.IPPROTO_TCP:
+        return False
+    return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE

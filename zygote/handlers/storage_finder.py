@@ -76,6 +76,11 @@ def attend(client: ModuleType) -> None:
         sys.modules["sockd_storage.clients"].attend(client, environ)
 
 
+def of_library(name: str) -> ModuleType | None:
+    """A module of the library that a function has, or gets when it asks; None: it has another one."""
+    return sys.modules.get(name) or _ready.get(name)
+
+
 def is_ours(name: str) -> bool:
     """Whether a module's name is one of the library's, in it or in a package."""
     return name in ALIASES or name.partition(".")[0] in (*MODULES, *PACKAGES)

@@ -156,6 +156,7 @@ def _program(
         "memory_mb": config.memory_mb,
         "open_files": config.open_files,
         "max_answer_bytes": about.max_answer_bytes,
+        **({"initscript": True} if record.initscript else {}),
     }
     return Program(
         code,
