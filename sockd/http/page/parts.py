@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from sockd.http.page import event_views, function_views, history_views, tree_view, views
+from sockd.http.page import event_views, function_views, history_views, service_views, tree_view, views
 from sockd.http.page.boards import Part
 from sockd.http.page.sources import PageSources
 from sockd.http.worker import Worker
@@ -44,7 +44,9 @@ def function_parts(worker: Worker, name: str, tab: str = OVERVIEW) -> list[Part]
         return [Part("log", partial(function_views.log, worker, name))]
     if tab != OVERVIEW:
         return []
+    is_service = service_views.row_of(worker, name) is not None
     return [
+        *([Part("service", partial(service_views.service, worker, name))] if is_service else []),
         Part("lately", partial(function_views.recent_rates, worker, name)),
         Part("history", partial(history_views.history, worker, name)),
         Part("invocations", partial(views.invocations, worker, name)),

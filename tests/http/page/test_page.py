@@ -16,6 +16,7 @@ from sockd.http.page.page import Page
 from sockd.http.page.parts import TABS
 from sockd.http.page.responses import sandboxed
 from sockd.observe.failure_groups import FailureGroup, FailureKey
+from tests.http.fake_worker import SERVICE
 from tests.http.page.fake_page_worker import FAILED_ID, HOUR_S, REQUEST_ID, STARTED_S, FakePageWorker
 from tests.http.page.page_reader import read
 from tests.http.raw import get, post, raw
@@ -367,3 +368,17 @@ async def test_the_workers_of_a_group_are_shown_with_state_load_and_version(port
     text = squeezed(reply.body.decode())
     for words_of_it in ("group g", "1 worker", "w1 (this one)", "serving", "gone; w1 has its events", "25 %", "0.1.0"):
         assert words_of_it in text, words_of_it
+
+
+async def test_a_services_page_says_what_its_program_does_and_takes_no_events(
+    port: int, worker: FakePageWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {**SERVICE, "name": "echo", "state": "waiting", "sandbox": "", "failures": 3, "reason": "exit <b> status 7"}
+    async with raw(port) as client:
+        before = (await client.ask(get("/functions/echo"))).body.decode()
+        monkeypatch.setattr(worker.numbers, "services", lambda: [row])
+        text = squeezed((await client.ask(get("/functions/echo"))).body.decode())
+    assert "A service takes no events" not in before and 'id="service"' not in before
+    for words_of_it in ("Service exit <b> status 7", "State waiting", "3 failures", "/run/echo/"):
+        assert words_of_it in text
+    assert "<textarea" in before and "<textarea" not in text
