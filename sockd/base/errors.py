@@ -141,6 +141,18 @@ class NotInvoked(BadRequest):
         super().__init__(f"{name!r} is a service: call it over HTTP, at /run/{name}/PATH, without a version or alias")
 
 
+class NoWebSockets(SockdError):
+    """The client wants to open a WebSocket where none is offered."""
+
+    status = 501
+    error_type = "NotImplementedException"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no WebSocket is offered here, but server-sent events are: an answer that streams. A service has WebSockets at /run"
+        )
+
+
 class KeyNeeded(SockdError):
     """The request requires a key, and has none or an unknown one."""
 

@@ -10,7 +10,24 @@ from typing import Any, Protocol
 
 import msgspec
 
+from sockd.base.errors import NoWebSockets
 from sockd.base.telemetry import Invocation, TraceContext
+
+
+class Duplex(Protocol):
+    """A client's connection once it has switched to another protocol: a stream of bytes in both directions."""
+
+    async def read(self, n: int, /) -> bytes:
+        """What has come, at most so many bytes; empty: the client sends no more. Raises: ConnectionError."""
+
+    def write(self, data: bytes, /) -> None:
+        """Send."""
+
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written. Raises: ConnectionError."""
+
+    def write_eof(self) -> None:
+        """Send no more."""
 
 
 class Sink(Protocol):
@@ -22,6 +39,15 @@ class Sink(Protocol):
     """What is known of the invocation when its answer begins; set before `head` is called."""
     on_gone: Callable[[], None] | None = None
     """For the sink to call, at any time and once: its client has gone. What comes after that is to be dropped."""
+
+    can_switch: bool = False
+    """Whether it can `switch`."""
+
+    async def switch(self, headers: list[tuple[bytes, bytes]]) -> Duplex:
+        """Called instead of `head`, where `as_http` says that the client asks for another protocol and a program agrees.
+
+        Raises: NoWebSockets: it cannot; ConnectionError: the client has gone."""
+        raise NoWebSockets
 
     async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Called once, before the first chunk. Names are in lower case; names and values are fit for HTTP, whatever their

@@ -32,7 +32,14 @@ from sockd.base.function_arns import arn
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.request_ids import new_request_id, request_id_text
 from sockd.http.access.callers import AUTHORIZATION, Callers, Readable
-from sockd.http.access.host_check import CrossSite, ForbiddenHost, HostCheck, NoServiceWorkers, may_come_from
+from sockd.http.access.host_check import (
+    CrossSite,
+    ForbiddenHost,
+    HostCheck,
+    NoServiceWorkers,
+    check_origin,
+    may_come_from,
+)
 from sockd.http.aws.lambda_api import LambdaApi
 from sockd.http.aws.routes import PREFIX
 from sockd.http.paths import NoSuchPage
@@ -171,7 +178,7 @@ class Front:
         """Args: judge_site: whether pages of other sites are refused.
         Returns: those of its headers that ask for more than an answer, if it has any: `run_options`, a trace's context.
 
-        Raises: BadRequest, ForbiddenHost, CrossSite, NoServiceWorkers, RequestTooLarge."""
+        Raises: BadRequest, ForbiddenHost, CrossSite, OtherOrigin, NoServiceWorkers, RequestTooLarge."""
         host: bytes | None = None
         asked: dict[bytes, bytes] | None = None
         for name, value in head.headers:
@@ -194,6 +201,8 @@ class Front:
                 raise BadRequest("a Host header is needed, as in HTTP/1.1")
         elif host not in self._hosts.known and not self._hosts.allows(host):
             raise ForbiddenHost("this worker listens on loopback and answers to localhost, 127.0.0.1 and [::1] only")
+        if head.asks_for_websocket:
+            check_origin(head.headers, host or b"", self._config)
         return asked
 
     def route(self, head: Head, called: re.Match[bytes] | None) -> Called | Page:

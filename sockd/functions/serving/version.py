@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sockd.base.call_signature import key_id, source_tag
-from sockd.base.errors import MethodNotAllowed, OtherCode, QueryNotTaken
+from sockd.base.errors import MethodNotAllowed, NoWebSockets, OtherCode, QueryNotTaken
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import FunctionInfo
 from sockd.functions.code.function_config import FunctionConfig
@@ -82,12 +82,14 @@ class Version:
         return cls(record, config, closure, *program_of_code(about, closure, packages, code), number)
 
     def call(self, request: InvokeRequest, is_app: bool) -> Call:
-        """The request to a sandbox of this version. Raises: MethodNotAllowed, QueryNotTaken."""
+        """The request to a sandbox of this version. Raises: MethodNotAllowed, QueryNotTaken, NoWebSockets."""
         if request.method != ANY_METHOD:
             self.check_method(request.method, is_app=is_app)
         details, payload = request.details, request.payload
         if is_app and request.as_http is not None:
             http, payload = request.as_http()
+            if "upgrade" in http:
+                raise NoWebSockets
             details = {**(details or {}), "http": http}
         elif request.query:
             raise QueryNotTaken(request.name)

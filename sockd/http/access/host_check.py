@@ -8,6 +8,7 @@ http://127.0.0.1, though not read the answer: of such requests browsers say that
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
 from sockd.base.config import HttpConfig
 from sockd.base.errors import SockdError
@@ -38,6 +39,19 @@ class CrossSite(SockdError):
         )
 
 
+class OtherOrigin(SockdError):
+    """A page of another origin had a browser open a WebSocket, which no rule of the browser keeps from it."""
+
+    status = 403
+    error_type = "AccessDeniedException"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a page of another origin opens this WebSocket, and this worker listens on loopback; if pages of other origins may, "
+            "set http.cross_site = true"
+        )
+
+
 class NoServiceWorkers(SockdError):
     """A browser asked for the script of a service worker where all functions share one origin."""
 
@@ -58,6 +72,17 @@ def may_come_from(site: bytes, method: bytes, config: HttpConfig) -> bool:
     if site != b"cross-site" or method in SAFE or config.cross_site:
         return True
     return not is_loopback(parse_listen(config.listen)[0])
+
+
+def check_origin(headers: Iterable[tuple[bytes, bytes]], host: bytes, config: HttpConfig) -> None:
+    """Refuse a WebSocket that a page of another origin opens; programs that are no browser send no Origin (RFC 6455, 10.2).
+
+    Raises: OtherOrigin."""
+    if config.cross_site or not is_loopback(parse_listen(config.listen)[0]):
+        return
+    for name, value in headers:
+        if name == b"origin" and value.partition(b"://")[2].lower() != host.lower():
+            raise OtherOrigin
 
 
 class HostCheck:

@@ -35,6 +35,8 @@ INLINE_BYTES = 512 * 1024
 class EventStream(StreamedAnswer):
     """A streamed answer whose pieces become events. The format has no place for the function's own status and headers."""
 
+    can_switch = False
+
     async def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         version = self.begun.version if self.begun is not None else LATEST
         fields = [(b"content-type", CONTENT_TYPE.encode()), (b"x-amz-executed-version", version.encode())]

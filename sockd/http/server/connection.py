@@ -46,6 +46,7 @@ from sockd.http.server.states import (
     Stage,
 )
 from sockd.http.server.transport import Transport
+from sockd.http.server.tunnel import Tunnel
 
 # A member of an enumeration that is asked of its class costs as much as a call, and these are asked for each request.
 _FIRST_HEAD, _SERVING = Input.FIRST_HEAD, Input.SERVING
@@ -95,6 +96,8 @@ class Connection(Patience):
     """What is at the other end of each accepted socket."""
 
     server: Server
+    tunnel: Tunnel | None = None
+    """Gets what comes, once the connection has switched to another protocol."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server.limits)
@@ -118,6 +121,9 @@ class Connection(Patience):
         self.server.forget(self)
 
     def take(self, data: bytes) -> None:
+        if self.tunnel is not None:
+            self.tunnel.feed(data)
+            return
         refusal = self.feed(data)
         if refusal is not None:
             self.refuse(refusal)
@@ -129,6 +135,9 @@ class Connection(Patience):
 
     def eof_received(self) -> bool:
         self.go_on()
+        if self.tunnel is not None:
+            self.tunnel.feed_eof()
+            return True
         if self.exchanges:
             self.exchanges[0].on_gone()
         if self.limits.half_close:
@@ -144,7 +153,7 @@ class Connection(Patience):
         exchange.keep_alive = keep_alive and not self.server.retiring
         self.exchanges.append(exchange)
         self._body_bytes = 0
-        if len(self.exchanges) > 1:
+        if len(self.exchanges) > 1 or head.asks_for_websocket:  # what follows may be no HTTP
             self.pause_reading()
             if len(self.exchanges) > PIPELINED:
                 self._hold_pipeline()
@@ -203,6 +212,13 @@ class Connection(Patience):
                 self.input = ROOM_CAME[self.input]
             self.resume_reading()
 
+    def switch(self) -> Tunnel:
+        """Go on as a stream of bytes, which the running exchange reads and writes until it has ended."""
+        self.tunnel = Tunnel(self)
+        self.transport.keep()
+        self.resume_reading()
+        return self.tunnel
+
     def run_next(self) -> None:
         """Run the oldest exchange, if it may and no written answer waits to be read."""
         if not self.exchanges or self.output is _FULL:
@@ -235,7 +251,10 @@ class Connection(Patience):
             self.exchanges[-1].keep_alive = False
 
     def drain(self) -> None:
-        """Close behind the answers to all that has come."""
+        """Close behind the answers to all that has come; a stream of another protocol is cut, as it has no end."""
+        if self.tunnel is not None:
+            self.abandon()
+            return
         self.go_on()
         if self.input not in ENDED:
             self.close()
@@ -283,3 +302,6 @@ class Connection(Patience):
         for exchange in self.exchanges:
             exchange.on_lost()
         self.exchanges.clear()
+        if self.tunnel is not None:
+            self.tunnel.lose()
+            self.tunnel = None

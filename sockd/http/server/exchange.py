@@ -20,6 +20,7 @@ from sockd.http.server.messages.body import Body
 from sockd.http.server.messages.head import Head
 from sockd.http.server.states import ABANDONED, BEGUN, Payload, Stage
 from sockd.http.server.transport import Transport
+from sockd.http.server.tunnel import Tunnel
 
 # A member of an enumeration that is asked of its class costs as much as a call, and these are asked for each request.
 _LOST = Stage.LOST
@@ -55,6 +56,9 @@ class Client(Protocol):
 
     def resume_reading(self) -> None:
         """Go on reading."""
+
+    def switch(self) -> Tunnel:
+        """Go on as a stream of bytes, which the exchange reads and writes until it has ended."""
 
     def body_dropped(self) -> None:
         """The exchange has let go of its body to be answered with an error."""

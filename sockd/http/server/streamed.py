@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
+import os
 from http import HTTPStatus
 
 from sockd.base.invoke_request import Sink
@@ -17,6 +19,7 @@ from sockd.http.server.exchange import Exchange, answer_of
 from sockd.http.server.messages.answers import Answer, begun_fields
 from sockd.http.server.messages.fields import passes_raw, raw_field
 from sockd.http.server.states import OVER, Stage
+from sockd.http.server.tunnel import Tunnel
 from sockd_zygote.protocol import BODILESS, LENGTH_MAX_DIGITS
 
 
@@ -32,6 +35,7 @@ class Framing(enum.Enum):
 class StreamedAnswer(Sink):
     """Made for every request whose answer may be streamed; `close` ends it, whether it was."""
 
+    can_switch = True
     started = False
     """A head has come: the answer can be no other any more."""
     _head: tuple[int, str] | None = None
@@ -63,6 +67,23 @@ class StreamedAnswer(Sink):
         self._head = status, fields + begun_fields(self.begun, request_id)
         # At once, but for a first chunk that comes in the same breath.
         asyncio.get_running_loop().call_soon(self._flush)
+
+    async def switch(self, headers: list[tuple[bytes, bytes]]) -> Tunnel:
+        exchange = self._exchange
+        self.started = exchange.endless = True
+        if self._is_over():
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        exchange.when_gone = self._hung_up
+        self._framing = Framing.NO_BODY
+        fields = "".join(raw_field(name, value) for name, value in headers if passes_raw(name))
+        fields += "connection: Upgrade\r\nupgrade: websocket\r\n"
+        fields += begun_fields(self.begun, request_id_text(self.request_id))
+        exchange.keep_alive = True  # its header says something else
+        exchange.connection.write(
+            f"{exchange.begin(HTTPStatus.SWITCHING_PROTOCOLS, fields)}\r\n".encode("latin-1"), b""
+        )
+        exchange.keep_alive = False
+        return exchange.connection.switch()
 
     async def chunk(self, data: bytes) -> None:
         connection = self._exchange.connection

@@ -42,6 +42,8 @@ class Begun(NamedTuple):
 class UrlStream(StreamedAnswer):
     """Passes an answer on; `finish` ends it."""
 
+    can_switch = False
+
     def __init__(self, exchange: Exchange, request_id: bytes, shape: Shape) -> None:
         super().__init__(exchange, request_id)
         self._shape = shape

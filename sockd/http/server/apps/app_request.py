@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sockd.base.errors import SockdError
 from sockd.http.server.exchange import Exchange
 
 DROPPED = frozenset(
@@ -19,24 +18,13 @@ DROPPED = frozenset(
 """Headers that concern the hop to the worker only, or that are made anew: the body has come whole."""
 
 
-class NoWebSockets(SockdError):
-    """The client wants to open a WebSocket."""
-
-    status = 501
-    error_type = "NotImplementedException"
-
-    def __init__(self) -> None:
-        super().__init__("WebSockets are not offered; server-sent events are: an answer that streams")
-
-
 def app_request(
     exchange: Exchange, root_path: bytes, raw_path: bytes, query: bytes, body: bytes, *, without: bytes = b""
 ) -> dict[str, Any]:
     """The value of `details["http"]` (`sockd.base.invoke_request`).
 
     Args: root_path: where the app is mounted; raw_path: what follows it, undecoded; without: a header that the app does not
-    get.
-    Raises: NoWebSockets."""
+    get."""
     head, transport = exchange.head, exchange.connection.transport
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     headers = [
@@ -44,11 +32,11 @@ def app_request(
         for name, value in head.headers
         if name not in DROPPED and name != without
     ]
-    if any(name == "sec-websocket-key" for name, _ in headers):  # the upgrade itself is not in this head any more
-        raise NoWebSockets
     if body or head.method in (b"POST", b"PUT", b"PATCH"):
         headers.append(["content-length", str(len(body))])
+    upgrade = {"upgrade": "websocket"} if head.asks_for_websocket else {}
     return {
+        **upgrade,
         "method": head.method.decode(),
         "raw_path": raw_path.decode("latin-1") or "/",
         "query": query.decode("latin-1"),

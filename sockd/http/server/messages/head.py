@@ -35,6 +35,8 @@ class Head:
     """A head that has been read to its end."""
 
     __slots__ = ("headers", "method", "target", "version")
+    asks_for_websocket = False
+    """Whether it asks to go on as a WebSocket (RFC 6455, 4.1); the headers that say so are not among `headers`."""
 
     def __init__(self, method: bytes, target: bytes, version: str, headers: Headers) -> None:
         self.method = method
@@ -66,6 +68,17 @@ class Head:
         """The length of all lines, but for a few characters of the first."""
         return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
+    def may_become_websocket(self) -> bool:
+        """Whether a head that asks for another protocol asks for a WebSocket, and so has no body."""
+        names = {name for name, _ in self.headers}
+        return (
+            self.method == b"GET"
+            and self.version == "1.1"
+            and names.isdisjoint((b"content-length", b"transfer-encoding"))
+            and b"sec-websocket-key" in names
+            and any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
+        )
+
     def without_upgrade(self) -> bytes:
         """The same request, asking for no other protocol."""
         lines = [b"%s %s HTTP/%s" % (self.method, self.target, self.version.encode())]
@@ -76,3 +89,10 @@ class Head:
             if name not in (b"upgrade", b"http2-settings"):
                 lines.append(name + b": " + value)
         return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+class WebSocketHead(Head):
+    """The head of a request that asks for a WebSocket, and is otherwise that of a plain GET."""
+
+    __slots__ = ()
+    asks_for_websocket = True

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httptools
 
 from sockd.http.server.limits import ConnectionLimits
-from sockd.http.server.messages.head import Head, Headers, in_origin_form
+from sockd.http.server.messages.head import Head, Headers, WebSocketHead, in_origin_form
 from sockd.http.server.messages.refusals import (
     BODY_TOO_LARGE,
     HEAD_TOO_LARGE,
@@ -55,6 +55,8 @@ class RequestReader:
         self._head_slack_bytes = 0
         """The chunk before those: the head may have begun in it."""
         self._plain_head: bytes | None = None
+        self._kind = Head
+        """What the next head is; another one where it is read again."""
 
     def on_head(self, head: Head, *, keep_alive: bool) -> None:
         """A request has begun."""
@@ -94,7 +96,8 @@ class RequestReader:
 
     def _feed_plain(self, rest: bytes) -> Refusal | None:
         """The parser stops behind a head that asks for another protocol, and would drop the body (Java's HttpClient sends
-        one with `Upgrade: h2c`). We offer none, so the request is read again as the plain one that it also is."""
+        one with `Upgrade: h2c`). The request is read again as the plain one that it also is: the application may answer it, or
+        switch to a WebSocket if that was asked for."""
         if self._plain_head is None:
             return MALFORMED  # CONNECT
         data, self._plain_head = self._plain_head + rest, None
@@ -142,7 +145,7 @@ class RequestReader:
         parser, limit_bytes = self._parser, self.limits.head_bytes
         if self._target[:1] != b"/":
             self._target, self._headers = in_origin_form(self._target, self._headers)
-        head = Head(parser.get_method(), self._target, parser.get_http_version(), self._headers)
+        head = self._kind(parser.get_method(), self._target, parser.get_http_version(), self._headers)
         if head.version not in _SPOKEN:
             raise _Refused(NO_SUCH_VERSION)
         # Exact only where it matters: chunks may hold more than this head.
@@ -150,7 +153,9 @@ class RequestReader:
             raise _Refused(HEAD_TOO_LARGE)
         if parser.should_upgrade():
             self._plain_head = head.without_upgrade() if head.method != b"CONNECT" else None
+            self._kind = WebSocketHead if head.may_become_websocket() else Head
             return
+        self._kind = Head
         self._headers = []  # trailers are not the head's
         # Without a header that names it, which our answers do not have, an HTTP/1.0 client knows no keep-alive.
         keep_alive = head.version == "1.1" and parser.should_keep_alive()
