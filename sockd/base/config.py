@@ -240,6 +240,9 @@ class NetworkConfig(Slice, frozen=True):
     `connections` is not less."""
     host_ports: tuple[int, ...] = ()
     """Ports of TCP on the host's loopback that functions with a private network may name in `egress` (host:PORT). Empty: none."""
+    publish_on: tuple[str, ...] = ()
+    """Addresses of this host, besides loopback, at which services may publish their port (`service.publish_on`), such as
+    10.0.0.5; 0.0.0.0 and ::, which are all of them, are two of their own. Clients that reach the address reach the service."""
     queries: int = 1024
     """DNS queries of one sandbox per second; more are dropped. The default is AWS's."""
     denied: tuple[str, ...] = ("100.100.100.200", "168.63.129.16", "192.0.0.192")

@@ -17,6 +17,7 @@ from sockd.functions.in_images.image_pythons import ImagePythons
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault, key_path
+from sockd.functions.services.parts import ServiceParts
 from sockd.functions.services.services import Services
 from sockd.functions.serving.function import Caches
 from sockd.functions.serving.function_modules import FunctionModules
@@ -81,7 +82,9 @@ class FunctionParts:
         stack.callback(provisioning.close)
         if group is None:  # the first report to a group says what this worker's shares are
             provisioning.load()
-        services = Services(registry, functions.live, caches.ports)
+        services = Services(
+            registry, functions.live, ServiceParts(caches.ports, config.network.publish_on, functions.garbage.holding)
+        )
         stack.push_async_callback(services.aclose)
         services.load()
         versions = Versions(registry, functions, provisioning, config.code)

@@ -8,10 +8,11 @@ import socket
 import textwrap
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.daemon.running import RunningDaemon
+from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_services import is_settled, log_of, row, wait_state
 
 pytestmark = pytest.mark.root
@@ -166,6 +167,38 @@ def test_a_published_port_can_be_bound_by_no_function(daemon: RunningDaemon, por
     """
     daemon.deploy("binder", textwrap.dedent(code), network="host")
     assert daemon.call("binder", port) == "EPERM"
+
+
+def test_a_port_beyond_loopback_is_refused_unless_the_worker_allows_the_address(
+    daemon: RunningDaemon, port: int, tmp_path: Path
+) -> None:
+    """127.9.9.9 stands for an address of the host's own: it is on loopback, but none of those that need no word."""
+    settings = 'publish_on = ["127.9.9.9"]\n'
+    with pytest.raises(DeployFailed) as failed:
+        daemon.deploy("open", files(port, settings))
+    assert failed.value.type == "InvalidParameterValueException"
+    assert "127.9.9.9" in failed.value.message and "network.publish_on" in failed.value.message
+    for number, address, words in ((port, "host", "is no address"), (0, "::1", "goes with service.publish")):
+        with pytest.raises(DeployFailed, match=words):
+            daemon.deploy("open", files(number, f'publish_on = ["{address}"]\n'))
+    allowed = '[network]\npublish_on = ["127.9.9.9"]\n'
+    own = RunningDaemon.start(tmp_path / "state", allowed)
+    try:
+        own.deploy("open", files(port, settings))
+        with connected(port, "127.9.9.9") as client:
+            assert asked(client, b"a\n") == b"one:a\n"
+        with pytest.raises(ConnectionRefusedError), connected(port):
+            pass
+        own.deploy("open", files(port))
+        with connected(port) as client:
+            assert asked(client, b"a\n") == b"one:a\n"
+        own.deploy("open", files(port, settings))
+        assert own.terminate() == 0
+        own.end_reading()
+        own = RunningDaemon.start(tmp_path / "state")
+        assert "network.publish_on" in row(own, "open")["port_reason"], "an address that the worker allows no more"
+    finally:
+        own.close()
 
 
 def test_memcached_of_debian_runs_as_a_service(daemon: RunningDaemon, port: int) -> None:

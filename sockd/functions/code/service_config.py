@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Collection
 
 import msgspec
 
 from sockd.base.errors import BadFunctionConfig
 from sockd.functions.code.setting_checks import check_bounds
+from sockd.linux.network.loopback import LOOPBACKS
 
 SERVICE = "service"
 """The value of `kind` for a program that keeps running."""
@@ -19,11 +22,12 @@ SERVICE_BOUNDS: dict[str, tuple[float, float]] = {
     "stop_s": (0, 60),
     "connections": (1, 65_536),
     "publish": (0, 65_535),
+    "health_s": (0.1, 3600),
 }
 """The least and the most of each number in the table [service]."""
 FIRST_PORT = 1024
 """The first port that the host has not reserved for root."""
-READY_PATH = re.compile(r"(?:/[!-~]{0,1023})?")
+PATH = re.compile(r"(?:/[!-~]{0,1023})?")
 
 
 class ServiceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -33,6 +37,11 @@ class ServiceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The TCP port that the program listens on, which must be set, at 127.0.0.1 or 0.0.0.0 of its own network."""
     ready_path: str = ""
     """The program is ready when a GET of this path has a status below 400; empty: when the port takes a connection."""
+    health_path: str = ""
+    """The program is started anew when three GETs of this path in a row fail or have a status of 400 or above; empty: none is
+    sent."""
+    health_s: float = 10.0
+    """How often the health path is asked for, and how long an answer may take, in seconds."""
     min: int = 0
     """1: the program always runs. 0: it is started by the first connection."""
     idle_s: float = 300.0
@@ -44,14 +53,42 @@ class ServiceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     connections: int = 1000
     """Connections that are open at once; beyond, 429."""
     publish: int = 0
-    """The port of the host's loopback addresses, 1024 or higher, at which any protocol over TCP reaches the program; 0: none."""
+    """The port of the host, 1024 or higher, at which any protocol over TCP reaches the program; 0: none."""
+    publish_on: tuple[str, ...] = ()
+    """The addresses of the host with that port: of IPv4 or IPv6, and among the worker's `network.publish_on`; empty: its
+    loopback addresses."""
 
     def check(self) -> None:
         """Raises: BadFunctionConfig for the first value that is out of its bounds."""
         check_bounds(self, SERVICE_BOUNDS, "service.")
         if 0 < self.publish < FIRST_PORT:
             raise BadFunctionConfig(f"service.publish = {self.publish}: must be {FIRST_PORT} or higher")
-        if not READY_PATH.fullmatch(self.ready_path):
-            raise BadFunctionConfig(
-                "service.ready_path: must begin with a slash, and be ASCII without spaces of at most 1024 characters"
-            )
+        for key in ("ready_path", "health_path"):
+            if not PATH.fullmatch(getattr(self, key)):
+                raise BadFunctionConfig(
+                    f"service.{key}: must begin with a slash, and be ASCII without spaces of at most 1024 characters"
+                )
+        self._check_addresses()
+
+    def addresses(self, allowed: Collection[str]) -> tuple[str, ...]:
+        """Where the port is published. Args: allowed: the addresses besides loopback that the worker's configuration names.
+
+        Raises: BadFunctionConfig: at another one."""
+        for address in self.publish_on:
+            if address not in LOOPBACKS and address not in allowed:
+                raise BadFunctionConfig(
+                    f"service.publish_on: this worker publishes no port at {address}. Add it to network.publish_on in the "
+                    "worker's configuration and restart the worker, or leave the port on loopback and have a proxy of the "
+                    "host listen there"
+                )
+        return self.publish_on or LOOPBACKS
+
+    def _check_addresses(self) -> None:
+        """Raises: BadFunctionConfig."""
+        if self.publish_on and not self.publish:
+            raise BadFunctionConfig("service.publish_on: goes with service.publish, the port that it is about")
+        for address in self.publish_on:
+            try:
+                ipaddress.ip_address(address)
+            except ValueError:
+                raise BadFunctionConfig(f"service.publish_on: {address!r:.60} is no address of IPv4 or IPv6") from None

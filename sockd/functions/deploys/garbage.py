@@ -56,6 +56,10 @@ class Garbage:
         elif digests := self._code.digests():
             _log.error(REGISTRY_LOST, len(digests))
 
+    def holding(self, digest: str) -> contextlib.AbstractContextManager[None]:
+        """Code that is no garbage until the block ends."""
+        return self._in_use.holding(digest)
+
     async def collect(self) -> None:
         """Delete what nothing needs any more."""
         await self._in_use.collect()

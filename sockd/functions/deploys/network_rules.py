@@ -6,7 +6,7 @@ Owns nothing: the function's allowance has its rules.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 from sockd.base.errors import NetworkUnavailable
 from sockd.functions.code.function_config import FunctionConfig
@@ -17,8 +17,9 @@ from sockd.isolation.networks.networks import Networks
 class NetworkRules:
     """The rules of all functions of a worker."""
 
-    def __init__(self, allowances: Allowances, networks: Networks | None) -> None:
-        """Args: networks: None: functions cannot have private ones."""
+    def __init__(self, allowances: Allowances, networks: Networks | None, publish_on: Collection[str] = ()) -> None:
+        """Args: networks: None: functions cannot have private ones; publish_on: as `NetworkConfig` has it."""
+        self._publish_on = publish_on
         self._allowances = allowances
         self._networks = networks
 
@@ -30,6 +31,8 @@ class NetworkRules:
         Args: are_given: whether the rules are part of this change, so that the worker's limits apply; else they are as they
         were.
         Raises: BadFunctionConfig, NetworkUnavailable."""
+        if config.service is not None:
+            config.service.addresses(self._publish_on)
         if are_given and self._networks is not None:
             self._networks.parse(config.egress)
         if config.network == "private":

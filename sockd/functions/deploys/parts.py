@@ -74,7 +74,7 @@ class DeployParts:
             packages=packages,
             scripts=scripts,
             reserved=ReservedMemory(live, caches.budget),
-            rules=NetworkRules(live.allowances, caches.networks),
+            rules=NetworkRules(live.allowances, caches.networks, config.network.publish_on),
             switching=Switching(registry, live, files),
             garbage=Garbage(registry, code, in_use, scripts, caches.images),
             registry=registry,

@@ -1,6 +1,7 @@
 """One HTTP request over a connection to the program of a service, and its answer, piece by piece as it comes.
 
-Owns nothing. A connection serves one request; what concerns one hop alone is not passed on.
+Owns nothing. A connection serves one request; what concerns one hop alone is not passed on. A request for a WebSocket that the
+program agrees to makes client and program two ends of a stream of bytes, until one of them has ended it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import httptools
 
 from sockd.base.errors import ServiceAnswerLost, TimedOut
 from sockd.base.invoke_request import Sink
-from sockd.functions.services.instance import Connection
+from sockd.functions.services.byte_streams import READ_BYTES, Connection, pass_on
 
-READ_BYTES = 64 * 1024
 HEAD_BYTES = 64 * 1024
 """The longest head of an answer, with those of interim answers before it."""
 PREFIX_HEADER = "x-forwarded-prefix"
@@ -25,9 +25,10 @@ INTERIM, SWITCHED = range(100, 200), 101
 class AnswerReader:
     """The callbacks of a parser: what has come of an answer, and what of it was not taken yet."""
 
-    def __init__(self, *, has_body: bool) -> None:
-        """Args: has_body: False: an answer to HEAD."""
+    def __init__(self, *, has_body: bool, may_switch: bool = False) -> None:
+        """Args: has_body: False: an answer to HEAD; may_switch: the request asks for another protocol."""
         self._has_body = has_body
+        self._may_switch = may_switch
         self._parser = httptools.HttpResponseParser(self)
         self._is_framed = False
         """Whether the head says where the body ends; else the end of the connection does."""
@@ -37,6 +38,8 @@ class AnswerReader:
         """0: the head has not come yet."""
         self.pieces: list[bytes] = []
         self.is_complete = False
+        self.early = b""
+        """What has come behind the head of an answer that switches."""
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes; none: the end. Raises: ServiceAnswerLost."""
@@ -49,8 +52,11 @@ class AnswerReader:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            raise ServiceAnswerLost("the service switched to another protocol, which /run does not pass") from None
+        except httptools.HttpParserUpgrade as upgrade:
+            if not self._may_switch:
+                raise ServiceAnswerLost("the service switched to another protocol, which was not asked for") from None
+            self.status = SWITCHED
+            self.early = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             raise ServiceAnswerLost(f"the answer of the service is not HTTP: {error}") from None
         if not self.status and self._head_bytes > HEAD_BYTES:
@@ -65,6 +71,8 @@ class AnswerReader:
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        if status == SWITCHED and self._may_switch:
+            return  # the parser stops behind it, if it is one
         if status in INTERIM:
             self.headers, self._is_framed = [], False
             return
@@ -85,13 +93,18 @@ async def relay(connection: Connection, http: dict[str, Any], body: bytes, sink:
     Raises: ServiceAnswerLost; TimedOut; what the sink raises."""
     reader, writer = connection
     sink.on_gone = writer.transport.abort
-    answer = AnswerReader(has_body=http["method"] != "HEAD")
+    answer = AnswerReader(has_body=http["method"] != "HEAD", may_switch="upgrade" in http)
     try:
         async with asyncio.timeout(timeout_s) as limit:
             writer.write(_head(http))
             writer.write(body)
             while not answer.status:
                 answer.feed(await reader.read(READ_BYTES))
+        if answer.status == SWITCHED:
+            client = await sink.switch(answer.headers)
+            client.write(answer.early)
+            await pass_on(client, client, reader, writer)
+            return
         await sink.head(answer.status, answer.headers)
         while True:
             pieces, answer.pieces = answer.pieces, []
@@ -113,5 +126,6 @@ def _head(http: dict[str, Any]) -> bytes:
     target = f"{http['raw_path']}?{http['query']}" if http["query"] else http["raw_path"]
     lines = [f"{http['method']} {target} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in http["headers"] if name != PREFIX_HEADER]
-    lines += [f"{PREFIX_HEADER}: {http['root_path']}", "connection: close", "", ""]
+    hop = ["connection: Upgrade", f"upgrade: {http['upgrade']}"] if "upgrade" in http else ["connection: close"]
+    lines += [f"{PREFIX_HEADER}: {http['root_path']}", *hop, "", ""]
     return "\r\n".join(lines).encode("latin-1")

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Callable
 
 from sockd.base.errors import ServiceNotReady, SockdError, TooManyRequests
 from sockd.base.request_ids import request_id_text
+from sockd.functions.services.byte_streams import Connection
+from sockd.functions.services.health import until_unhealthy
 from sockd.functions.services.service_log import NoteLog, ServiceLog
 from sockd.functions.serving.function import Function
 from sockd.functions.serving.version import Version
@@ -26,8 +28,6 @@ from sockd.isolation.sandbox.sandbox import Sandbox
 LOOPBACK = "127.0.0.1"
 CONNECT_S = 5.0
 """How long the program may take to accept a connection, whose queue is full."""
-
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Instance:
@@ -61,6 +61,7 @@ class Instance:
         self._unused = asyncio.Event()
         self._unused.set()
         self.ended: asyncio.Task[None] = self._loop.create_task(self._run())
+        self._health = self._loop.create_task(self._watch_health()) if settings.health_path else None
 
     @classmethod
     async def start(cls, function: Function, note: NoteLog, on_idle: Callable[[Instance], None]) -> Instance:
@@ -104,11 +105,14 @@ class Instance:
     async def stop(self) -> None:
         """End the program, and wait until it has ended: by SIGTERM, or SIGKILL after `service.stop_s`."""
         self.is_stopping = True
+        await self._terminate()
+
+    async def _terminate(self) -> None:
         if self.sandbox.process.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.sandbox.process.pidfd, signal.SIGTERM)
         await asyncio.wait((self.ended,), timeout=self.settings.stop_s)
-        self.kill()
+        self.sandbox.destroy()
         await asyncio.wait((self.ended,))
 
     def kill(self) -> None:
@@ -132,9 +136,16 @@ class Instance:
     async def _run(self) -> None:
         """Wait for the end of the program; the log gets the last of what it printed, and why it ended if it was not stopped."""
         reply = await self.sandbox.request(self._run_id, b"{}")
-        self.error = reply.error
-        why = f"sockd: the service has ended: {reply.error.message}\n".encode() if reply.error is not None else b""
+        self.error = self.error or reply.error
+        if self._health is not None:
+            self._health.cancel()
+        why = f"sockd: the service has ended: {self.error.message}\n".encode() if self.error is not None else b""
         self._log.end(reply.log + (b"" if self.is_stopping else why), reply.log_dropped)
+
+    async def _watch_health(self) -> None:
+        """End a program that is not healthy; it has failed then."""
+        self.error = ServiceNotReady(await until_unhealthy(self._connect, self.settings))
+        await self._terminate()
 
     async def _connect(self) -> Connection:
         try:

@@ -2,8 +2,8 @@
 
     client ── 127.0.0.1:PORT of the host ── this ── a connection to the program, inside its network
 
-The port is on the host's loopback addresses alone, and no sandbox can bind it (`sockd.linux.bpf.port_guard`). A connection starts
-the program if it does not run, and waits for it.
+The port is on the host's loopback addresses, or on those that the worker's configuration allows, and no sandbox can bind it
+(`sockd.linux.bpf.port_guard`). A connection starts the program if it does not run, and waits for it.
 
 Owns the listening sockets, and the connections of clients.
 """
@@ -19,12 +19,14 @@ from functools import partial
 from typing import Any, Self
 
 from sockd.base.errors import SockdError
-from sockd.functions.services.instance import Connection, Instance
+from sockd.functions.code.service_config import ServiceConfig
+from sockd.functions.services.byte_streams import Connection, pass_on
+from sockd.functions.services.instance import Instance
+from sockd.functions.services.parts import ServiceParts
 from sockd.linux.bpf.port_guard import PortGuard
 from sockd.linux.network import loopback
 
 BACKLOG = 1024
-READ_BYTES = 64 * 1024
 PAUSE_S = 1.0
 """How long nothing is accepted when the process has no descriptor left."""
 
@@ -37,23 +39,27 @@ _log = logging.getLogger(__name__)
 class PublishedPort:
     """Made by `open`; `close` ends it with all its connections, once, and `closed` waits for that."""
 
-    def __init__(self, number: int, guard: PortGuard, connecting: Connecting) -> None:
-        self.number = number
+    def __init__(self, settings: ServiceConfig, guard: PortGuard, connecting: Connecting) -> None:
+        self.number = settings.publish
+        self.addresses = settings.publish_on
         self._guard = guard
         self._connecting = connecting
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
-    def open(cls, number: int, guard: PortGuard, connecting: Connecting) -> Self:
-        """Listen from now on. Raises: OSError, with a note that names the address: another process has the port."""
-        port = cls(number, guard, connecting)
-        sockets = loopback.bind(loopback.LOOPBACKS, number)
+    def open(cls, settings: ServiceConfig, parts: ServiceParts, connecting: Connecting) -> Self:
+        """Listen from now on, where the settings say.
+
+        Raises: BadFunctionConfig: not at this address; OSError, with a note that names the address: another process has the
+        port, or the host has no such address."""
+        port = cls(settings, parts.guard, connecting)
+        sockets = loopback.bind(settings.addresses(parts.publish_on), settings.publish)
         try:
             for sock in sockets:
                 sock.setblocking(False)
                 sock.listen(BACKLOG)
-            guard.hold(number)
+            parts.guard.hold(port.number)
         except BaseException:
             for sock in sockets:
                 sock.close()
@@ -100,7 +106,7 @@ class PublishedPort:
             raise
         try:
             async with self._connecting() as (_, (from_program, to_program)):
-                await _pass_on(reader, writer, from_program, to_program)
+                await pass_on(reader, writer, from_program, to_program)
             writer.close()
         except SockdError as error:
             _log.info("a connection to port %d was refused: %s", self.number, error.message)
@@ -111,37 +117,3 @@ class PublishedPort:
 
 def _close(sock: socket.socket, accepting: asyncio.Task[None]) -> None:
     sock.close()
-
-
-async def _pass_on(
-    from_client: asyncio.StreamReader,
-    to_client: asyncio.StreamWriter,
-    from_program: asyncio.StreamReader,
-    to_program: asyncio.StreamWriter,
-) -> None:
-    """Copy both ways until the program has closed its end, or one of them is gone.
-
-    A client that has closed its sending half may still read what the program answers."""
-    loop = asyncio.get_running_loop()
-    inward = loop.create_task(pump(from_client, to_program))
-    outward = loop.create_task(pump(from_program, to_client))
-    try:
-        await asyncio.wait((inward, outward), return_when=asyncio.FIRST_COMPLETED)
-        if not outward.done() and inward.result():
-            await asyncio.wait((outward,))
-    finally:
-        for way in (inward, outward):
-            way.cancel()
-        await asyncio.gather(inward, outward, return_exceptions=True)
-
-
-async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> bool:
-    """Copy until the end of the source, and end the target's sending half then; False: one of the two is gone."""
-    try:
-        while data := await source.read(READ_BYTES):
-            target.write(data)
-            await target.drain()
-        target.write_eof()
-    except OSError:
-        return False
-    return True

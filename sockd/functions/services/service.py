@@ -24,14 +24,15 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from sockd.base.errors import Draining, NoCapacity, ServiceNotReady, SockdError, TooManyRequests
+from sockd.base.errors import BadFunctionConfig, Draining, NoCapacity, ServiceNotReady, SockdError, TooManyRequests
 from sockd.functions.code.service_config import ServiceConfig
 from sockd.functions.services.backoff import Backoff
-from sockd.functions.services.instance import Connection, Instance
+from sockd.functions.services.byte_streams import Connection
+from sockd.functions.services.instance import Instance
+from sockd.functions.services.parts import ServiceParts
 from sockd.functions.services.published_port import PublishedPort
 from sockd.functions.services.service_log import NoteLog
 from sockd.functions.serving.function import Function
-from sockd.linux.bpf.port_guard import PortGuard
 
 EXIT_GRACE_S = 0.5
 """From a connection that is refused to the end of the program, if that is why."""
@@ -52,12 +53,12 @@ class State(enum.Enum):
 class Service:
     """`adopt` at the start and after each deploy; `connected` for each connection; `aclose`, or `close`, ends it."""
 
-    def __init__(self, function: Function, note: NoteLog, guard: PortGuard) -> None:
-        """Args: note: takes what its programs print; guard: keeps sandboxes from the port that is published."""
+    def __init__(self, function: Function, note: NoteLog, parts: ServiceParts) -> None:
+        """Args: note: takes what its programs print."""
         self.name = function.version.record.name
         self._function = function
         self._note = note
-        self._guard = guard
+        self._parts = parts
         self._port: PublishedPort | None = None
         self.port_reason = ""
         """Why its port of the host is not open; empty: it is, or there is none."""
@@ -198,13 +199,15 @@ class Service:
     def _publish(self) -> None:
         """Have the port of the host that the settings say, or none."""
         number = 0 if self._is_closed or self._is_disabled else self.settings.publish
-        if self._port is not None and self._port.number != number:
+        if self._port is not None and (self._port.number, self._port.addresses) != (number, self.settings.publish_on):
             self._port.close()
             self._port = None
         self.port_reason = ""
         if number and self._port is None:
             try:
-                self._port = PublishedPort.open(number, self._guard, self.connected)
+                self._port = PublishedPort.open(self.settings, self._parts, self.connected)
+            except BadFunctionConfig as error:
+                self.port_reason = error.message
             except OSError as error:
                 self.port_reason = f"port {number} of the host: {os.strerror(error.errno or 0)}"
                 _log.warning("the service %s is not published: %s", self.name, self.port_reason)
@@ -223,7 +226,10 @@ class Service:
 
     async def _start_instance(self) -> None:
         await asyncio.sleep(self._backoff.left_s(self._loop.time()))
-        instance = await Instance.start(self._function, self._note, self._await_use)
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._parts.holding(self._function.version.record.digest))
+            instance = await Instance.start(self._function, self._note, self._await_use)
+            instance.ended.add_done_callback(partial(_let_go, held.pop_all()))
         # No step waits from here on: an instance that is ready serves.
         instance.ended.add_done_callback(partial(self._instance_ended, instance))
         self._instances.add(instance)
@@ -295,6 +301,10 @@ class Service:
         ending = self._loop.create_task(_end(instance))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
+
+
+def _let_go(held: contextlib.ExitStack, ended: asyncio.Task[None]) -> None:
+    held.close()
 
 
 async def _end(instance: Instance) -> None:

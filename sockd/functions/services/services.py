@@ -8,32 +8,32 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sockd.base.errors import NotInvoked
+from sockd.base.errors import NotInvoked, NoWebSockets
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import Invocation, LogRecord
 from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.registry import Registry
 from sockd.functions.services.http_relay import relay
+from sockd.functions.services.parts import ServiceParts
 from sockd.functions.services.service import Service
 from sockd.functions.services.service_log import NoteLog
 from sockd.functions.serving.function import Function
 from sockd.functions.serving.live_functions import LiveFunctions
 from sockd.isolation.sandbox.stream import Joined
-from sockd.linux.bpf.port_guard import PortGuard
 
 
 class Services:
     """`load` first, `aclose` last, before the functions."""
 
-    def __init__(self, registry: Registry, live: LiveFunctions, guard: PortGuard) -> None:
-        """Args: guard: keeps sandboxes from ports of the host."""
-        self._guard = guard
+    def __init__(self, registry: Registry, live: LiveFunctions, parts: ServiceParts) -> None:
+        self._parts = parts
         self._live = live
         self._services: dict[str, Service] = {}
         self._is_closed = False
         self.log_listeners: list[NoteLog] = []
         """Each takes the records of all services."""
         registry.followers.append(self.reconcile)
+        live.restoring.listeners.append(self._adopt)
 
     def load(self) -> None:
         """Begin with the services among the live functions."""
@@ -49,10 +49,10 @@ class Services:
             service.close()
 
     async def serve(self, function: Function, request: InvokeRequest) -> Invocation:
-        """Pass one HTTP request to the program of a service.
+        """Pass one HTTP request to the program of a service; with a WebSocket, wait until that has ended.
 
-        Raises: NotInvoked: it is no HTTP request; MethodNotAllowed; ServiceNotReady, ServiceAnswerLost; TooManyRequests;
-        TimedOut; NoCapacity."""
+        Raises: NotInvoked: it is no HTTP request; NoWebSockets; MethodNotAllowed; ServiceNotReady, ServiceAnswerLost;
+        TooManyRequests; TimedOut; NoCapacity."""
         version = function.version
         if request.as_http is None or request.qualifier or request.fresh:
             raise NotInvoked(request.name)
@@ -60,6 +60,8 @@ class Services:
         http, body = request.as_http()
         joined = Joined()
         sink = request.sink or joined
+        if "upgrade" in http and not sink.can_switch:
+            raise NoWebSockets
         async with self._of(function).connected() as (instance, connection):
             request.entered = True
             sandbox_id, version_id = instance.sandbox.id, instance.version.id
@@ -98,7 +100,7 @@ class Services:
         if service is None or not service.is_of(function):
             if service is not None:
                 service.close()
-            service = self._services[name] = Service(function, self._note, self._guard)
+            service = self._services[name] = Service(function, self._note, self._parts)
         return service
 
     def _note(self, record: LogRecord) -> None:

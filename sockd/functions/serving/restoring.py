@@ -97,6 +97,8 @@ class Restoring:
         self._elsewhere = asyncio.Event()
         """Set when another function lacks files that its group has."""
         self._fetching: set[str] = set()
+        self.listeners: list[Callable[[str], object]] = []
+        """Each is called with the name of a function that can run now."""
 
     def note(self, record: FunctionRecord, error: SockdError | OSError) -> None:
         """Note why a recorded deploy cannot run."""
@@ -194,6 +196,8 @@ class Restoring:
         if name in self.unready:
             self._open_function(self.unready[name].record)
             self.unready.pop(name, None)
+            for listener in self.listeners:
+                listener(name)
 
     def _unready(self, name: str) -> Unready:
         if name not in self.unready:

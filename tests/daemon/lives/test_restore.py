@@ -200,3 +200,34 @@ def test_no_backup_is_written_into_the_state_and_no_state_into_a_backup(host: Ho
         done = cli("restore", str(copy), "--replace", "--state-dir", str(state), home=host.path)
         assert done.returncode == 2 and "is in the backup itself" in done.stderr
     assert not (copy / "sub").exists()
+
+
+SERVICE = {
+    "server.py": "import http.server as web, lost, os\nweb.test(web.SimpleHTTPRequestHandler, port=int(os.environ['PORT']))",
+    "requirements.txt": "lost",
+    "sockd.toml": """
+        kind = "service"
+        command = ["/usr/bin/python3", "server.py"]
+        network = "none"
+        service = { port = 8080, min = 1 }
+    """,
+}
+"""A server that imports a package."""
+
+
+@pytest.mark.parametrize("packages", [True, False])
+def test_a_service_that_always_runs_runs_after_a_restore_without_a_request(
+    host: Host, index: PackageIndex, packages: bool
+) -> None:
+    """With its packages from the backup, and when they have been installed anew."""
+    index.add(wheel("lost", "1.0", {"lost.py": "N = 5"}))
+    daemon, copy = host.up(), host.path / "copy"
+    daemon.deploy("kept", SERVICE, check=True)
+    host.run("backup", str(copy), *(["--packages"] if packages else []))
+    assert daemon.terminate() == 0
+    shutil.rmtree(host.state)
+    host.run("restore", str(copy))
+    again = host.up()
+    again.when(lambda: [each["state"] for each in again.manage("GET", "/services").json] == ["running"])
+    assert again.request("GET", "/run/kept/").status == 200
+    assert again.terminate() == 0

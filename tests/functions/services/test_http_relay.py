@@ -7,6 +7,8 @@ import pytest
 from sockd.base.errors import ServiceAnswerLost
 from sockd.functions.services.http_relay import HEAD_BYTES, AnswerReader
 
+SWITCHES = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\nX-Own: a\r\n\r\n"
+
 
 def read(data: bytes, *, step: int, has_body: bool = True, ends: bool = False) -> AnswerReader:
     """What is read of bytes that come in steps. Args: ends: the connection ends behind them."""
@@ -51,13 +53,29 @@ def test_an_answer_that_ends_early_is_lost(data: bytes) -> None:
     ("data", "words"),
     [
         (b"SSH-2.0-OpenSSH\r\n", "not HTTP"),
-        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n", "another protocol"),
+        (SWITCHES, "another protocol"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"a" * HEAD_BYTES, "longer than"),
     ],
 )
 def test_what_is_no_answer_of_http_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(ServiceAnswerLost, match=words):
         read(data, step=1 << 20)
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+def test_an_answer_that_switches_as_was_asked_gives_what_follows_it(step: int) -> None:
+    answer, data = AnswerReader(has_body=True, may_switch=True), SWITCHES + b"the other protocol"
+    while data and not answer.status:
+        answer.feed(data[:step])
+        data = data[step:]
+    assert answer.status == 101 and (b"x-own", b"a") in answer.headers
+    assert answer.early + data == b"the other protocol"
+
+
+def test_one_that_does_not_switch_is_an_answer_as_any() -> None:
+    answer = AnswerReader(has_body=True, may_switch=True)
+    answer.feed(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+    assert (answer.status, answer.is_complete, answer.pieces) == (403, True, [b"no"])
 
 
 @pytest.mark.parametrize(("status", "has_body"), [(200, False), (204, True), (304, True)])
