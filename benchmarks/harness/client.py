@@ -138,17 +138,19 @@ class Client:
         return self.exchange(request(function, body))
 
 
-def checked(answer: Answer) -> Answer:
-    """The answer. Raises BadAnswer, with the body, unless its status is 200."""
-    if answer.status != 200:
+def checked(answer: Answer, status: int = 200) -> Answer:
+    """The answer. Raises BadAnswer, with the body, unless it has this status."""
+    if answer.status != status:
         raise BadAnswer(f"status {answer.status}: {answer.body[:500].decode(errors='replace')}")
     return answer
 
 
-def closed_loop(host: str, port: int, concurrency: int, requests: Iterable[bytes]) -> Iterator[Answer]:
+def closed_loop(
+    host: str, port: int, concurrency: int, requests: Iterable[bytes], *, status: int = 200
+) -> Iterator[Answer]:
     """Answers to all requests, over `concurrency` connections that each send the next request when they have an answer.
 
-    Raises BadAnswer at the first answer that is not 200."""
+    Raises BadAnswer at the first answer that has another status."""
     waiting = iter(requests)
     clients = [Client(host, port) for _ in range(concurrency)]
     by_fd = {client.socket.fileno(): client for client in clients}
@@ -174,7 +176,7 @@ def closed_loop(host: str, port: int, concurrency: int, requests: Iterable[bytes
                     in_flight -= 1
                 else:
                     client.send(data)
-                yield checked(answer)
+                yield checked(answer, status)
     finally:
         poll.close()
         for client in clients:

@@ -72,7 +72,11 @@ def sockd() -> list[str]:
 
 @contextlib.contextmanager
 def worker(
-    config: Config | None = None, *, environment: Mapping[str, str] | None = None, state_dir: Path | None = None
+    config: Config | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    state_dir: Path | None = None,
+    listen: str = "127.0.0.1:0",
 ) -> Iterator[Worker]:
     """A worker with this configuration, stopped with SIGTERM at the end.
 
@@ -80,6 +84,7 @@ def worker(
         config: sections of its TOML; the rest are defaults.
         environment: variables set for it besides our own.
         state_dir: kept for another worker; None: one of its own.
+        listen: its address and port; 0: any.
 
     Raises: WorkerFailed. Whatever is raised, also by the caller, is given the end of the worker's log as a note."""
     with tempfile.TemporaryDirectory(prefix="sockd-bench-") as scratch:
@@ -91,7 +96,7 @@ def worker(
             *sockd(),
             "up",
             "--listen",
-            "127.0.0.1:0",
+            listen,
             "--state-dir",
             str(state_dir),
             "--config",

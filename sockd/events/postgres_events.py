@@ -2,7 +2,7 @@
 
 Owns the database's pool. Each event has the worker that accepted it and that worker's epoch, which grows at each start: a worker
 in whose name another one has started changes nothing any more, and its accepts fail. A verb is one transaction, most of them
-one statement.
+one statement; begins, ends and accepts that come while others are made are made together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sockd.events.event import Event
 from sockd.events.event_backend import MOST_AT_ONCE, Burial, DeadTotal, Death, Recovered
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.postgres_accepts import SEQ, PostgresAccepts, add
+from sockd.events.postgres_attempts import END, PostgresAttempts
 from sockd.events.postgres_group import CHANNEL, LEAVE, PostgresGroup
 from sockd.events.postgres_recovery import CONFIG_NAMES, SCHEDULE_NAMES, Owner, dead_total, recover
 from sockd.events.postgres_schema import MIGRATIONS
@@ -28,12 +29,7 @@ if TYPE_CHECKING:
 
 MINE = "seq = $1 AND worker = $2 AND epoch = $3"
 PAYLOAD = f"SELECT body FROM bodies JOIN events USING (id) WHERE {MINE}"
-BEGIN = f"UPDATE events SET running = true WHERE {MINE} RETURNING (SELECT body FROM bodies WHERE bodies.id = events.id)"
 NOTE = f"UPDATE events SET running = false, due_at = $4, attempts = $5, failures = $6, throttles = $7 WHERE {MINE}"
-END = f"""
-WITH gone AS (DELETE FROM events WHERE {MINE} RETURNING id)
-DELETE FROM bodies USING gone WHERE bodies.id = gone.id RETURNING true
-"""
 BURY = f"""
 WITH gone AS (DELETE FROM events WHERE {{}} RETURNING {NAMES})
 INSERT INTO dead ({MOVED}, died_at, reason, error_type, error)
@@ -80,6 +76,7 @@ class PostgresEvents:
         self._owner = owner
         self._config = config
         self._accepts = PostgresAccepts(database, config)
+        self._attempts = PostgresAttempts(database, owner)
         self.group = PostgresGroup(database, postgres, self._owner, config)
 
     @classmethod
@@ -108,18 +105,17 @@ class PostgresEvents:
         return payload
 
     async def begin(self, event: Event) -> bytes | None:
-        payload: bytes | None = await self._database.value(BEGIN, *self._mine(event))
-        return payload
+        return await self._attempts.begin(event)
 
     async def note(self, event: Event) -> None:
         await self._database.value(NOTE, *self._mine(event), *_changed(event))
 
     async def end(self, event: Event) -> None:
-        await self._database.value(END, *self._mine(event))
+        await self._attempts.end(event)
 
     async def forward(self, event: Event, follower: Event, payload: bytes) -> None:
         async def forward(connection: Connection) -> int:
-            if await connection.fetchval(END, *self._mine(event)) is not None:
+            if await connection.fetchval(END, [event.seq], *self._owner) is not None:
                 return await add(connection, self._owner, follower, payload)
             # The answer of this very verb was lost, or another worker has the event.
             seq: int | None = await connection.fetchval(SEQ, follower.id, *self._owner)
@@ -229,6 +225,8 @@ class PostgresEvents:
         return seq is not None
 
     async def aclose(self) -> None:
+        await self._accepts.aclose()
+        await self._attempts.aclose()
         await self._database.aclose()
 
 

@@ -131,6 +131,24 @@ async def test_a_worker_whose_name_another_has_taken_changes_nothing_any_more(
     await successor.aclose()
 
 
+async def test_events_that_are_accepted_begun_and_ended_at_the_same_time_are_told_apart(
+    backend: PostgresEvents,
+) -> None:
+    made = [event() for _ in range(100)]
+    await asyncio.gather(*(backend.accept(each, each.id) for each in made))
+    assert sorted(each.seq for each in made) == [each.seq for each in made]
+    assert await asyncio.gather(*map(backend.begin, made)) == [each.id for each in made]
+    gone = made.pop()
+    await backend.end(gone)
+    assert await asyncio.gather(*map(backend.begin, (gone, made[0]))) == [None, made[0].id]
+    async with backend._database._pool.acquire() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM events WHERE running") == 99
+    await asyncio.gather(*map(backend.end, made))
+    assert (await backend.recover(NOW)).waiting == []
+    async with backend._database._pool.acquire() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM bodies") == 0
+
+
 async def test_a_tick_that_several_workers_see_is_made_by_one(backend: PostgresEvents, postgres_dsn: str) -> None:
     schedule = Schedule(name="s", function="f", expression="rate(1 minute)", created_at=NOW, next_at=NOW + 60)
     await backend.put_schedule(schedule)

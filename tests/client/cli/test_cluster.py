@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.client.cli.cluster.haproxy import haproxy_file
+from sockd.client.cli.cluster.haproxy import PLACES, haproxy_file, homes
 from tests.client.cli.serving import Run, Served
 
 
@@ -25,13 +25,31 @@ def test_the_proxys_file_has_the_workers_that_are_named(run: Run) -> None:
     assert run("cluster", "haproxy", "10.0.0.1").returncode == 2
 
 
+def test_a_worker_that_comes_moves_its_share_of_the_functions_and_no_other() -> None:
+    three, four = (
+        {place: name for name, places in homes(names).items() for place in places} for names in ("abc", "abcd")
+    )
+    moved = [place for place, name in four.items() if three[place] != name]
+    assert {four[place] for place in moved} == {"d"} and PLACES / 8 < len(moved) < PLACES / 2
+    assert sorted(three) == list(range(PLACES))
+
+
+def test_haproxy_takes_the_file_of_many_workers(tmp_path: Path) -> None:
+    check(tmp_path, {f"w{number}": f"10.0.{number}.1:5000" for number in range(200)})
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:5000", "10.0.0.1:5000"])
 def test_haproxy_takes_the_file(tmp_path: Path, address: str) -> None:
+    check(tmp_path, {"w1": address, "w2": "10.0.0.2:5000"})
+
+
+def check(tmp_path: Path, workers: dict[str, str]) -> None:
+    """Have HAProxy judge the file of workers."""
     program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("needs HAProxy: scripts/install-servers")
     file = tmp_path / "haproxy.cfg"
-    file.write_text(haproxy_file({"w1": address, "w2": "10.0.0.2:5000"}, "127.0.0.1:8080"))
+    file.write_text(haproxy_file(workers, "127.0.0.1:8080"))
     done = subprocess.run([program, "-c", "-f", file], capture_output=True, text=True, check=False)
     assert (done.returncode, "warning" in done.stderr.lower()) == (0, False), done.stderr
 

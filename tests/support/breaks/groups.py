@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sockd.client.cli.cluster import haproxy
-from sockd.events import membership, postgres_events
+from sockd.events import membership, postgres_attempts, postgres_events
 from sockd.http.server.listening import inherited
 from sockd.worker import group
 from tests.support.breaks.breaking import breaks
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 @breaks("any-owner")
 def any_owner() -> None:
     """A worker changes events whatever worker has them, and in whatever epoch."""
-    mine, anyone = postgres_events.MINE, "seq = $1 AND ($2::text, $3::bigint) IS NOT NULL"
-    for name, query in list(vars(postgres_events).items()):
-        if isinstance(query, str) and mine in query:
-            setattr(postgres_events, name, query.replace(mine, anyone))
+    whose, anyones = "worker = $2 AND epoch = $3", "($2::text, $3::bigint) IS NOT NULL"
+    for module, mine in ((postgres_events, postgres_events.MINE), (postgres_attempts, postgres_attempts.THESE)):
+        for name, query in list(vars(module).items()):
+            if isinstance(query, str) and mine in query:
+                setattr(module, name, query.replace(mine, mine.replace(whose, anyones)))
 
 
 @breaks("no-notice")
