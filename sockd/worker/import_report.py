@@ -57,9 +57,19 @@ def why(worker: Worker, version: Version, node: ZygoteNode | None, passed_over: 
     if not node.imports:
         return f"no Zygote serves it yet: {_why_no_better(worker, view, passed_over)}"
     if view.top.loaded <= node.shared.loaded or (not view.top.change and view.top.wanted <= node.imports):
-        return "a Zygote has imported ahead all that its top level imports"
+        return f"a Zygote has imported ahead all that its top level imports{_besides(worker, version, view.top)}"
     rest = _change(view.top) or f"no Zygote has the rest: {_why_no_better(worker, view, passed_over)}"
     return f"a Zygote has imported a part ahead: {rest}"
+
+
+def _besides(worker: Worker, version: Version, top: TopLevel) -> str:
+    """Say which packages the last new sandbox has imported besides those of the recorded top level; empty: none."""
+    seen = worker.learner.seen.get(version.id, ())
+    more = {module.key for module in seen if module.key and module.name not in top.loaded}
+    if not more:
+        return ""
+    names = ", ".join(sorted(requirement(worker, key) for key in more))
+    return f" in the start that was recorded; the last one has imported more of {names}, in its handler or by another decision"
 
 
 def _change(top: TopLevel) -> str:

@@ -60,9 +60,6 @@ CHANGES = {
 def test_state_that_no_name_shows(house: PrivateWorker, happened: Happened) -> None:
     wheels = [wheel("h-base", "1.0", {"h_base.py": SLOW + BASE})]
     for name, (_, read) in CHANGES.items():
-        reader = (
-            f"from h_base import *\nimport h_base\n_read = [{read}]\ndef get(): return _read\nkept = get\ndel _read\n"
-        )
         reader = f"{SLOW}from h_base import *\ndef keep():\n    read = {read}\n    return lambda: read\nkept = keep()\n"
         wheels.append(wheel(f"h-{name}", "1.0", {f"h_{name}.py": reader}, requires=("h-base",)))
     for each in wheels:
@@ -86,4 +83,69 @@ def test_state_that_no_name_shows(house: PrivateWorker, happened: Happened) -> N
             if learned != expected[name]:
                 differing[name] = (expected[name], learned)
     happened(f"{len(CHANGES)} kinds of state, answers {expected}: {len(differing)} differ in a learned start")
+    assert not differing
+
+
+READ = """
+import gc, importlib.machinery, locale, signal, sys
+def keep():
+    with open("/proc/self/status") as status:
+        caught = next(line for line in status if line.startswith("SigCgt"))
+    loops = sys.modules.get("_asyncio")
+    read = {
+        "debug": gc.get_debug(), "domain": locale.textdomain(None), "finder": sys.meta_path[-1].__name__, "handler": caught,
+        "loop": loops is not None and loops._get_running_loop() is not None, "frozen": getattr(sys, "frozen", None),
+        "length": getattr(sys, "tracebacklimit", None), "stream": sys.stderr.name, "timer": any(signal.getitimer(0)),
+        "suffix": len(importlib.machinery.SOURCE_SUFFIXES), "platform": sys.platform, "option": sorted(sys._xoptions),
+    }
+    return lambda: read
+kept = keep()
+"""
+OF_PROCESS = {
+    "debug": "import gc; gc.set_debug(gc.DEBUG_UNCOLLECTABLE)",
+    "domain": "import locale; locale.textdomain('own')",
+    "finder": "import sys; sys.meta_path[-1] = type('Own', (sys.meta_path[-1],), {})",
+    "handler": "import faulthandler, signal; faulthandler.register(signal.SIGWINCH)",
+    "loop": "import asyncio; LOOP = asyncio.new_event_loop(); asyncio.events._set_running_loop(LOOP)",
+    "frozen": "import sys; sys.frozen = True",
+    "length": "import sys; sys.tracebacklimit = 3",
+    "stream": "import sys; sys.stderr = open(__file__)",
+    "timer": "import signal; signal.setitimer(signal.ITIMER_REAL, 1000)",
+    "suffix": "import importlib.machinery; importlib.machinery.SOURCE_SUFFIXES.append('.own')",
+    "platform": "import sys; sys.platform = 'own'",
+    "option": "import sys; sys._xoptions['own'] = True",
+}
+"""Own code, by what of `READ` it changes. An import keeps that in a closure, where a fingerprint does not look."""
+RESTORED = """
+import sys
+if "_asyncio" in sys.modules: sys.modules["_asyncio"]._set_running_loop(None)
+def f(event): return h_process.kept()
+"""
+
+
+@case(
+    "P48",
+    "change in a function's own code, before an import that reads it, names and finders of the interpreter, a timer, a handler in "
+    "C, the domain of messages and the running event loop",
+    expect="learned starts answer as a start of the function's own",
+)
+def test_what_the_interpreter_and_the_kernel_know_of_a_process(house: PrivateWorker, happened: Happened) -> None:
+    house.index.add(wheel("h-process", "1.0", {"h_process.py": SLOW + READ}))
+    house.deploy("process-plain", f"import h_process\n{RESTORED}", requirements=["h-process"])
+    plain = house.call("process-plain")
+    expected = {}
+    for name, change in OF_PROCESS.items():
+        code = f"{change}\nimport h_process\n{RESTORED}"
+        house.deploy(f"process-{name}-own", code, requirements=["h-process"], zygote="none")
+        expected[name] = house.call(f"process-{name}-own")
+        assert expected[name][name] != plain[name], f"{name}: the change makes no difference"
+        house.deploy(f"process-{name}", code, requirements=["h-process"])
+        assert house.call(f"process-{name}") == expected[name], name
+    house.daemon.wait_verified(PATIENCE_S)
+    assert house.call_learned("process-plain") == plain
+    learned = {name: house.daemon.run_learned(f"process-{name}").json for name in OF_PROCESS}
+    differing = {
+        name: (expected[name][name], learned[name][name]) for name in OF_PROCESS if learned[name] != expected[name]
+    }
+    happened(f"{len(OF_PROCESS)} kinds of state: {len(differing)} differ in a learned start {differing or ''}")
     assert not differing

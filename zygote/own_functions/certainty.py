@@ -14,6 +14,7 @@ import sys
 from sockd_zygote.forks.module_kinds import OWN, Kinds
 from sockd_zygote.own_functions.decisions import cannot_fail, catches, first_decision, is_suppressing
 from sockd_zygote.own_functions.own_calls import BY_CALL, BY_IMPORT, Code, Place
+from sockd_zygote.own_functions.passed_on import first_passed_on
 from sockd_zygote.own_functions.source_texts import Definition, Text, holds, read_text
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -27,16 +28,20 @@ RUN_BY_CLASSES = ("__init__", "__new__", "__post_init__", "__init_subclass__", "
 
 
 def mark(steps: list[dict[str, Any]], finished: Sequence[Code], changed: Collection[str], kinds: Kinds) -> None:
-    """Say of each import that is not certain that own code decides about it. Takes `places` and `finished` out of the steps.
+    """Say of each import that is not certain that own code decides about it. Takes `places`, `finished` and `varies` out of the
+    steps.
 
     Args:
         finished: code objects that have returned, of which a step's `finished` counts those before it;
         changed: environment variables that own code sets."""
     judge = Judge(kinds, changed)
     for step in steps:
-        at, count = step.pop("places", ()), step.pop("finished", 0)
+        at, count, varies = step.pop("places", ()), step.pop("finished", 0), step.pop("varies", False)
         if not step["before"]:
-            step["before"] = judge.uncertain_place(at) or judge.decision_before(at, finished[:count])
+            done = finished[:count]
+            step["before"] = judge.uncertain_place(at) or judge.decision_before(at, done)
+            if varies and not step["before"]:
+                step["before"] = judge.passed_on_before(at, done)
 
 
 class Judge:
@@ -72,6 +77,17 @@ class Judge:
         self._judged = max(self._judged, len(finished))
         running = (self._decision_in(file, name, first, until=line) for file, line, name, first, _ in at)
         return self._decision or next(filter(None, running), "")
+
+    def passed_on_before(self, at: Sequence[Place], finished: Sequence[Code]) -> str:
+        """Return the first statement before an import that may pass on another value in each start, in words; empty: none."""
+        every = [(file, name, first, sys.maxsize) for file, name, first in finished]
+        every += [(file, name, first, line) for file, line, name, first, _ in at]
+        for file, name, first, until in every:
+            text = self._text(file)
+            definition = text and text.find(name, first)
+            if text and definition and (line := first_passed_on(text, definition.body, until)):
+                return f"what it passes on from one start to another ({_where(file, line)})"
+        return ""
 
     def _decision_in(self, file: str, name: str, first: int, until: int = sys.maxsize) -> str:
         """Args: until: the line where the code is now."""

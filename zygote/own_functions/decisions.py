@@ -82,8 +82,8 @@ def _ends_process(branch: Sequence[ast.stmt]) -> bool:
     return bool(branch) and isinstance(branch[-1], ast.Expr) and ast.unparse(branch[-1]).startswith("os._exit(")
 
 
-def _is_harmless(function: ast.expr) -> bool:
-    """Whether a function is one of the standard library's by its whole name, and no method of what a call returns."""
+def is_harmless(function: ast.expr) -> bool:
+    """Return whether a function is one of the standard library's by its whole name, and no method of what a call returns."""
     if any(isinstance(each, ast.Call) for each in ast.walk(function)):
         return False
     name = ast.unparse(function)
@@ -153,7 +153,7 @@ class _Finder:
         may fail, and may not come to the next, nor to the end of that one, if it is code of the function's."""
         for number, statement in enumerate(body):
             if not cannot_fail(statement, self._text):
-                is_own = self._text.imports_own(statement) or any(map(self._is_own_call, _now([statement])))
+                is_own = self._text.imports_own(statement) or any(map(self._is_own_call, parts_now([statement])))
                 return self._decision(statement) or self._effect(body[number if is_own else number + 1 :])
         return 0
 
@@ -174,11 +174,11 @@ class _Finder:
         if isinstance(statement, ast.If) and self._text.is_determined(statement.test):
             return any(map(self._may_leave, (*statement.body, *statement.orelse)))
         kinds = (ast.Return, ast.Raise) if isinstance(statement, LOOPS) else LEAVING
-        return not isinstance(statement, LEAVING) and any(isinstance(each, kinds) for each in _now([statement]))
+        return not isinstance(statement, LEAVING) and any(isinstance(each, kinds) for each in parts_now([statement]))
 
     def _evaluated(self, nodes: Sequence[ast.AST]) -> int:
         """Return the line of the first effect in a part of expressions that may not be evaluated; 0: there is none."""
-        for node in _now(nodes):
+        for node in parts_now(nodes):
             parts: list[ast.expr] = []
             match node:
                 case ast.IfExp(test, one, other) if not self._text.is_determined(test):
@@ -195,7 +195,7 @@ class _Finder:
 
     def _effect(self, nodes: Sequence[ast.AST]) -> int:
         """Return the line of the first part that changes more than names of the function's own; 0: there is none."""
-        for node in _now(nodes):
+        for node in parts_now(nodes):
             if self._is_effect(node):
                 line: int = getattr(node, "lineno", 0)
                 return line
@@ -211,7 +211,7 @@ class _Finder:
                 return True
             case ast.Subscript(owner, _, ast.Store() | ast.Del()):
                 return not self._is_own(owner)
-            case ast.Call(function, keywords=[]) if _is_harmless(function):
+            case ast.Call(function, keywords=[]) if is_harmless(function):
                 return False
             case ast.Call(ast.Name(name)):
                 return name not in HARMLESS and not name.endswith(("Error", "Exception", "Warning"))
@@ -233,7 +233,7 @@ class _Finder:
         return isinstance(owner, ast.Name) and owner.id == "logging"
 
 
-def _now(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+def parts_now(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
     """Yield all parts that run with these: not the bodies of functions that they define."""
     pending = list(nodes)
     while pending:

@@ -40,6 +40,8 @@ OF_EVERYBODY = frozenset({*MACHINERY, "logging"})
 """Modules that are not walked, and whose functions and classes any import may have."""
 IMMUTABLE_TYPE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE: a class in C, such as `deque`; its objects hold what others put in. Since 3.12 some have a module."""
+PIECE = 32
+"""Bytes of a digest whose length is not its own."""
 LARGEST = 1 << 20
 """Bytes of one array that are compared."""
 MOST = 4_000_000
@@ -51,7 +53,8 @@ class Heap:
 
     Attributes:
         inside: for each name of a module, what is reached from its value and from no other name's, in a fixed order;
-        subclasses: classes of packages, each with its subclasses, by identity."""
+        subclasses: classes of packages, each with its subclasses, by identity;
+        standard_subclasses: those of the standard library, likewise."""
 
     def __init__(
         self, modules: Mapping[str, Names], foreign: Mapping[str, Names], skipped: Callable[[str, str], bool]
@@ -64,6 +67,7 @@ class Heap:
         self._dispatching = function_caches.dispatching_code()
         self._left = MOST
         self.subclasses: dict[int, list[type]] = {}
+        self.standard_subclasses: dict[int, list[type]] = {}
         self.inside: dict[str, dict[str, list[Any]]] = {module: {} for module in modules}
         owners = owners_of(modules, skipped)
         self._seen = {*self._foreign, *map(id, modules.values()), id(sys.modules), *owners}
@@ -109,8 +113,9 @@ class Heap:
         if "_flag_mask_" in names:  # the table of an `enum.Flag`, which caches combinations such as `re.I | re.X`
             self._seen.add(id(names.get("_value2member_map_")))
         module = home_of(value)
-        if module and module.partition(".")[0] not in sys.stdlib_module_names:
-            self.subclasses[id(value)] = [value, *type.__subclasses__(value)]
+        is_of_packages = module and module.partition(".")[0] not in sys.stdlib_module_names
+        listed = self.subclasses if is_of_packages else self.standard_subclasses
+        listed[id(value)] = [value, *type.__subclasses__(value)]
         return True
 
     def _cache(self, value: Any, found: list[Any]) -> bool:
@@ -230,6 +235,29 @@ def random_state(value: Any, found: list[Any]) -> bool:
     return True
 
 
+def generator_of_numbers(value: Any, found: list[Any]) -> bool:
+    """Describe a bit generator of NumPy, whose state is a dictionary that is made anew for each question."""
+    found.append(hash(repr(value.state)))
+    return True
+
+
+def in_memory(value: Any, found: list[Any]) -> bool:
+    """Describe a file in memory; a subclass may run code when it is asked."""
+    if not value.closed:
+        found += [hash(value.getvalue()), value.tell()]
+    return True
+
+
+def hashed(value: Any, found: list[Any]) -> bool:
+    found.append(value.digest() if value.digest_size else value.digest(PIECE))
+    return True
+
+
+def locked(value: Any, found: list[Any]) -> bool:
+    found.append(value.locked())
+    return True
+
+
 def of_this_thread(value: Any, found: list[Any]) -> bool:
     """The attributes of a `threading.local` in the thread that imports; a subclass may run code when it is asked."""
     attributes = value.__dict__
@@ -246,10 +274,16 @@ def of_tls(value: Any, found: list[Any]) -> bool:
 
 OF_MODULES: tuple[tuple[str, str, Way | None], ...] = (
     ("_decimal", "Context", text),
+    ("_hashlib", "HASH", hashed),
+    ("_hashlib", "HASHXOF", hashed),
+    ("_io", "BytesIO", in_memory),
+    ("_io", "StringIO", in_memory),
     ("_thread", "_local", of_this_thread),
+    ("_thread", "LockType", locked),
     ("array", "array", contents),
     ("itertools", "count", text),
     ("numpy", "ndarray", numbers),
+    *(("numpy.random", name, generator_of_numbers) for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")),
     ("random", "Random", random_state),
     ("ssl", "SSLContext", of_tls),
 )

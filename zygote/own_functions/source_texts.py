@@ -93,8 +93,12 @@ Definition = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Text:
-    """One file. Attributes: imported: names that its imports bind anywhere; of_packages: those of them that are no modules of
-    the function's."""
+    """One file.
+
+    Attributes:
+        imported: names that its imports bind anywhere;
+        of_packages: those of them that are no modules of the function's;
+        values: all that is assigned to a name, of those that nothing else binds."""
 
     def __init__(self, module: ast.Module, is_own: Callable[[str], bool], changed: Collection[str]) -> None:
         """Args: is_own: whether a module, by its name, is the function's; changed: environment variables that its code sets."""
@@ -102,6 +106,7 @@ class Text:
         self._changed = changed
         self._codes: dict[tuple[str, int], Definition] = {("<module>", 0): module}
         self._stored = stored = Counter[str]()
+        self.values: dict[str, list[ast.expr]] = {}
         self.imported: set[str] = set()
         self.of_packages: set[str] = set()
         for node in ast.walk(module):
@@ -115,6 +120,13 @@ class Text:
                     self.of_packages |= bound if not self.imports_own(node) else set()
                 case ast.Name(name, ast.Store() | ast.Del()):
                     stored[name] += 1
+                case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), value=ast.expr() as value):
+                    self.values.setdefault(name, []).append(value)
+        self.values = {
+            name: values
+            for name, values in self.values.items()
+            if stored[name] == len(values) and name not in self.imported
+        }
         self._constants: set[str] = set()
         for statement in module.body:
             match statement:
@@ -130,6 +142,14 @@ class Text:
         """Return whether a name stands for the same function, class or module in each start: nothing else is bound to it."""
         is_imported = name in self.imported
         return self._stored[name] + is_imported == 1 and (is_imported or any(name == each for each, _ in self._codes))
+
+    def defines(self, name: str) -> bool:
+        """Return whether a name stands for a function or a class of this file in each start."""
+        return name not in self.imported and self.names_one(name)
+
+    def binds(self, name: str) -> bool:
+        """Return whether anything in this file is bound to a name."""
+        return name in self._stored or name in self.imported
 
     def imports_own(self, statement: ast.stmt) -> bool:
         """Return whether a statement imports a module of the function's, which may fail in one start alone."""

@@ -11,7 +11,7 @@ import operator
 import sys
 
 from sockd_zygote.forks.module_kinds import MACHINERY, is_a, namespace
-from sockd_zygote.own_functions import interpreter
+from sockd_zygote.own_functions import interpreter, process
 from sockd_zygote.own_functions.heap import Heap, home_of
 
 ModuleType = type(sys)
@@ -43,6 +43,8 @@ BY_VALUE = frozenset({bool, int, float, complex, str, bytes})
 MISSING = object()
 VARIABLES = "os.environ"
 """The setting of `interpreter.settings` with the environment variables."""
+WHAT_RUNS = "what runs"
+RUNS_IN = ("the running event loop", "the current greenlet")
 CONTEXT = "contextvars.Context"
 """In the place of a module: the values of context variables."""
 
@@ -64,6 +66,8 @@ class State:
         }
         foreign = {name: namespace(each) for name, each in loaded.items() if name not in compared or name == "logging"}
         self._names = {name: dict(names) for name, names in compared.items()}
+        self._besides = process.names_of_interpreter() | {WHAT_RUNS: dict(zip(RUNS_IN, process.running(), strict=True))}
+        self._of_process = process.of_this_process()
         self._blocked = {name for name, module in list(sys.modules.items()) if module is None}
         self._heap = Heap(compared, foreign, is_left_out)
         self.settings = {
@@ -77,7 +81,8 @@ class State:
         """Return what `later` has otherwise, in words; modules and subclasses that it has besides are no change.
 
         Args: but: settings that are not compared."""
-        return [*self._changed_names(later), *self._changed_objects(later), *self._changed_settings(later, but)]
+        found = [*self._changed_names(later), *self._changed_objects(later), *self._changed_settings(later, but)]
+        return found or self._changed_besides(later, but)
 
     def changed_variables(self, later: State) -> set[str]:
         """Return the names of environment variables that have another value in `later`, or are in one of both alone."""
@@ -92,6 +97,19 @@ class State:
             before[key][0] for key in before.keys() & after.keys() if not are_same_items(before[key], after[key])
         ]
         return [f"subclasses of {home_of(each)}.{type.__dict__['__qualname__'].__get__(each)}" for each in changed]
+
+    def derived_from(self, later: State) -> set[int]:
+        """Return the ids of the classes that have other subclasses in `later`, of the standard library also."""
+        pairs = [
+            (self._heap.subclasses, later._heap.subclasses),
+            (self._heap.standard_subclasses, later._heap.standard_subclasses),
+        ]
+        return {
+            key
+            for before, after in pairs
+            for key in before.keys() & after.keys()
+            if not are_same_items(before[key], after[key])
+        }
 
     def new_libraries(self, later: State) -> list[str]:
         """Return the name of the setting, if `later` has mapped other shared libraries than extension modules. Those are a part
@@ -123,6 +141,21 @@ class State:
             for key in inside.keys() & others.keys():
                 if not are_same_items(inside[key], others[key]):
                     yield f"{name}.{key}"
+
+    def _changed_besides(self, later: State, but: tuple[str, ...]) -> list[str]:
+        """Return what is changed where nothing else is: names of the interpreter, and what the kernel knows of the process. (What
+        has another name is found by that, too.)"""
+        before, after = self._of_process, later._of_process
+        changed = [name for name in before if name not in (*but, process.DESCRIPTORS) and before[name] != after[name]]
+        if not process.are_same_descriptors(before[process.DESCRIPTORS], after[process.DESCRIPTORS]):
+            changed.append(process.DESCRIPTORS)
+        for module, names in self._besides.items():
+            others = later._besides.get(module, names)
+            if not are_same(names, others):
+                every = names.keys() | others.keys()
+                keys = [key for key in every if not is_same(names.get(key, MISSING), others.get(key, MISSING))]
+                changed += [key if module == WHAT_RUNS else f"{module}.{key}" for key in keys]
+        return changed
 
     def _changed_settings(self, later: State, but: tuple[str, ...]) -> Iterator[str]:
         for name, value in self.settings.items():

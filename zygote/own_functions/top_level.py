@@ -18,6 +18,7 @@ from sockd_zygote.own_functions.change_names import in_words
 from sockd_zygote.own_functions.interpreter import LIBRARIES
 from sockd_zygote.own_functions.own_calls import Code, OwnCalls, places
 from sockd_zygote.own_functions.own_variables import OwnVariables
+from sockd_zygote.own_functions.process import THREADS
 from sockd_zygote.own_functions.registrations import Registrations
 from sockd_zygote.own_functions.state import VARIABLES, State
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 300
 """Characters of what the function's code has changed."""
-BY_THE_NETWORK = "what it may do next, by an answer of the network,"
 MOST_WRITES = 100
 """Changes of one import that are named."""
 
@@ -55,7 +55,7 @@ class Loading:
         """Whether a module of the function's code was loaded in it."""
         self.step: dict[str, Any] | None = None
         self.lists: ListsSubclasses | None = None
-        """While it runs, if own code has made subclasses of packages' classes before it."""
+        """While it runs, if own code has derived classes before it."""
         self.besides: list[str] = []
         """Modules that it has put into `sys.modules` without an import, if `by_code`."""
         self.was_watched = False
@@ -63,11 +63,13 @@ class Loading:
 
 
 class ListsSubclasses:
-    """Whether code of this thread calls `type.__subclasses__` between `__enter__` and `__exit__`.
+    """Whether code of this thread calls `type.__subclasses__` of some classes between `__enter__` and `__exit__`.
 
-    To such an import, a class that the function's own code has derived from a package's is a change; to others it is none."""
+    To such an import, a class that the function's own code has derived from one of them is a change; to others it is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: set[int]) -> None:
+        """Args: classes: their ids."""
+        self._classes = classes
         self.seen = False
         self._profile: Any = None
 
@@ -81,7 +83,7 @@ class ListsSubclasses:
 
     def _look(self, frame: object, event: str, called: Any) -> None:
         if event == "c_call" and called.__name__ == "__subclasses__":
-            self.seen = True
+            self.seen |= id(called.__self__) in self._classes
 
 
 class Recorder:
@@ -98,8 +100,8 @@ class Recorder:
         self._reference: State | None = None
         self._effect = ""
         """What the function's code has changed; nothing is compared any more."""
-        self._has_subclasses = False
-        """Whether own code has derived classes from those of packages."""
+        self._derived_from: set[int] = set()
+        """The ids of classes that own code has derived others from."""
         self._registrations = Registrations()
         self._variables = OwnVariables()
         self._calls = OwnCalls(kinds)
@@ -109,6 +111,7 @@ class Recorder:
         self._get_ident = sys.modules["_thread"].get_ident  # eventlet takes the module away
         self._thread = self._get_ident()
         self._load, self._load_spec = _bootstrap._find_and_load_unlocked, _bootstrap._load_unlocked
+        sys.addaudithook(self._calls.hear)
         self._registrations.__enter__()
         self._reference = self._state()
         _bootstrap._find_and_load_unlocked = self._timed  # type: ignore[attr-defined]
@@ -140,8 +143,8 @@ class Recorder:
         A step is what the function's code imports, or what a module of one distribution imports of another: `name`, `key`,
         `outer` (the number of the step that it is in, or -1), `before` (what own code had changed by then), `variables` (those
         that it had changed, too, and that no import has read), `writes` (what the import changed outside of the modules that it
-        loaded), `places` and `finished` (where the function's code has asked for it, and how much of it had run, for
-        `certainty.mark`) and `modules`, each with its own seconds."""
+        loaded), `places`, `finished` and `varies` (where the function's code has asked for it, how much of it had run, and
+        whether it has what another start may have otherwise, for `certainty.mark`) and `modules`, each with its own seconds."""
         steps: list[dict[str, Any]] = []
         for loading, asked_by in self._ordered():
             module = sys.modules.get(loading.name)
@@ -248,16 +251,16 @@ class Recorder:
             self._variables.changed |= self._reference.changed_variables(loading.state)
             changes += [f"sys.modules[{name!r}]" for name in self._put_in()]
             self._effect = in_words([*changes, *self._read_variables()])[:MOST_WORDS]
-            if self._calls.has_connected:
-                self._effect = self._effect or BY_THE_NETWORK
-            self._has_subclasses |= bool(self._reference.new_subclasses(loading.state))
-            if self._has_subclasses:
-                loading.lists = ListsSubclasses()
+            self._effect = self._effect or self._calls.outside
+            self._derived_from |= self._reference.derived_from(loading.state)
+            if self._derived_from:
+                loading.lists = ListsSubclasses(self._derived_from)
                 loading.lists.__enter__()
         if loading.by_code:
             loading.step = {"before": self._effect, "variables": sorted(self._variables.changed)}
             if not self._effect:
                 loading.step |= {"places": places(self._kinds), "finished": len(self._calls.finished)}
+                loading.step["varies"] = self._calls.has_varied
             self._variables.watch(is_import=not self._effect)
 
     def _end(self, loading: Loading) -> None:
@@ -280,7 +283,7 @@ class Recorder:
         elif loading.state is not None and not self._effect:
             self._reference = self._state()
             writes = {
-                *loading.state.changes(self._reference, but=(LIBRARIES,)),
+                *loading.state.changes(self._reference, but=(LIBRARIES, THREADS)),
                 *loading.state.new_subclasses(self._reference),
                 *loading.state.new_libraries(self._reference),
             }

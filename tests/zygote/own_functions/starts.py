@@ -29,9 +29,10 @@ RECORD = (
     + """
 from sockd_zygote.handlers.entry_module import load_file
 from sockd_zygote.forks.module_kinds import Kinds
-from sockd_zygote.own_functions import interpreter
+from sockd_zygote.own_functions import interpreter, process
 from sockd_zygote.own_functions.top_level import Recorder
 del interpreter.OF_THE_PROCESS["files in /tmp"]  # where other tests write meanwhile
+process.contents_of_tmp = dict
 failure = ""
 kinds = Kinds(roots)
 recorder = Recorder(kinds, entry)

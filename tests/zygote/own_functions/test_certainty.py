@@ -198,3 +198,53 @@ def test_a_socket_alone_is_no_answer(starts: Starts) -> None:
 def test_a_variable_that_own_code_sets_decides_in_that_start_alone(starts: Starts) -> None:
     code = "import os\nSTAGE = os.environ['STAGE'] = 'a'\nif os.environ['STAGE'] == 'a':\n    import other\n"
     assert starts.record(code).step("other").before != ""
+
+
+PASSED_ON = (
+    "base.call([dict, list][time.time_ns() % 2])\n",
+    "base.LEVEL = time.time() > 0\n",
+    "START = time.time()\nbase.call(START.is_integer)\n",
+    "def use(value):\n    base.call(value)\nuse(dict if time.time() else list)\n",
+    "class Own:\n    def __init__(self, at):\n        base.call(at.is_integer)\nOwn(time.time())\n",
+    "[base.call, len][time.time() < 0](dict)\n",
+    "use = [base, time][time.time() == 0]\nuse.call(dict)\n",
+    "base.call(getattr({}, 'a' if time.time() == 0 else 'copy'))\n",
+    "import uuid\nname = str(uuid.uuid4())\nbase.call(name.upper)\n",
+    "with open('/proc/loadavg') as file:\n    LOAD = file.read()\nbase.call(LOAD.upper)\n",
+    "NAME = os.urandom(1) and 'a'\nbase.call(NAME.upper)\n",
+    "base.kept = {}\nbase.kept[time.time()] = 1\n",
+    "for name in sorted([time.time()]):\n    base.call(name.is_integer)\n",
+    "setattr(base, 'LEVEL', time.time() > 0)\n",
+)
+NOT_PASSED_ON = (
+    "START = time.time()\n",
+    "START = time.time()\nprint(START)\n",
+    "START = time.time()\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), 'x'))\nsys.path.pop(0)\n",
+    "START = time.time()\nbase.call(dict)\n",
+    "START = time.time()\ndef made(): return 1\nbase.call(made)\n",
+    "START = time.time()\nSTAGE = os.environ.get('STAGE', 'a')\nbase.call(STAGE.upper) if False else None\n",
+    "class Own:\n    def __init__(self):\n        self.at = time.time()\nown = Own()\n",
+    "names = []\nnames.append(time.time())\n",
+    "def elapsed(since):\n    return time.time() - since\nTOOK = elapsed(time.time())\n",
+    "log = logging.getLogger(__name__)\nlog.info('started at %s', time.time())\n",
+)
+
+
+@pytest.mark.parametrize("code", PASSED_ON)
+def test_a_value_that_varies_ends_the_sharing_where_a_package_gets_it(starts: Starts, code: str) -> None:
+    recording = starts.record(f"{BEGIN}{code}import other\n")
+    assert recording.failure == "" and recording.step("base").before == ""
+    assert recording.step("other").before.startswith(
+        ("what it passes on from one start to another (line ", "base.", "what it does")
+    )
+
+
+@pytest.mark.parametrize("code", NOT_PASSED_ON)
+def test_a_value_that_varies_is_no_concern_in_own_names(starts: Starts, code: str) -> None:
+    recording = starts.record(f"import logging\n{BEGIN}{code}import other\n")
+    assert recording.failure == "" and recording.step("other").before == ""
+
+
+def test_without_a_clock_all_values_are_those_of_each_start(starts: Starts) -> None:
+    recording = starts.record(f"{BEGIN}values = [dict]\nbase.call(values[0])\nimport other\n")
+    assert recording.failure == "" and recording.step("other").before == ""

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd_zygote.own_functions import heap
+from sockd_zygote.own_functions import heap, process
 from sockd_zygote.own_functions.heap import Heap
 from sockd_zygote.own_functions.state import State, are_same_items, changed_setting
 
@@ -74,6 +74,12 @@ def add_module(name: str, code: str) -> types.ModuleType:
     exec(code, vars(made))
     sys.modules[name] = made
     return made
+
+
+@pytest.fixture(autouse=True)
+def without_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests write there meanwhile."""
+    monkeypatch.setattr(process, "contents_of_tmp", dict)
 
 
 @pytest.fixture
@@ -441,7 +447,9 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import ctypes, collections, encodings, functools, json, linecache, logging, os, re, struct, threading, typing, urllib.parse
 from sockd_zygote.forks.module_kinds import RUNTIME, Kinds
+from sockd_zygote.own_functions import process
 from sockd_zygote.own_functions.state import State
+process.contents_of_tmp = dict  # other tests write there meanwhile
 kinds = Kinds()
 def state(): return State(lambda name, module: kinds.key_of(name, module) == "" and name != "__main__")
 def use():
