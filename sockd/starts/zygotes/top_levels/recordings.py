@@ -21,7 +21,7 @@ from sockd import __version__
 from sockd.starts.zygotes.top_levels.refusals import Refusals
 from sockd.starts.zygotes.top_levels.top_level import MAX_MODULES, BadRecording, TopLevel, read_steps
 
-FORMAT = 6
+FORMAT = 7
 """Format of `learned.json` and of recordings. What another format, worker or Python has left is dropped: it is learned again."""
 WORKER = f"{__version__} {sys.version} {FORMAT}"
 MAX_RECORDINGS = 4096
