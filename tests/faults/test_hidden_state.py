@@ -125,8 +125,8 @@ def f(event): return h_process.kept()
 
 @case(
     "P48",
-    "change in a function's own code, before an import that reads it, names and finders of the interpreter, a timer, a handler in "
-    "C, the domain of messages and the running event loop",
+    "change in a function's own code, before an import that reads it, names and finders of the interpreter, a timer, a handler "
+    "in C, the domain of messages and the running event loop",
     expect="learned starts answer as a start of the function's own",
 )
 def test_what_the_interpreter_and_the_kernel_know_of_a_process(house: PrivateWorker, happened: Happened) -> None:

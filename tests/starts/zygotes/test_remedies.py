@@ -23,7 +23,10 @@ def top(before: str) -> TopLevel:
         ),
         ("what it does from one start to another (line 3 of f.py)", "import numpy before that line"),
         ("what it may do next, by an answer of the network,", "import numpy before that request"),
-        ("what it may do next, by an answer of a program that it starts,", "import numpy before that program is started"),
+        (
+            "what it may do next, by an answer of a program that it starts,",
+            "import numpy before that program is started",
+        ),
         ("what it passes on from one start to another (line 3 of f.py)", "import numpy before that line"),
         ("what it calls of C libraries, by ctypes,", "import numpy before that call"),
         ("what is loaded, as a thread of it imports base,", "import numpy before the thread starts"),
