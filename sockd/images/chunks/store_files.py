@@ -23,6 +23,8 @@ from sockd.base.errors import StoreUnavailable, Tampered
 TMP = "tmp"
 _LOCK = "lock"
 _ATTEMPTS = 5
+_NEW_FILES = 100
+"""Attempts at a file of one's own: on a busy host a `recover` is often between its making and its lock."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,13 +67,13 @@ class StoreFiles:
     def _new_file(self) -> tuple[str, int]:
         """An empty file in tmp/, locked."""
         self.make(TMP)  # the store may have been emptied
-        for _ in range(_ATTEMPTS):
+        for _ in range(_NEW_FILES):
             path = f"{TMP}/{secrets.token_hex(16)}"
             fd = self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
-                os.fchmod(fd, 0o644)  # whatever the umask is: the agent is another user
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 if os.fstat(fd).st_nlink:
+                    os.fchmod(fd, 0o644)  # whatever the umask is: the agent is another user
                     return path, fd
             except BaseException:
                 os.close(fd)
