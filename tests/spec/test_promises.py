@@ -20,6 +20,7 @@ from tests.daemon.kernel_view import cpu_s, open_fds
 from tests.daemon.running import RunningDaemon
 from tests.spec.promises import ROOT
 from tests.support.cases import Happened, case
+from tests.support.emulated import not_in_uml
 from tests.support.private_worker import PrivateWorker
 
 pytestmark = pytest.mark.root
@@ -127,6 +128,7 @@ def test_limits_are_those_that_are_written_down(house: PrivateWorker, happened: 
     assert f"{budget.region_bytes // MB} MB of region), RPCs ({budget.rpcs})" in page
 
 
+@not_in_uml("takes many times the processor time of hardware")
 @case(
     "S3",
     "SIGKILL of a daemon with idle sandboxes, spares and a deploy behind it; start the next one, three times",
