@@ -198,7 +198,7 @@ def explain(shown: list[Shown]) -> None:
     noop = total["noop", LATER]
     print(f"""
 Why it was fast. A cold start has three costs, and each was paid before the request came. The sandbox ({number(noop)} ms
-cold for the no-op, HTTP included) is a detached bind-mount tree and a cgroup that stood ready, not a container that is
+cold for the no-op, HTTP included) is a tree of bind mounts and a cgroup that stood ready, not a container that is
 assembled; Python is not started but forked from an interpreter that runs, straight into its own namespaces. Packages were
 installed once, at deploy, each in a directory of its own. And after the functions were seen importing pandas, Django,
 boto3 and Pillow, Zygotes imported them ahead: the next cold start of the pandas report took {number(zygote)} ms
