@@ -15,13 +15,13 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.client import closed_loop, request
 from benchmarks.harness.cold import ColdFunction, cold_config, cold_only, collector
+from benchmarks.harness.forwarding import forwarding
 from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
@@ -35,7 +35,6 @@ POOL_SIZE = 128
 GAP_S = 0.01
 REFILL_S = 1.0
 """Between bursts: the pool is full again, and what was taken is gone."""
-FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 PAPER = (
     "PCPM Table 1 (Linux 4.4, commands): 0.28 s for 1 at once, 1.27 s for 10, 6.28 s for 50, 14.41 s for 100",
     "PCPM Table 2: a few KB for each paused container's namespace; here the kernel's unreclaimable memory",
@@ -227,17 +226,6 @@ def judge(result: Result) -> None:
         result.aim(f"p99 of {kind}, 100 at once, times host", ratio, "<= 1.2")
     misses = result.row("private and none", "starts without a ready endpoint").p50
     result.aim("starts without a ready endpoint, with a pool of 128", misses, "<= 0")
-
-
-@contextmanager
-def forwarding() -> Iterator[None]:
-    """The host forwards packets for the block."""
-    before = FORWARD.read_text()
-    FORWARD.write_text("1")
-    try:
-        yield
-    finally:
-        FORWARD.write_text(before)
 
 
 if __name__ == "__main__":

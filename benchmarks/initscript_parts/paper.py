@@ -1,7 +1,8 @@
 """The initscript paper's Figs. 9 to 15 and Tables 1, 4 and 5: its numbers, ours beside them, whole requests beside starts.
 
 Gains are those of medians of the same run, whose arms take turns. The paper's machine, functions and network are not ours: S3
-is simulated at its distance. A row whose application is a server asks a worker whether it takes services, and says so if not.
+is simulated at its distance. A row about a server is that of a service, from the request that starts it to its answer. A quick
+run has fewer rows.
 """
 
 from __future__ import annotations
@@ -17,18 +18,14 @@ from benchmarks.harness.cold import cold_config
 from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Published, Result, median
 from benchmarks.harness.run import Run
-from benchmarks.harness.worker import REPOSITORY, Worker, WorkerFailed, worker
+from benchmarks.harness.worker import REPOSITORY, worker
+from benchmarks.initscript_parts import services
 from benchmarks.initscript_parts.hand_over import HandOver, hand_over
 from benchmarks.initscript_parts.scripted import EXAMPLES, READ, build, script_times, scripted
 
 TIMES, MS, KB = "times as fast", "ms", "KB"
 PROTOCOLS = ("s3:", "sqs:", "dynamodb:", "grpc://", "http://", "tcp://")
-SERVICES = {
-    "Fig. 11": {"etcd, 14 MB of state": "1.18", "memcached, 200 MB of state": "1.56"},
-    "Fig. 12": {"memcached, state and start": ""},
-    "Fig. 13": {"a vector database, 9.2 MB": "1.72", "a cache server, 15 MB from its peers": "1.75"},
-}
-"""What the paper measured of servers."""
+NOT_QUICK = "not in a quick run"
 CLIENT = "import boto3; boto3.client('s3', region_name='us-east-1')"
 LIBRARY = "sys.path.insert(0, {library!r}); import storage, sockd_storage.reads, sockd_initscript.app_link"
 LOADED = """
@@ -53,7 +50,7 @@ def measure(run: Run) -> Result:
             starts = [script_times(house)[0] for _ in range(run.pick(40, 8))]
             result.published.append(Published("Section 1", "start of a script", MS, "1-2", median(starts)))
             add_hand_over(hand_over(run, house, parts), result)
-            add_services(house, Path(scratch), result)
+        add_services(run, Path(scratch), result)
         add_sizes(Path(scratch), result)
     result.published.sort(key=lambda each: order_of(each.where))
     return result
@@ -68,8 +65,9 @@ def order_of(where: str) -> tuple[int, int]:
 def add_functions(run: Run, scratch: Path, result: Result) -> None:
     """Figs. 9, 10 and 15: functions of SeBS, and imgrec, from a Zygote and from a snapshot, S3 at the paper's distance."""
     benches = run.pick((*sebs.READERS, sebs.IMGREC), (sebs.IMGREC,))
-    plans = [sebs.Plan("zygote", "paper", benches, run.pick(15, 3))]
-    plans.append(sebs.Plan("template", "paper", (sebs.IMGREC,), run.pick(40, 4), ("shim", "initscript")))
+    plans = [sebs.Plan("zygote", "paper", benches, run.pick(15, 3), run.pick(sebs.ARMS, ("shim", "initscript")))]
+    if not run.quick:
+        plans.append(sebs.Plan("template", "paper", (sebs.IMGREC,), 40, ("shim", "initscript")))
     times: defaultdict[sebs.Cell, sebs.Times] = defaultdict(sebs.Times)
     for plan in plans:
         run.say(f"{', '.join(plan.benches)}: {plan.start}")
@@ -83,6 +81,9 @@ def add_functions(run: Run, scratch: Path, result: Result) -> None:
         cells = [sebs.Cell(name, arm, start, "paper") for name in names]
         over = "own" if arm == "own-initscript" else "shim"
         found = [each for cell in cells if (each := sebs.gain(p50, cell, over)) is not None]
+        if not found:
+            result.published.append(Published(where, subject, TIMES, paper, None, why=NOT_QUICK))
+            return
         starts, requests = sebs.mean([each.start for each in found]), sebs.mean([each.request for each in found])
         result.published.append(Published(where, subject, TIMES, paper, starts, requests))
 
@@ -116,26 +117,13 @@ def add_hand_over(found: HandOver, result: Result) -> None:
         result.published.append(Published(where, subject, MS, paper.get(how, ""), ours, why=why))
 
 
-def add_services(house: Worker, scratch: Path, result: Result) -> None:
-    """Figs. 11 to 13 are about servers."""
-    why = "not measured here" if takes_services(house, scratch) else "needs services"
-    for where, subjects in SERVICES.items():
-        for subject, paper in subjects.items():
-            result.published.append(Published(where, subject, TIMES, paper, None, why=why))
-
-
-def takes_services(house: Worker, scratch: Path) -> bool:
-    """Whether a worker takes a server: its deploy starts it, and connects to it."""
-    directory = scratch / "server"
-    directory.mkdir()
-    (directory / "bootstrap").write_text("#!/usr/bin/python3\nimport http.server\nhttp.server.test(port=8080)\n")
-    (directory / "bootstrap").chmod(0o755)
-    (directory / "sockd.toml").write_text('kind = "service"\nnetwork = "none"\n[service]\nport = 8080\n')
-    try:
-        house.cli("deploy", str(directory), "--name", "server")
-    except WorkerFailed:
-        return False
-    return True
+def add_services(run: Run, scratch: Path, result: Result) -> None:
+    """Figs. 11 and 13 are about servers."""
+    for found in services.measure(run, scratch):
+        for arm, samples in (("without a script", found.plain), ("with one", found.scripted)):
+            if samples:
+                result.add(f"{found.subject}, {arm}", "request that starts it", MS, samples)
+        result.published.append(Published(found.where, found.subject, TIMES, found.paper, found.gain, why=found.why))
 
 
 def add_sizes(scratch: Path, result: Result) -> None:
