@@ -88,3 +88,17 @@ def test_what_another_start_may_do_before_an_import_ends_the_sharing(
     assert "by an answer of the network, before it imports " in sharing
     service.flag = b"0"
     assert [daemon.call("changes") for _ in range(3)] == [[False, "careful"]] * 3
+
+
+def test_what_the_last_start_has_imported_besides_is_named(daemon: RunningDaemon, index: PackageIndex) -> None:
+    index.add(wheel("usual", "1.0", {"usual.py": SLOW}))
+    index.add(wheel("late", "1.0", {"late.py": SLOW}))
+    code = "import usual\ndef f(event):\n    if event:\n        import late\n"
+    daemon.deploy("lazy", {"f.py": code, "requirements.txt": "usual\nlate\n"}, reuse_sandbox=False)
+    daemon.call("lazy")
+    daemon.wait_verified()
+    whole = "a Zygote has imported ahead all that its top level imports"
+    assert daemon.manage("GET", "/functions/lazy/imports").json["sharing"] == whole
+    daemon.call("lazy", 1)
+    sharing = daemon.manage("GET", "/functions/lazy/imports").json["sharing"]
+    assert sharing.startswith(f"{whole} in the start that was recorded; the last one has imported more of late==1.0")
