@@ -15,6 +15,7 @@ from benchmarks.cluster_parts.cold_share import measure_cold_share
 from benchmarks.cluster_parts.event_rate import measure_events
 from benchmarks.cluster_parts.group import group
 from benchmarks.cluster_parts.rolling import measure_rolling
+from benchmarks.cluster_parts.simulated import measure_simulated
 from benchmarks.cluster_parts.visibility import measure_visibility
 from benchmarks.cluster_parts.warm_rate import measure_warm_rate
 from benchmarks.harness.results import Result
@@ -41,4 +42,5 @@ def measure(run: Run) -> Result:
 
 
 if __name__ == "__main__":
-    sys.exit(main("cluster", measure, __doc__.splitlines()[0]))
+    words = [word for word in sys.argv[1:] if word != SIMULATE]
+    sys.exit(main("cluster", measure_simulated if SIMULATE in sys.argv else measure, __doc__.splitlines()[0], words))

@@ -159,11 +159,11 @@ def framed(requests: Sequence[bytes]) -> bytes:
 
 def unframed(data: bytes) -> list[bytes]:
     """What `framed` has made one of."""
-    requests = []
-    while data:
-        size, _, data = data.partition(b"\n")
-        requests.append(data[: int(size)])
-        data = data[int(size) :]
+    requests, at = list[bytes](), 0
+    while at < len(data):
+        begin = data.index(b"\n", at) + 1
+        at = begin + int(data[at:begin])
+        requests.append(data[begin:at])
     return requests
 
 

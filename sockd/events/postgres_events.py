@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sockd.base.config import EventsConfig, PostgresConfig
+from sockd.base.postgres.columns import excluded
 from sockd.base.postgres.database import Database
 from sockd.events.dead_letter_table import MOVED, NAMES, DeadLetter, storable
 from sockd.events.event import Event
@@ -55,11 +56,11 @@ RETURNING {NAMES}
 """
 PUT_CONFIG = f"""
 INSERT INTO configs ({CONFIG_NAMES}) VALUES ($1, $2, $3, $4, $5, $6, $7)
-ON CONFLICT (function, qualifier) DO UPDATE SET ({CONFIG_NAMES}) = ROW (excluded.*)
+ON CONFLICT (function, qualifier) DO UPDATE SET ({CONFIG_NAMES}) = ({excluded(CONFIG_NAMES)})
 """
 PUT_SCHEDULE = f"""
 INSERT INTO schedules ({SCHEDULE_NAMES}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (name) DO UPDATE SET ({SCHEDULE_NAMES}) = ROW (excluded.*)
+ON CONFLICT (name) DO UPDATE SET ({SCHEDULE_NAMES}) = ({excluded(SCHEDULE_NAMES)})
 """
 TICK = """
 UPDATE schedules SET next_at = $4, last_at = $5 WHERE name = $1 AND next_at = $2 AND created_at = $3 AND enabled RETURNING 1

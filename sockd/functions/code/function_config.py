@@ -28,6 +28,7 @@ from sockd.functions.code.setting_checks import (
     is_unicode,
     number_words,
 )
+from sockd.functions.code.stored_settings import read_settings
 from sockd.starts.packages.indexes import Chosen
 
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -293,7 +294,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     @classmethod
     def from_json(cls, text: str) -> FunctionConfig:
         """Read what `to_json` wrote. It is not checked again, so that a tightened limit does not break what is deployed."""
-        return msgspec.json.decode(text, type=cls)
+        return read_settings(text, cls)
 
     def opened(self) -> FunctionConfig:
         """Return these settings. Raises: SecretsLocked: no key here opens their environment."""

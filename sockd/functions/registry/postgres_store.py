@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sockd.base.config import PostgresConfig
 from sockd.base.errors import SockdError
+from sockd.base.postgres.columns import excluded
 from sockd.base.postgres.database import Database
 from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.function_record import FunctionRecord
@@ -30,11 +31,6 @@ Hold = Callable[["Connection", Sequence[FunctionRecord]], Awaitable[None]]
 """Keeps what deploys need, in the transaction that stores them. It raises if that is not there."""
 
 
-def _excluded(names: str) -> str:
-    """Return the columns of a row that an INSERT refused; a newer sockd may have added columns to the table."""
-    return ", ".join(f"excluded.{name}" for name in names.split(", "))
-
-
 FIELDS = [field.name for field in fields(FunctionRecord)]
 NAMES = ", ".join(FIELDS)
 HEADS = "SELECT name, revision, value FROM functions WHERE $1 IN (name, '') ORDER BY name"
@@ -44,11 +40,11 @@ HEAD = "SELECT revision, schema, writer FROM functions WHERE name = $1"
 HEAD_NAMES = "name, revision, schema, writer, value"
 PUT_HEAD = f"""
 INSERT INTO functions ({HEAD_NAMES}) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (name) DO UPDATE SET ({HEAD_NAMES}) = ({_excluded(HEAD_NAMES)})
+ON CONFLICT (name) DO UPDATE SET ({HEAD_NAMES}) = ({excluded(HEAD_NAMES)})
 """
 PUT_DEPLOY = f"""
 INSERT INTO deploys ({NAMES}) VALUES ({", ".join(f"${number}" for number in range(1, len(FIELDS) + 1))})
-ON CONFLICT (name, version) DO UPDATE SET ({NAMES}) = ({_excluded(NAMES)})
+ON CONFLICT (name, version) DO UPDATE SET ({NAMES}) = ({excluded(NAMES)})
 """
 FORGET_DEPLOYS = "DELETE FROM deploys WHERE name = $1 AND version = ANY($2::integer[])"
 REMOVED = """

@@ -1,9 +1,11 @@
-"""Faults of a group's machines, and not only of its processes: cut wires, a database that is slow, away
+"""Faults of a group's machines, and not only of its processes: cut wires, full disks, a database that is slow, away
 or killed."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -24,6 +26,7 @@ from tests.support.cases import Happened, case
 from tests.support.ledger import Ledger
 from tests.support.postgres_server import PostgresServer, postgres_server, programs
 from tests.support.slow_relay import SlowRelay, slow_relay
+from tests.support.small_disk import small_disk
 from tests.support.threads import in_background
 from tests.support.watch import Watch
 
@@ -36,6 +39,7 @@ SLOWLY = "import select\ndef f(event): select.select([], [], [], event['s'])"
 ECHO = "def f(event): return event"
 LONGEST_S = 12.0
 """How long the call may take that a worker has when it is cut off: twice what HAProxy waits for a machine, and some."""
+DISK_MB = 160
 DELAY_S = 0.25
 SKEW_S = 3600
 
@@ -254,6 +258,41 @@ def test_workers_whose_clocks_differ_are_one_group(workers: Workers, tmp_path: P
     workers.settled()
     assert workers.ended() == accepted
     assert not any("worker w1 of the group is gone" in line for line in right.lines)
+
+
+@case(
+    "W14",
+    "the disk of one worker is full",
+    expect="it serves what it has, others deploy, and it follows when there is room",
+)
+def test_a_worker_with_a_full_disk_serves_on_and_follows_later(workers: Workers, tmp_path: Path) -> None:
+    (tmp_path / "w1").mkdir()
+    with small_disk(tmp_path / "w1", DISK_MB) as disk:
+        full, other = (workers.start(name) for name in ("w1", "w2"))
+        workers.deploy("echo", ECHO)
+        configure(full, "echo", on_success="directory:done")
+        _fill(disk)
+        accepted = accept(full, "echo", EVENTS)
+        with pytest.raises(DeployFailed) as failed:
+            full.deploy("more", {"f.py": ECHO, "data": os.urandom(1 << 20)})
+        assert failed.value.status == 507
+        files: dict[str, str | bytes] = {"f.py": "def f(event): return 'new'", "data": os.urandom(1 << 20)}
+        newest = other.deploy("echo", files)["version_number"]
+        workers.settled()
+        assert workers.ended() == accepted and other.call("echo", 1) == "new"
+        assert full.call("echo", 1) in (1, "new")
+        assert workers.members("w2")["w1"]["state"] == "serving"
+        (disk / "filling").unlink()
+        soon(lambda: full.manage("GET", "/functions/echo").json["version_number"] == newest)
+        soon(lambda: full.call("echo", 1) == "new")
+        workers.by_name.pop("w1").close()
+
+
+def _fill(disk: Path) -> None:
+    """Write to a disk until nothing goes on it any more."""
+    with open(disk / "filling", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
 
 
 def test_a_group_goes_on_from_a_dump_of_its_database(

@@ -1,0 +1,101 @@
+"""What a group asks of its store: transactions of groups that do nothing and of deploys, and a whole cell's load on PostgreSQL.
+
+The model: each worker looks for changes every second, and at each heartbeat reports and looks for silent workers in two
+statements more; a deploy costs what it costs one worker, and the same again for each worker that follows it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from dataclasses import dataclass
+
+from benchmarks.cluster_parts.database import database
+from benchmarks.cluster_parts.group import Group, put, version_of, wait_for
+from benchmarks.harness.results import Result
+from benchmarks.harness.run import Run
+from benchmarks.harness.worker import REPOSITORY
+
+IDLE_PER_S = 1 / 1.0 + 3 / 3.0
+"""Transactions of a worker that does nothing: looks, and three a heartbeat."""
+STATISTICS_S = 2.0
+"""After which the statistics of PostgreSQL have what was done."""
+CELL = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What was counted of a group of so many workers."""
+
+    workers: int
+    idle_per_s: float
+    of_deploy: float
+
+
+def measure_traffic(run: Run, group: Group) -> Traffic:
+    """Count what the workers that run do when nothing happens, and for a deploy."""
+    pause, seconds, deploys = threading.Event(), run.pick(20.0, 6.0), run.pick(20, 8)
+    began, before = time.monotonic(), group.database.transactions()
+    pause.wait(seconds)
+    idle_per_s = (group.database.transactions() - before) / (time.monotonic() - began)
+    began, before = time.monotonic(), group.database.transactions()
+    for number in range(deploys):
+        put(group.workers["w1"], "/functions/followed", _archive(number))
+        wait_for(lambda: len({version_of(each, "followed") for each in group.workers.values()}) == 1)
+    pause.wait(STATISTICS_S)
+    took_s = time.monotonic() - began
+    count = group.database.transactions() - before - idle_per_s * took_s
+    return Traffic(len(group.workers), idle_per_s, count / deploys)
+
+
+def _archive(number: int) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("f.py", f"def f(event):\n    return {number}, {time.time()}\n")
+    return packed.getvalue()
+
+
+def judge_traffic(seen: list[Traffic], result: Result) -> float:
+    """Compare what was counted with the model; return transactions of a deploy for each worker that follows it."""
+    one, two, *_ = seen
+    follows = two.of_deploy - one.of_deploy
+    for each in seen:
+        case = f"store, {each.workers} workers"
+        idle, deploy = each.workers * IDLE_PER_S, one.of_deploy + (each.workers - 1) * follows
+        result.add(case, "transactions when idle", "1/s", [each.idle_per_s], tail=False)
+        result.add(case, "transactions when idle, model", "1/s", [idle], tail=False)
+        result.add(case, "transactions of a deploy", "", [each.of_deploy], tail=False)
+        result.add(case, "transactions of a deploy, model", "", [deploy], tail=False)
+        result.aim(
+            f"{each.workers} workers: idle transactions, model over measured, off by",
+            abs(idle / each.idle_per_s - 1),
+            "<= 0.1",
+        )
+        if each.workers > two.workers:
+            off = abs(deploy / each.of_deploy - 1)
+            result.aim(f"{each.workers} workers: transactions of a deploy, model over measured, off by", off, "<= 0.1")
+    return follows
+
+
+def measure_cell(run: Run, result: Result) -> None:
+    """Load PostgreSQL with the statements of a whole cell that does nothing."""
+    for workers in run.pick((50, 100, CELL), (50,)):
+        seconds = run.pick(20.0, 6.0)
+        with database(connections=3 * workers + 50) as server:
+            words = [sys.executable, "-m", "benchmarks.instruments.store_cell", server.dsn, str(workers), str(seconds)]
+            with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+                assert process.stdout
+                process.stdout.readline()  # it begins to count
+                begun_s = server.cpu_s()
+                text = process.stdout.readline()
+                cpu_s = server.cpu_s() - begun_s
+        found = json.loads(text)
+        case = f"store of a cell of {workers} workers that do nothing"
+        result.add(case, "processor time of PostgreSQL", "%", [100 * cpu_s / seconds], tail=False)
+        result.add(case, "statements", "1/s", [found["statements"] / seconds], tail=False)
+        result.add(case, "a look for changes", "ms", found["looks_ms"])
