@@ -55,6 +55,8 @@ VARYING = frozenset(
     }
 )
 """Functions in C whose answer is another one in each start."""
+ADDRESSES = frozenset({"hash", "id"})
+"""Likewise, from one life of a worker to the next: of the function's own code alone, as `copy` and others ask for ids."""
 UNASKED = frozenset({"logging", "threading", "linecache"})
 """Modules that ask for the time for themselves."""
 OF_THE_HOST = ("/proc/", "/sys/", "/dev/")
@@ -106,6 +108,8 @@ class OwnCalls:
         elif name in VARYING and not self.has_varied:
             asked_by = str(frame.f_globals.get("__name__"))
             self.has_varied = asked_by not in UNASKED and not asked_by.startswith(RUNTIME_PACKAGE)
+        elif name in ADDRESSES and not self.has_varied:
+            self.has_varied = _is_code(frame, self._kinds)
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take an audit event (sys.addaudithook). A child that only shows what each start has is no answer."""

@@ -215,8 +215,11 @@ PASSED_ON = (
     "base.kept = {}\nbase.kept[time.time()] = 1\n",
     "for name in sorted([time.time()]):\n    base.call(name.is_integer)\n",
     "setattr(base, 'LEVEL', time.time() > 0)\n",
+    "base.call([dict, list][hash('a') % 2])\n",
+    "base.call([dict, list][id(base) % 2])\n",
 )
 NOT_PASSED_ON = (
+    "import copy\ncopies = [dict]\ncopy.copy(base.call)\nbase.call(copy.deepcopy(copies)[0])\n",
     "START = time.time()\n",
     "START = time.time()\nprint(START)\n",
     "START = time.time()\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), 'x'))\nsys.path.pop(0)\n",
