@@ -107,7 +107,7 @@ def test_a_cluster_of_dask_is_started_in_starts_and_refused_in_init(real: Runnin
     assert real.call("dask-in-init") == 5
 
 
-def test_a_client_of_boto3_that_an_init_made_is_served_by_the_initscript_of_each_start(real: RunningDaemon) -> None:
+def test_boto3_of_a_snapshots_init_is_served_what_each_script_fetches(real: RunningDaemon) -> None:
     with S3Process() as server, server.client() as s3:
         s3.make_bucket("data")
         for key in ("weights", "input"):
