@@ -12,10 +12,9 @@ Owns the program. Its end is the end of the sandbox. Nothing here is between a c
 from __future__ import annotations
 
 import _socket
-import contextlib
+import _thread  # `threading`, and `contextlib`, would take two milliseconds of each start
 import os
 import signal
-import threading
 import time
 
 from sockd_zygote import protocol
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FIRST_POLL_S, LAST_POLL_S = 0.001, 0.02
-"""Between two attempts to reach a program that is starting: each wait is half as long again as the one before, up to the last."""
+POLLED_SHARE = 1 / 20
+"""Of the time that a program has taken so far: so much later than it is ready it may be found to be."""
 GIVE_UP_S = 0.5
 """Before the deadline, at most: so long it takes to say why it was missed. Of a short one, a tenth."""
 STATUS_BYTES = 12
@@ -57,26 +57,26 @@ class Service(Handler):
         self._port: int = service["port"]
         self._path: str = service["ready_path"]
         self._status = 0
-        self._ended = threading.Event()
+        self._running = _thread.allocate_lock()
+        """Held until the program has ended."""
+        self._running.acquire()
         self._program = started(function, {"PORT": str(self._port)})
         # In the thread that is started now, too; the program, which was started before, has none blocked.
         signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-        threading.Thread(target=self._watch, daemon=True).start()
+        _thread.start_new_thread(self._watch, ())
         self._await_ready(service["init_timeout_s"])
 
     def call(self, event: bytes, request: bytes, deadline_ns: int, metadata: dict | None = None) -> NoReturn:
         """Serve. Raises: SystemExit, when the program has ended."""
-        self._ended.wait()
+        self._running.acquire()
         raise SystemExit(self._status)
 
     def _await_ready(self, within_s: float) -> None:
         begun = time.monotonic()
         until = begun + within_s - min(GIVE_UP_S, within_s / 10)
-        poll_s = FIRST_POLL_S
-        while why := why_not_ready(self._port, self._path, max(until - time.monotonic(), poll_s)):
-            if self._ended.wait(poll_s):
+        while why := why_not_ready(self._port, self._path, max(until - time.monotonic(), FIRST_POLL_S)):
+            if self._running.acquire(timeout=next_poll_s(time.monotonic() - begun)):
                 raise SystemExit(self._status)
-            poll_s = min(poll_s * 1.5, LAST_POLL_S)
             if time.monotonic() >= until:
                 asked = f"GET {self._path} on port {self._port}" if self._path else f"a connection to port {self._port}"
                 message = f"the service was not ready after {time.monotonic() - begun:.1f} s: {asked} {why}. {self._advice(why)}"
@@ -97,7 +97,7 @@ class Service(Handler):
         while not self._reaped():
             if signal.sigwait(WATCHED) == signal.SIGTERM:
                 os.kill(self._program, signal.SIGTERM)  # it is not reaped yet, so the number is its own
-        self._ended.set()
+        self._running.release()
 
     def _reaped(self) -> bool:
         """Reap what has ended; whether the program has."""
@@ -109,6 +109,12 @@ class Service(Handler):
                 code = os.waitstatus_to_exitcode(status)
                 self._status = 128 - code if code < 0 else code
                 return True
+
+
+def next_poll_s(elapsed_s: float) -> float:
+    """POLICY: how long to wait between two attempts to reach a program that has been starting for so long. An attempt takes some
+    30 us of a processor."""
+    return min(max(FIRST_POLL_S, elapsed_s * POLLED_SHARE), LAST_POLL_S)
 
 
 def started(function: dict, variables: dict[str, str]) -> int:
@@ -125,8 +131,10 @@ def started(function: dict, variables: dict[str, str]) -> int:
     command = function["service"]["command"]
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2:
-            with contextlib.suppress(OSError):  # that of the listing
+            try:
                 os.set_inheritable(number, number in fds)
+            except OSError:  # that of the listing
+                pass
     try:
         # The directory is that of the code already. (`subprocess` takes several milliseconds to import.)
         return os.posix_spawnp(command[0], command, environment, setsigdef=DEFAULTED)
