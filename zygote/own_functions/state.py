@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
+ORDERS = ("lt", "le", "gt", "ge")
 CACHES = frozenset(
     {
         *("re._cache", "re._cache2", "encodings._cache", "linecache.cache", "sys.path_importer_cache", "sys.modules"),
@@ -34,7 +35,9 @@ CACHES = frozenset(
         *("urllib.parse._hextobyte", "urllib.parse._typeprog", "urllib.parse._hostprog", "urllib.parse._portprog"),
         *("base64._b32tab2", "base64._b32rev", "base64._a85chars", "base64._a85chars2", "base64._b85chars"),
         *("base64._b85chars2", "base64._b85dec", "ftplib._150_re", "ftplib._227_re", "pkgutil._NAME_PATTERN"),
-        *("posixpath._varprog", "posixpath._varprogb", "zipfile._crctable"),
+        *("posixpath._varprog", "posixpath._varprogb", "zipfile._crctable", "functools._convert"),
+        # Functions that `functools.total_ordering` gives the name of the method that they stand for, which is always the same:
+        *(f"functools._{one}_from_{other}" for one in ORDERS for other in ORDERS),
     }
 )
 """Names that change when code is used, and change no answer; or that `interpreter.settings` compares by value."""

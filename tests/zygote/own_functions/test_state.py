@@ -345,6 +345,24 @@ def test_what_the_standard_library_makes_at_first_use_is_no_change(monkeypatch: 
     assert [each for each in changes if each.startswith(("urllib.parse.", "base64."))] == []
 
 
+ORDERED = """
+import functools
+@functools.total_ordering
+class Ordered:
+    def __{}__(self, other): return True
+"""
+
+
+@pytest.mark.parametrize("method", ["lt", "le", "gt", "ge"])
+def test_a_class_whose_order_is_completed_is_no_change(method: str) -> None:
+    def look() -> State:
+        return State(lambda name, module: name == "functools")
+
+    before = look()
+    exec(ORDERED.format(method), {"__name__": f"{NAME}_own"})
+    assert [each for each in before.changes(look()) if each.startswith("functools")] == []
+
+
 def test_settings_of_the_process_are_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = state()
     monkeypatch.setenv("STATE_OF_P", "1")
