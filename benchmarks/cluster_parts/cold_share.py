@@ -48,7 +48,7 @@ def measure_cold_share(run: Run, group: Group, result: Result) -> dict[str, Seen
     deploy_sleepers(group, functions)
     trace = zipf_trace(functions, calls, rate)
     seen = dict[str, Seen]()
-    for way in (ALONE, *run.pick(tuple(EDITS), ("round robin", OURS))):
+    for way in (ALONE, *run.pick(tuple(EDITS), (OURS,))):
         run.say(f"{calls} calls of {functions} functions: {way}")
         group.restart_all()
         if way == ALONE:

@@ -47,7 +47,7 @@ def measure_events(run: Run, group: Group, scratch: Path, result: Result) -> Non
     group.deploy(Function(NAME, GATED, settings=settings).write(scratch), NAME)
     accepted_s, ended_s, cpu = list[float](), list[float](), list[float]()
     count = run.pick(5000, 1200)
-    for _ in range(run.pick(5, 2)):
+    for _ in range(run.pick(5, 1)):
         group.restart_all()
         houses = list(group.workers.values())[:2]
         before_s = group.database.cpu_s()

@@ -37,9 +37,9 @@ def measure_warm_rate(run: Run, group: Group, scratch: Path, result: Result) -> 
     with ExitStack() as stack:
         bare = [_bare(stack, number) for number in range(min(MOST, len(workers)))]
         sides = {"workers": workers, "bare servers": bare}
-        seconds, rates = run.pick(2.0, 1.0), dict[tuple[str, int], list[float]]()
+        seconds, rates = run.pick(2.0, 0.5), dict[tuple[str, int], list[float]]()
         for address in (*workers, *bare):
-            drive(*address, sent, concurrency=CONNECTIONS, seconds=1)
+            drive(*address, sent, concurrency=CONNECTIONS, seconds=run.pick(1.0, 0.3))
         for _ in range(run.pick(7, 2)):
             for side, addresses in sides.items():
                 for count in range(1, len(addresses) + 1):

@@ -16,6 +16,8 @@ from sockd.client.console.output import Failure
 
 USERS = ("postgres", "nobody")
 """Who runs the server: the first that this host has."""
+CONNECTIONS = 300
+"""The most connections: 18 for each of 16 workers, and some."""
 
 
 def programs() -> Path | None:
@@ -51,7 +53,7 @@ class LocalPostgres:
         if not (self._path / "data").exists():
             self._run("initdb", "--auth=trust", "--username=sockd", "--no-locale", "--encoding=UTF8")
         if self._run("pg_ctl", "status", check=False):
-            options = f"-c listen_addresses= -k {self._path}"
+            options = f"-c listen_addresses= -c max_connections={CONNECTIONS} -k {self._path}"
             self._run("pg_ctl", "start", "--wait", "--silent", f"--log={self._path / 'log'}", f"--options={options}")
 
     def stop(self) -> None:
