@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.running import REPO, RunningDaemon
+from tests.support.emulated import SLOWER
 
 NOBODY = 65534
-DEADLINE_S = 30
+DEADLINE_S = 30 * SLOWER
 
 
 def environment(daemon: RunningDaemon, home: Path, **variables: str) -> dict[str, str]:

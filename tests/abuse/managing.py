@@ -14,6 +14,7 @@ from typing import Any
 from tests.abuse.clients import NOBODY
 from tests.daemon.running import REPO, RunningDaemon
 from tests.support import sockd_template
+from tests.support.emulated import SLOWER
 
 GROUP = next(group for group in grp.getgrall() if group.gr_gid not in (0, NOBODY))
 """Any group of this host but root's."""
@@ -46,7 +47,7 @@ def as_user(
     As root it has imported the command and opened both directories: closed ones above them (a test's own) hide nothing."""
     given = json.dumps([gid, list(groups), *arguments, str(source), str(daemon.state)])
     command = [sys.executable, "-c", AS_A_USER, given]
-    return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=60 * SLOWER, check=False)
 
 
 def managed_at(daemon: RunningDaemon) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.abuse.clients import NOBODY, client, environment, free_port, impostor, relayed
+from tests.abuse.clients import DEADLINE_S, NOBODY, client, environment, free_port, impostor, relayed
 from tests.daemon.running import DeployFailed
 from tests.support.cases import Happened, case
 from tests.support.private_worker import PrivateWorker
@@ -74,7 +74,9 @@ def called(house: PrivateWorker, script: Path, lines: str = "2\n", **variables: 
     """What the program says to these lines."""
     env = environment(house.daemon, script.parent.parent, **variables)
     command = [sys.executable, script.name]
-    done = subprocess.run(command, cwd=script.parent, env=env, input=lines, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        command, cwd=script.parent, env=env, input=lines, capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
