@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +11,20 @@ from sockd.base.config import NetworkConfig
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from tests.support.cases import happened
+from tests.support.emulated import not_in_uml
 from tests.support.network_lab import Lab, lab
 
 __all__ = ["happened"]
 
 WORKER = "5eed0001"
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what makes private networks where there can be none, by what is known of the machine and not by what sockd says."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("root"):
+            item.add_marker(not_in_uml("has no nf_tables for inet"))
 
 
 @pytest.fixture
