@@ -123,7 +123,7 @@ def test_a_program_whose_script_traps_gets_its_state_itself(daemon: RunningDaemo
         assert first_answer(daemon, "trapping-late", contextlib.nullcontext()) in (digest(LARGE), digest(OWN))
 
 
-def test_a_program_whose_engine_is_killed_gets_its_state_itself_and_the_next_one_is_served(
+def test_a_program_whose_engine_is_killed_gets_its_state_itself(
     daemon: RunningDaemon,
 ) -> None:
     with state_of(daemon, "orphaned", fetching("state")) as client:
@@ -143,7 +143,7 @@ def test_a_program_whose_engine_is_killed_gets_its_state_itself_and_the_next_one
         assert first_answer(daemon, "orphaned", contextlib.nullcontext()) == digest(LARGE)
 
 
-def test_a_state_that_changes_while_it_is_fetched_is_never_mixed_and_the_next_program_has_the_new_one(
+def test_a_state_that_changes_while_it_is_fetched_is_never_mixed(
     daemon: RunningDaemon,
 ) -> None:
     with state_of(daemon, "changing", fetching("state")) as client:

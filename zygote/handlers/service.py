@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FIRST_POLL_S, LAST_POLL_S = 0.001, 0.02
 POLLED_SHARE = 1 / 20
-"""Of the time that a program has taken so far: so much later than it is ready it may be found to be."""
+"""The most by which a program is found late to be ready, as a share of the time that its start has taken."""
 GIVE_UP_S = 0.5
 """Before the deadline, at most: so long it takes to say why it was missed. Of a short one, a tenth."""
 STATUS_BYTES = 12
