@@ -36,10 +36,18 @@ class Seen:
     workers: Counter[str] = field(default_factory=Counter)
     late_s: float = 0.0
     """The longest time that a call was sent late."""
+    cold_s: float = 0.0
+    warm_s: float = 0.0
+    """What all cold calls, and all others, took beyond their own length."""
 
     @property
     def share(self) -> float:
         return self.cold / self.calls
+
+    @property
+    def over_s(self) -> tuple[float, float]:
+        """What a warm call takes beyond its own length, and a cold one: the means."""
+        return self.warm_s / max(self.calls - self.cold, 1), self.cold_s / max(self.cold, 1)
 
 
 def measure_cold_share(run: Run, group: Group, result: Result) -> dict[str, Seen]:
@@ -93,8 +101,11 @@ def play(port: int, trace: Sequence[Call]) -> Seen:
                 answer = client.exchange(request(f"s{each.function}", b"%.4f" % each.seconds, host="127.0.0.1"))
                 if answer.last:
                     client.reconnect()
+                over_s = answer.ms / 1000 - each.seconds
                 with lock:
                     seen.cold += answer.cold
+                    seen.cold_s += over_s if answer.cold else 0
+                    seen.warm_s += 0 if answer.cold else over_s
                     seen.calls += 1
                     seen.workers[answer.headers["x-sockd-worker"]] += 1
                     seen.late_s = max(seen.late_s, late_s)

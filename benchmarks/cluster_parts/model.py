@@ -5,7 +5,7 @@ Assumed are:
   the function while it has fewer than HOME_CALLS; else, as HAProxy's sources do, the next on a ring with 16 nodes for each
   server, of which one is passed over that has its share of (calls under way + 1) * bound / 100;
 - a worker keeps idle sandboxes while it has places, and ends the one that is idle for longest when it needs one;
-- a cold call takes longer by a constant; workers never wait for processors.
+- a call takes longer than its function by a constant, a cold one by another; workers never wait for processors.
 
 Pure: no clock but the trace's, and nothing random but the trace.
 """
@@ -149,10 +149,11 @@ def play(
     *,
     places: int,
     cold_s: float,
+    warm_s: float = 0.0,
     bound_percent: int = 150,
     home_calls: int = HOME_CALLS,
 ) -> Played:
-    """Play a trace. Args: places: sandboxes of each worker; cold_s: by which a cold call is longer; others: `ModelFront`."""
+    """Play a trace. Args: places: sandboxes of each worker; cold_s, warm_s: by which calls are longer; others: `ModelFront`."""
     there = [ModelWorker(places) for _ in range(workers)]
     front, under_way = ModelFront(there, bound_percent, home_calls), list[tuple[float, int, int, ModelWorker]]()
     calls = cold = most_running = 0
@@ -165,7 +166,9 @@ def play(
         is_cold = worker.begin(call.function)
         calls, cold = calls + 1, cold + is_cold
         most_running = max(most_running, len(under_way) + 1)
-        heapq.heappush(under_way, (call.at_s + call.seconds + is_cold * cold_s, calls, call.function, worker))
+        heapq.heappush(
+            under_way, (call.at_s + call.seconds + (cold_s if is_cold else warm_s), calls, call.function, worker)
+        )
     most_calls = max(worker.calls for worker in there)
     return Played(calls, cold, most_calls, max(len(worker.opened) for worker in there), most_running)
 
