@@ -149,6 +149,16 @@ async def test_events_that_are_accepted_begun_and_ended_at_the_same_time_are_tol
         assert await connection.fetchval("SELECT count(*) FROM bodies") == 0
 
 
+async def test_a_verb_is_the_last_that_its_connection_asks(backend: PostgresEvents, postgres: PostgresServer) -> None:
+    made = event()
+    await backend.accept(made, b"{}")
+    assert await backend.payload(made) == b"{}"
+    last = postgres.run(
+        "SELECT query FROM pg_stat_activity WHERE application_name = 'sockd' ORDER BY state_change DESC LIMIT 1"
+    )
+    assert last.startswith("SELECT body FROM bodies")
+
+
 async def test_a_tick_that_several_workers_see_is_made_by_one(backend: PostgresEvents, postgres_dsn: str) -> None:
     schedule = Schedule(name="s", function="f", expression="rate(1 minute)", created_at=NOW, next_at=NOW + 60)
     await backend.put_schedule(schedule)

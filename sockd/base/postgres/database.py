@@ -134,6 +134,7 @@ async def _connected(config: PostgresConfig) -> asyncpg.Pool[asyncpg.Record]:
             min_size=1,
             max_size=config.connections,
             timeout=config.timeout_s,
+            reset=_keep,
             server_settings={"application_name": "sockd"},
         )
     except (ValueError, asyncpg.InterfaceError) as error:  # ClientConfigurationError is both
@@ -153,6 +154,11 @@ async def _connected(config: PostgresConfig) -> asyncpg.Pool[asyncpg.Record]:
             f"PostgreSQL cannot be reached ({words}): start it, or correct postgres.dsn, and start sockd again"
         ) from error
     return pool
+
+
+async def _keep(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Have a connection that is given back stay as it is. The reset of asyncpg is a transaction more for each use, and nothing
+    here changes a session: settings, locks and cursors end with their transaction."""
 
 
 async def _migrate(connection: Connection, part: str, migrations: tuple[str, ...]) -> None:
