@@ -56,7 +56,8 @@ VARYING = frozenset(
 )
 """Functions in C whose answer is another one in each start."""
 ADDRESSES = frozenset({"hash", "id"})
-"""Likewise, from one life of a worker to the next: of the function's own code alone, as `copy` and others ask for ids."""
+"""Functions whose answer is another one in each life of a worker. Asked by the function's own code alone: `copy` and others ask for
+ids, too."""
 UNASKED = frozenset({"logging", "threading", "linecache"})
 """Modules that ask for the time for themselves."""
 OF_THE_HOST = ("/proc/", "/sys/", "/dev/")
