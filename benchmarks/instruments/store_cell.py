@@ -22,7 +22,7 @@ import msgspec
 from sockd.base.config import EventsConfig, GroupConfig, PostgresConfig
 from sockd.base.postgres.database import Database
 from sockd.base.postgres.listener import Listener
-from sockd.events.postgres_events import PostgresEvents
+from sockd.events.postgres.events import PostgresEvents
 from sockd.functions.registry.following import CHANGED, POLL_S
 from sockd.functions.registry.postgres_schema import CHANNEL, MIGRATIONS
 

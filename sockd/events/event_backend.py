@@ -12,7 +12,7 @@ from sockd.events.attempt_table import Suspect
 from sockd.events.dead_letter_table import DeadLetter
 from sockd.events.event import Event
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.events.schedule_table import Schedule
+from sockd.events.schedules.schedule_table import Schedule
 
 MOST_AT_ONCE = 10_000
 """Dead letters that one call retries or deletes."""

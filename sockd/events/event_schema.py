@@ -15,7 +15,7 @@ from sockd.base.sqlite.database import add_tables
 from sockd.events.dead_letter_table import COLUMNS, NAMES, DeadLetterTable
 from sockd.events.event_bodies import BodyTable
 from sockd.events.event_configs import ConfigTable
-from sockd.events.schedule_table import ScheduleTable
+from sockd.events.schedules.schedule_table import ScheduleTable
 
 VERSION = 2
 EVENTS = f"CREATE TABLE events ({COLUMNS.rstrip().rstrip(',')});"

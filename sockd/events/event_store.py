@@ -28,7 +28,7 @@ from sockd.events.dead_letter_table import MOVED, NAMES, DeadLetter, DeadLetterT
 from sockd.events.event import Event
 from sockd.events.event_bodies import BodyTable
 from sockd.events.event_configs import ConfigTable
-from sockd.events.schedule_table import ScheduleTable
+from sockd.events.schedules.schedule_table import ScheduleTable
 
 CHECKED_BYTES = 64 << 20
 """A larger file is not read through at a start, which is to be a matter of moments."""

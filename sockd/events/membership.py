@@ -22,10 +22,10 @@ from sockd.base.errors import DatabaseUnavailable, StorageFull
 from sockd.events.clock import pause
 from sockd.events.events import Events
 from sockd.events.repeated_warnings import RepeatedWarnings
-from sockd.events.schedules import Schedules
+from sockd.events.schedules.schedules import Schedules
 
 if TYPE_CHECKING:
-    from sockd.events.postgres_group import Member, PostgresGroup
+    from sockd.events.postgres.group import Member, PostgresGroup
 
 GAP = 1.5
 """The longest time between two reports without a gap, in heartbeats."""

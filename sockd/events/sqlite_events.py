@@ -19,7 +19,7 @@ from sockd.events.event import Event
 from sockd.events.event_backend import MOST_AT_ONCE, Burial, DeadTotal, Death, Recovered
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.event_store import EventStore
-from sockd.events.schedule_table import Schedule
+from sockd.events.schedules.schedule_table import Schedule
 
 T = TypeVar("T")
 

@@ -16,11 +16,11 @@ from sockd.functions.deploys.deploys import Deploys
 from sockd.functions.deploys.package_users import PackageUsers
 from sockd.functions.deploys.parts import DeployParts
 from sockd.functions.function_views import FunctionViews
+from sockd.functions.modules.function_modules import FunctionModules
 from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.debugging import Debugging
 from sockd.functions.serving.function import Caches
-from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.live_functions import Closed, LiveFunctions
 from sockd.functions.serving.shared_files import SharedFiles
 from sockd.functions.serving.snapshots import Snapshots

@@ -24,7 +24,7 @@ from sockd.base.config import HttpConfig
 from sockd.base.errors import DatabaseUnavailable, StorageFull
 from sockd.base.postgres.database import Database
 from sockd.events.clock import LoopClock, pause
-from sockd.events.postgres_recovery import CLOCK, Owner
+from sockd.events.postgres.recovery import CLOCK, Owner
 from sockd.http.replays import RAN, REPLAYED, Key, KeyReused
 from sockd.http.server.messages.answers import Answer
 

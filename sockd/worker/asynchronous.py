@@ -22,7 +22,7 @@ from sockd.events.dispatcher import Functions
 from sockd.events.event_backend import EventBackend, Recovered
 from sockd.events.events import Events
 from sockd.events.membership import Membership
-from sockd.events.schedules import Schedules
+from sockd.events.schedules.schedules import Schedules
 from sockd.events.sqlite_events import SqliteEvents
 from sockd.http.server.messages.answers import error_body
 from sockd.linux.wall_clock import WallTimer
@@ -30,7 +30,7 @@ from sockd.observe.metrics import Metrics
 from sockd.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from sockd.events.postgres_group import PostgresGroup
+    from sockd.events.postgres.group import PostgresGroup
 
 EVENTS = "events.sqlite"
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class StoredEvents(NamedTuple):
 
 async def _backend(config: Config, path: Path, *, is_first: bool) -> tuple[EventBackend, PostgresGroup | None]:
     if config.postgres.dsn:
-        from sockd.events.postgres_events import PostgresEvents  # 4 MB that a worker without PostgreSQL does not need
+        from sockd.events.postgres.events import PostgresEvents  # 4 MB that a worker without PostgreSQL does not need
 
         postgres = msgspec.structs.replace(config.postgres, worker=config.worker_name)
         silent_s = config.group.silent_s if config.group.name else 0.0

@@ -17,11 +17,11 @@ from sockd.base.request_ids import request_id_text
 from sockd.base.telemetry import Ending, Invocation
 from sockd.functions.deploys.canaries import Canaries
 from sockd.functions.functions import Functions
+from sockd.functions.modules.initscripts import Initscripts
 from sockd.functions.services.services import Services
 from sockd.functions.serving import development_calls
 from sockd.functions.serving.debugging import ReportProgress
 from sockd.functions.serving.function import Function
-from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.serving.leased import Outcome
 from sockd.functions.serving.serving import begin_serving, serve_request
 from sockd.http.worker_values import InvocationResult

@@ -14,15 +14,15 @@ from sockd.functions.code.code_store import CodeStore
 from sockd.functions.functions import Functions
 from sockd.functions.in_images.image_compiler import ImageCompiler
 from sockd.functions.in_images.image_pythons import ImagePythons
+from sockd.functions.modules.function_modules import FunctionModules
+from sockd.functions.modules.initscripts import Initscripts
 from sockd.functions.provisioning import Provisioning
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault, key_path
 from sockd.functions.services.parts import ServiceParts
 from sockd.functions.services.services import Services
 from sockd.functions.serving.function import Caches
-from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.group_shares import GroupShares
-from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.serving.start_gate import StartLimits
 from sockd.functions.versions import Versions
 from sockd.isolation.roots.image_python import SCHEME

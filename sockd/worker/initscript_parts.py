@@ -11,9 +11,9 @@ from sockd.base.config import MB, Config
 from sockd.base.errors import BadConfig
 from sockd.base.uids import ENGINE_BELOW
 from sockd.functions.code.function_config import ENDPOINT
-from sockd.functions.serving.initscript_store import InitscriptStore
-from sockd.functions.serving.initscripts import Initscripts
-from sockd.functions.serving.module_compiler import ModuleCompiler
+from sockd.functions.modules.initscript_store import InitscriptStore
+from sockd.functions.modules.initscripts import Initscripts
+from sockd.functions.modules.module_compiler import ModuleCompiler
 from sockd.isolation.roots.jail import built, jail_on
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.linux.cgroups.cgroup_pool import CgroupPool

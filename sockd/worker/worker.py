@@ -17,10 +17,10 @@ from sockd.base.config import Config
 from sockd.base.errors import PackagesFailed
 from sockd.functions.deploys.images import Images
 from sockd.functions.functions import Functions
+from sockd.functions.modules.initscripts import Initscripts
 from sockd.functions.registry.function_urls import FunctionUrls
 from sockd.functions.services.services import Services
 from sockd.functions.serving.group_shares import GroupShares
-from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.versions import Versions
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.live_output import LiveOutput

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.abuse.archives import FILE, raw_zip
+from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import DeployFailed, RunningDaemon, zipped
-from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.faults.watching import disk_usage
 from tests.support.cases import Happened, case
 from tests.support.image_layouts import Files, python_files, write_layout

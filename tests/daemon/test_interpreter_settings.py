@@ -8,8 +8,8 @@ import pytest
 
 from sockd.isolation.roots.python_variables import VARIABLES, Handling
 from tests.daemon.running import RunningDaemon
+from tests.daemon.starts.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.daemon.test_python_versions import OTHERS
-from tests.daemon.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.support.foreign import installed
 from tests.support.package_index import PackageIndex, wheel
 

@@ -11,10 +11,10 @@ import pytest
 from sockd.isolation.roots.interpreter import OWN_PYTHON
 from sockd.isolation.roots.interpreter_settings import TOO_LATE
 from tests.daemon.aws_client import KEYS, create
+from tests.daemon.images.test_image_zygotes import FILES, served
+from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_environments import sockd
-from tests.daemon.test_image_zygotes import FILES, served
-from tests.daemon.test_images import deploy, upload
 from tests.daemon.test_runtime_api import archive
 from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 

@@ -13,7 +13,7 @@ import pytest
 from sockd.base.config import EventsConfig, PostgresConfig
 from sockd.base.errors import DatabaseUnavailable
 from sockd.events.event_backend import EventBackend
-from sockd.events.postgres_events import PostgresEvents
+from sockd.events.postgres.events import PostgresEvents
 from sockd.events.sqlite_events import SqliteEvents
 
 

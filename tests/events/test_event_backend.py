@@ -13,7 +13,7 @@ from sockd.base.config import EventsConfig
 from sockd.events.event import Event
 from sockd.events.event_backend import Death, EventBackend
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.events.schedule_table import Schedule
+from sockd.events.schedules.schedule_table import Schedule
 from tests.events.backends import Backends
 
 NOW = 1_700_000_000.0

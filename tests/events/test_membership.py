@@ -19,8 +19,8 @@ from sockd.events.dispatcher import Functions
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.events import Events
 from sockd.events.membership import Membership
-from sockd.events.postgres_events import PostgresEvents
-from sockd.events.schedules import Schedules
+from sockd.events.postgres.events import PostgresEvents
+from sockd.events.schedules.schedules import Schedules
 from sockd.http.server.messages.answers import error_body
 from tests.events.house import FakeFunctions
 from tests.support.fake_clock import FakeClock, until

@@ -19,8 +19,8 @@ from sockd.base.errors import DatabaseUnavailable
 from sockd.base.postgres.database import BadDatabase
 from sockd.events.event import Event
 from sockd.events.event_backend import Death
-from sockd.events.postgres_events import PostgresEvents
-from sockd.events.schedule_table import Schedule
+from sockd.events.postgres.events import PostgresEvents
+from sockd.events.schedules.schedule_table import Schedule
 from tests.events.backends import PostgresBackends, lost_answers
 from tests.events.test_schedules import Calendar
 from tests.support.fake_clock import until

@@ -12,9 +12,9 @@ from sockd.base.config import EventsConfig, PostgresConfig
 from sockd.base.errors import DatabaseUnavailable
 from sockd.events.event_backend import Death
 from sockd.events.event_configs import EventInvokeConfig
-from sockd.events.postgres_events import PostgresEvents
-from sockd.events.postgres_group import OtherGroup
-from sockd.events.schedule_table import Schedule
+from sockd.events.postgres.events import PostgresEvents
+from sockd.events.postgres.group import OtherGroup
+from sockd.events.schedules.schedule_table import Schedule
 from tests.events.backends import lost_answers
 from tests.events.test_event_backend import NOW, accepted, event
 

@@ -13,8 +13,8 @@ import pytest
 
 from sockd.base import errors
 from sockd.events.events import Events
-from sockd.events.schedule_expressions import BadSchedule, parse
-from sockd.events.schedules import NoSuchSchedule, ScheduleExists, Schedules
+from sockd.events.schedules.schedule_expressions import BadSchedule, parse
+from sockd.events.schedules.schedules import NoSuchSchedule, ScheduleExists, Schedules
 from tests.events.house import House, settled
 from tests.support.fake_clock import until
 

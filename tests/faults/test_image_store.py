@@ -24,9 +24,9 @@ from sockd.images.chunks.s3_store import S3Store
 from sockd.images.chunks.upload import THREADS
 from sockd.linux import syscalls
 from sockd.linux.syscalls import MountFlag
-from tests.daemon import test_image_zygotes as zygotes
+from tests.daemon.images import test_image_zygotes as zygotes
+from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import Answer, DeployFailed, RunningDaemon
-from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.cases import Happened, case
 from tests.support.image_layouts import Files, python_files, write_layout
 from tests.support.private_worker import LedgerBesideWorkers, command_without

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.functions.serving.authorities import NONE, VARIABLE, open_authorities
+from sockd.functions.modules.authorities import NONE, VARIABLE, open_authorities
 
 
 def content(named: str, code: Path | None) -> bytes:

@@ -11,10 +11,10 @@ import pytest
 from sockd.base.config import WasmConfig
 from sockd.base.errors import BadWasm, ModuleLost
 from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.modules import function_modules, module_compiler
+from sockd.functions.modules.function_modules import FunctionModules, compiled_file, own_version
+from sockd.functions.modules.module_compiler import ModuleCompiler
 from sockd.functions.registry.function_record import FunctionRecord
-from sockd.functions.serving import function_modules, module_compiler
-from sockd.functions.serving.function_modules import FunctionModules, compiled_file, own_version
-from sockd.functions.serving.module_compiler import ModuleCompiler
 from sockd.starts.packages.distribution import Closure, Distribution
 from sockd_zygote.handlers.wasm_runtime import PACKAGE
 from tests.support.jail import jail_at

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sockd.functions.code.function_config import FunctionConfig
-from sockd.functions.serving.initscripts import Initscript
+from sockd.functions.modules.initscripts import Initscript
 from sockd_initscripts.rpc import EndpointPolicy
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from sockd.base.config import InitscriptsConfig
 from sockd.base.errors import BadInitscript
-from sockd.functions.serving import initscript_store, module_compiler
-from sockd.functions.serving.initscript_store import InitscriptStore, compiler_key
-from sockd.functions.serving.module_compiler import ModuleCompiler
+from sockd.functions.modules import initscript_store, module_compiler
+from sockd.functions.modules.initscript_store import InitscriptStore, compiler_key
+from sockd.functions.modules.module_compiler import ModuleCompiler
 from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from tests.initscripts.guests import module
 from tests.support.jail import jail_at

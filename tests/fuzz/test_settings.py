@@ -22,7 +22,7 @@ from sockd.base import toml
 from sockd.base.blocking import in_thread
 from sockd.base.config import Config, FunctionDefaults
 from sockd.base.errors import BadConfig, SockdError
-from sockd.events.schedule_expressions import parse as parse_expression
+from sockd.events.schedules.schedule_expressions import parse as parse_expression
 from sockd.functions.code import dependencies, ol_yaml
 from sockd.functions.code.code_store import SETTINGS_BYTES
 from sockd.functions.code.entrypoint import parse_handler

@@ -12,7 +12,7 @@ import pytest
 from sockd.base.config import EventsConfig, HttpConfig, PostgresConfig
 from sockd.base.errors import DatabaseUnavailable
 from sockd.base.postgres.database import Database
-from sockd.events.postgres_events import PostgresEvents
+from sockd.events.postgres.events import PostgresEvents
 from sockd.http.postgres_answers import PostgresAnswers
 from sockd.http.postgres_schema import MIGRATIONS, PART
 from sockd.http.replays import KeyReused, Replays

@@ -11,7 +11,7 @@ import runpy
 import sys
 from dataclasses import replace
 
-from sockd.events import postgres_events
+from sockd.events.postgres import events as postgres_events
 from sockd.functions.registry import postgres_store
 from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.function_record import FunctionRecord

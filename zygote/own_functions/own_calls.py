@@ -56,8 +56,8 @@ VARYING = frozenset(
 )
 """Functions in C whose answer is another one in each start."""
 ADDRESSES = frozenset({"hash", "id"})
-"""Functions whose answer is another one in each life of a worker. Asked by the function's own code alone: `copy` and others ask for
-ids, too."""
+"""Functions whose answer is another one in each life of a worker. Asked by the function's own code alone: `copy` and others ask
+for ids, too."""
 UNASKED = frozenset({"logging", "threading", "linecache"})
 """Modules that ask for the time for themselves."""
 OF_THE_HOST = ("/proc/", "/sys/", "/dev/")

@@ -22,8 +22,8 @@ from sockd.functions.code.handler_check import check_handler, instead_of
 from sockd.functions.code.setting_checks import EXEC_WRAPPER
 from sockd.functions.deploys.content import CHECK_HANDLER, KEEP_PACKAGES, Content
 from sockd.functions.deploys.package_users import DeployedPackages
+from sockd.functions.modules.function_modules import FunctionModules
 from sockd.functions.registry.registry import Registry
-from sockd.functions.serving.function_modules import FunctionModules
 from sockd.isolation.roots import interpreter_settings
 from sockd.isolation.roots.interpreter import Interpreter
 from sockd.isolation.roots.interpreter_settings import Started

@@ -14,7 +14,7 @@ from sockd.base.errors import BadInitscript
 from sockd.base.notes import Note
 from sockd.functions.code.code_store import CodeVersion, read_bytes
 from sockd.functions.code.function_config import FunctionConfig
-from sockd.functions.serving.initscripts import Initscripts
+from sockd.functions.modules.initscripts import Initscripts
 from sockd.functions.serving.shared_files import SharedFiles
 
 

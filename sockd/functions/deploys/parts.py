@@ -19,9 +19,9 @@ from sockd.functions.deploys.package_users import DeployedPackages
 from sockd.functions.deploys.parsing import Parsing
 from sockd.functions.deploys.reserved_memory import ReservedMemory
 from sockd.functions.deploys.switching import Switching
+from sockd.functions.modules.function_modules import FunctionModules
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.function import Caches
-from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.live_functions import LiveFunctions
 from sockd.functions.serving.shared_files import SharedFiles
 from sockd.functions.serving.version_files import VersionFiles

@@ -10,9 +10,9 @@ import time
 
 from sockd.base.errors import BadInitscript
 from sockd.base.invoke_request import InvokeRequest
+from sockd.functions.modules.initscripts import Initscripts
 from sockd.functions.serving.debugging import Debugging, ReportProgress
 from sockd.functions.serving.function import Function
-from sockd.functions.serving.initscripts import Initscripts
 from sockd.functions.serving.leased import Outcome
 from sockd.functions.serving.serving import serve_request
 from sockd_initscripts.report import RunReport

@@ -16,17 +16,17 @@ from functools import partial
 from sockd.base.errors import SandboxFailed, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.in_images.image_pythons import ImagePythons
-from sockd.functions.serving.allowance import Allowance
-from sockd.functions.serving.failed_inits import FailedInits
-from sockd.functions.serving.function_modules import FunctionModules
-from sockd.functions.serving.group_shares import GroupShares
-from sockd.functions.serving.initscripts import (
+from sockd.functions.modules.function_modules import FunctionModules
+from sockd.functions.modules.initscripts import (
     CompanionRun,
     Initscript,
     Initscripts,
     become_with_script,
     recording_init,
 )
+from sockd.functions.serving.allowance import Allowance
+from sockd.functions.serving.failed_inits import FailedInits
+from sockd.functions.serving.group_shares import GroupShares
 from sockd.functions.serving.leased import Leased
 from sockd.functions.serving.provisioned import Pool, initialize, without_event
 from sockd.functions.serving.start_conditions import ReservedBefore, StartConditions

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from sockd.base.telemetry import Invocation, Origin, Times
-from sockd.functions.serving.initscripts import CompanionRun
+from sockd.functions.modules.initscripts import CompanionRun
 from sockd.functions.serving.provisioned import Pool
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.sandbox import Sandbox

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from sockd.base.errors import ClientGone, DamagedImage, ImageNotReady, SandboxDied, SandboxFailed, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import ASKED_FOR
+from sockd.functions.modules.initscripts import CompanionRun, Initscript
 from sockd.functions.serving.debugging import Debugged
 from sockd.functions.serving.function import Function
-from sockd.functions.serving.initscripts import CompanionRun, Initscript
 from sockd.functions.serving.leased import Leased
 from sockd.functions.serving.start_gate import StartPlace
 from sockd.functions.serving.version import Version

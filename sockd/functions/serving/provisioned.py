@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from sockd.base.errors import SockdError
 from sockd.base.invoke_request import InvokeRequest
-from sockd.functions.serving.initscripts import CompanionRun, become_with_script
+from sockd.functions.modules.initscripts import CompanionRun, become_with_script
 from sockd.isolation.roots.program import Program
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.lifecycle import State

@@ -23,9 +23,9 @@ from sockd.base.errors import (
     TimedOut,
 )
 from sockd.base.invoke_request import InvokeRequest
+from sockd.functions.modules.initscripts import Initscript
 from sockd.functions.serving.debugging import Debugged
 from sockd.functions.serving.function import Function
-from sockd.functions.serving.initscripts import Initscript
 from sockd.functions.serving.leased import Leased, Outcome
 from sockd.functions.serving.preparation import Preparation, nothing
 from sockd.functions.serving.version import Version

@@ -23,8 +23,8 @@ from sockd.functions.blobs.blob_names import CODE, IMAGE, INITSCRIPT
 from sockd.functions.blobs.blobs import Blobs
 from sockd.functions.code.code_store import CodeStore
 from sockd.functions.code.tree_archive import write_archive
+from sockd.functions.modules.initscript_store import InitscriptStore
 from sockd.functions.registry.function_record import FunctionRecord
-from sockd.functions.serving.initscript_store import InitscriptStore
 from sockd.images.store.image_record import ImageRecord
 from sockd.images.store.image_store import ImageStore, adopt
 

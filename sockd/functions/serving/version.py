@@ -17,9 +17,9 @@ from sockd.base.errors import MethodNotAllowed, NoWebSockets, OtherCode, QueryNo
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import FunctionInfo
 from sockd.functions.code.function_config import FunctionConfig
+from sockd.functions.modules.initscripts import Initscript
 from sockd.functions.registry.aliases import LATEST
 from sockd.functions.registry.function_record import FunctionRecord
-from sockd.functions.serving.initscripts import Initscript
 from sockd.functions.serving.version_program import About, UsedImage, program_of_code, program_of_image
 from sockd.isolation.roots.program import ImageInUse, Program
 from sockd.isolation.sandbox.exchange import Call

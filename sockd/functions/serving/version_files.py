@@ -15,10 +15,10 @@ from sockd.functions.code.entrypoint import WASM, entry_point, provided
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.in_images import image_programs
 from sockd.functions.in_images.image_pythons import ImagePythons
+from sockd.functions.modules import function_modules
+from sockd.functions.modules.function_modules import FunctionModules
 from sockd.functions.registry.aliases import LATEST
 from sockd.functions.registry.function_record import FunctionRecord
-from sockd.functions.serving import function_modules
-from sockd.functions.serving.function_modules import FunctionModules
 from sockd.functions.serving.shared_files import SharedFiles
 from sockd.functions.serving.version import Version
 from sockd.functions.serving.version_program import UsedImage

@@ -16,8 +16,8 @@ from sockd.functions.code.code_store import SANDBOX_PATH
 from sockd.functions.code.entrypoint import BOOTSTRAP, DETECTED_APPS, WASM, parse_handler, provided, service_command
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.in_images import image_programs
+from sockd.functions.modules.function_modules import version_in
 from sockd.functions.registry.function_record import FunctionRecord
-from sockd.functions.serving.function_modules import version_in
 from sockd.images.store.image_record import ImageRecord
 from sockd.isolation.roots import environment as environments
 from sockd.isolation.roots import interpreter_settings

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sockd.events.schedule_table import Schedule
-from sockd.events.schedules import ScheduleExists, Schedules, missing_schedule
+from sockd.events.schedules.schedule_table import Schedule
+from sockd.events.schedules.schedules import ScheduleExists, Schedules, missing_schedule
 from sockd.http.management.narrowing import check_function, sees
 from sockd.http.management.typed_routes import respond, typed_routes
 from sockd.http.server.messages.answers import json_answer

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from sockd.base.spelling import size, span
-from sockd.events.schedule_table import Schedule
+from sockd.events.schedules.schedule_table import Schedule
 from sockd.http.page import words
 from sockd.http.page.sources import PageSources
 from sockd.http.page.views import Values

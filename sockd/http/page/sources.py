@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from sockd.base.config import Config
 from sockd.base.errors import SecretsLocked
 from sockd.events.events import Events
-from sockd.events.schedule_table import Schedule
-from sockd.events.schedules import Schedules
+from sockd.events.schedules.schedule_table import Schedule
+from sockd.events.schedules.schedules import Schedules
 from sockd.http import version_rows
 from sockd.http.url_names import UrlNames
 from sockd.http.worker import Urls, Versions

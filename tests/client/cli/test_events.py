@@ -18,7 +18,7 @@ from sockd.base.config import Config, EventsConfig, HttpConfig
 from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
 from sockd.events.events import Events
-from sockd.events.schedules import Schedules
+from sockd.events.schedules.schedules import Schedules
 from sockd.events.sqlite_events import SqliteEvents
 from sockd.http.front import Front
 from sockd.http.management import events as management_events

@@ -15,8 +15,8 @@ import pytest
 
 from tests.daemon.groups.workers import Workers
 from tests.daemon.running import RunningDaemon
+from tests.daemon.services.test_services import files
 from tests.daemon.test_events import soon
-from tests.daemon.test_services import files
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 PRINTS = "def f(event):\n    print('event', event)\n    return event"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.kernel_view import cgroup_directories, mounts_under
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.initscripts.guests import module
 from tests.support.image_layouts import python_files, write_layout
 from tests.support.ledger import Ledger

@@ -13,8 +13,8 @@ import boto3
 import pytest
 
 from tests.daemon.aws_client import KEYS, client_of
+from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import Answer, RunningDaemon
-from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.initscripts.guests import module
 from tests.support.image_layouts import python_files, write_layout
 from tests.support.package_index import PackageIndex, wheel

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.abuse.managing import cli
+from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import RunningDaemon
-from tests.daemon.test_images import CONFIG, app, deploy, upload
 from tests.support.image_layouts import python_files, write_layout
 from tests.support.package_index import PackageIndex, wheel
 

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sockd.base.config import Config
-from sockd.events.schedule_table import Schedule
-from sockd.events.schedules import missing_schedule
+from sockd.events.schedules.schedule_table import Schedule
+from sockd.events.schedules.schedules import missing_schedule
 from sockd.http.access.keys import RIGHTS, Keys, Right
 from sockd.http.management import events as management_events
 from sockd.http.management import live

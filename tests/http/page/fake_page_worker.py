@@ -12,7 +12,7 @@ from sockd.base import errors
 from sockd.base.invoke_request import InvokeRequest
 from sockd.base.telemetry import FunctionInfo, LogRecord
 from sockd.events.dead_letters import NoSuchEvent
-from sockd.events.schedule_table import Schedule
+from sockd.events.schedules.schedule_table import Schedule
 from sockd.http.page.sources import EventCounts, PageSources, UrlRow
 from sockd.http.worker_values import InvocationResult, Tree, TreeNode
 from sockd.observe.failure_groups import FailureGroup, failure_key

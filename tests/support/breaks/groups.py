@@ -6,7 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sockd.client.cli.cluster import haproxy
-from sockd.events import membership, postgres_attempts, postgres_events
+from sockd.events import membership
+from sockd.events.postgres import attempts as postgres_attempts
+from sockd.events.postgres import events as postgres_events
 from sockd.http.server.listening import inherited
 from sockd.worker import group
 from tests.support.breaks.breaking import breaks

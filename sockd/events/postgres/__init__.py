@@ -1,0 +1,1 @@
+"""Events in PostgreSQL, and the group of workers that share them."""

@@ -1,0 +1,1 @@
+"""Schedules, and the events of their ticks."""

@@ -1,0 +1,1 @@
+"""WebAssembly of functions: initscripts, and functions that are modules."""

@@ -1,0 +1,1 @@
+"""AWS's APIs in front of a real worker."""

@@ -1,0 +1,1 @@
+"""What a sandbox may reach and use."""

@@ -1,0 +1,1 @@
+"""Functions in container images."""

@@ -1,0 +1,142 @@
+"""Functions in images with the chunk store in the state directory: after a restart of the daemon, under any umask."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sockd.images.registry import documents
+from tests.daemon.images.test_images import CONFIG, app, deploy, upload
+from tests.daemon.running import COMMAND, RunningDaemon
+from tests.support import oci_images
+from tests.support.image_layouts import Files, made, python_files, write_layout
+from tests.support.scripted_registry import Script, scripted_registry
+
+pytestmark = pytest.mark.root
+
+
+def test_an_image_is_read_from_the_store_of_an_earlier_daemon(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    write_layout(
+        layout, [python_files(("http.client", "json", "mmap", "os", "socket")).tar(), app("1")], CONFIG, compress=False
+    )
+    daemon = RunningDaemon.start(state, command=("sh", "-c", 'umask 077; exec "$@"', "sh", *COMMAND))
+    try:
+        daemon.deploy("masked", "import os\ndef f(event): return os.umask(0)\n")
+        assert daemon.call("masked") == 0o022, "as on AWS, whatever the host's service manager says"
+        deploy(daemon, "stays", upload(daemon, layout), timeout_s=30)
+        assert daemon.call("stays")["version"] == "1"
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+    shutil.rmtree(state / "agent")  # the cache of chunks
+    daemon = RunningDaemon.start(state)
+    try:
+        assert daemon.call("stays")["version"] == "1"
+        assert (state / "chunks").stat().st_mode & 0o077 == 0, "no other user enters it"
+    finally:
+        daemon.close()
+
+
+def test_an_image_whose_record_is_cut_off_is_deployed_again(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    write_layout(
+        layout, [python_files(("http.client", "json", "mmap", "os", "socket")).tar(), app("1")], CONFIG, compress=False
+    )
+    daemon = RunningDaemon.start(state)
+    try:
+        digest = upload(daemon, layout)
+        deploy(daemon, "cut", digest)
+        assert daemon.call("cut")["version"] == "1"
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+    record = state / "images" / digest.removeprefix("sha256:") / "record.json"
+    record.write_bytes(record.read_bytes()[:100])
+    daemon = RunningDaemon.start(state)
+    try:
+        answer = daemon.run("cut")
+        assert (answer.status, answer.json["errorType"]) == (503, "Images.Lost"), answer.json
+        assert answer.json["errorMessage"].startswith(f"the image {digest[:19]} of the function cannot be read")
+        assert "sockd images add" in answer.json["errorMessage"]
+        assert upload(daemon, layout) == digest
+        deploy(daemon, "cut", digest)
+        assert daemon.call("cut")["version"] == "1"
+    finally:
+        daemon.close()
+
+
+def test_a_lost_image_that_is_imported_again_serves_its_functions_as_before(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    code = Files(plain={"app/own.py": "def handler(event, context): return event\n"})
+    write_layout(
+        layout, [python_files(), code], {"WorkingDir": "/app", "Env": ["PATH=/opt/python/bin"]}, compress=False
+    )
+    daemon = RunningDaemon.start(state)
+    try:
+        deploy(daemon, "lost", upload(daemon, layout), runtime="python", handler="own.handler")
+        assert daemon.call("lost", 7) == 7
+        before = daemon.manage("GET", "/functions/lost/imports").json["zygotes_allowed"]
+        assert before and daemon.terminate() == 0
+    finally:
+        daemon.close()
+    shutil.rmtree(state / "images")
+    daemon = RunningDaemon.start(state)
+    try:
+        answer = daemon.run("lost", 7)
+        assert (answer.status, answer.json["errorType"]) == (503, "Images.Lost"), answer.json
+        assert "sockd images add" in answer.json["errorMessage"]
+        assert daemon.manage("GET", "/functions/lost").json["state"] == "image lost"
+        upload(daemon, layout)
+        daemon.when(lambda: daemon.manage("GET", "/functions/lost").json["state"] == "ready")
+        assert daemon.call("lost", 8) == 8, "without another deploy"
+        assert daemon.manage("GET", "/functions/lost/imports").json["zygotes_allowed"] == before
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+
+
+def test_a_lost_image_of_a_registry_is_imported_again_in_the_background(tmp_path: Path) -> None:
+    state, blobs = tmp_path / "state", oci_images.Blobs()
+    manifest = made(blobs, [python_files(("http.client", "json", "mmap", "os", "socket")), app("1")], CONFIG)
+    manifests = dict.fromkeys(("1", oci_images.digest(manifest)), (manifest, documents.OCI_MANIFEST))
+    script = Script(manifests=manifests, blobs=blobs)
+    with scripted_registry(script) as address:
+        daemon = RunningDaemon.start(state)
+        try:
+            deploy(daemon, "tagged", f"{address}/team/app:1", timeout_s=30)
+            assert daemon.call("tagged")["version"] == "1" and daemon.terminate() == 0
+        finally:
+            daemon.close()
+        for part in ("images", "chunks", "agent"):
+            shutil.rmtree(state / part)
+        del script.manifests["1"]  # by now the tag may mean another image
+        daemon = RunningDaemon.start(state)
+        try:
+            assert [each["name"] for each in daemon.manage("GET", "/functions").json] == ["tagged"]
+            daemon.when(lambda: daemon.manage("GET", "/functions/tagged").json["state"] == "ready")
+            assert daemon.call("tagged")["version"] == "1" and daemon.terminate() == 0
+        finally:
+            daemon.close()
+
+
+def test_imports_are_shown_before_the_images_zygotes_have_started(tmp_path: Path) -> None:
+    layout, state = tmp_path / "layout", tmp_path / "state"
+    code = Files(plain={"app/own.py": "def handler(event, context): return event\n"})
+    write_layout(
+        layout, [python_files(), code], {"WorkingDir": "/app", "Env": ["PATH=/opt/python/bin"]}, compress=False
+    )
+    daemon = RunningDaemon.start(state)
+    try:
+        deploy(daemon, "own", upload(daemon, layout), runtime="python", handler="own.handler")
+        assert daemon.call("own", 5) == 5
+        assert daemon.terminate() == 0
+    finally:
+        daemon.close()
+    daemon = RunningDaemon.start(state)
+    try:
+        assert daemon.manage("GET", "/functions/own/imports").json["packages"] == []
+    finally:
+        daemon.close()

@@ -1,0 +1,1 @@
+"""Initscripts, and what functions read of what they fetch."""

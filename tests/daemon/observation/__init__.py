@@ -1,0 +1,1 @@
+"""What people see of a worker: logs, traces, the page."""

@@ -1,0 +1,1 @@
+"""Packages of functions: real ones, builds, indexes."""
