@@ -9,9 +9,11 @@ from typing import Any
 
 HERE = Path(__file__).parent
 HANDLER = """import os, sys
-from sockd_zygote.own_functions import trial
+from sockd_zygote.own_functions.trial import BALLAST, ODD, SMALL
 
-SHAKEN = trial.shift_memory(os.urandom(1)[0] % 16)
+STEPS = os.urandom(1)[0] % 16  # given to no package, and no loop: either would end the sharing
+EVERY_SIZE = " ".join("x" * size for size in range(2, SMALL - 64, 16)) + " "
+SHAKEN = [("xy " * (BALLAST * STEPS)).split(), (EVERY_SIZE * STEPS).split(), b"x" * (ODD * STEPS)]
 {imports}
 
 REGISTRIES = ("copyreg.dispatch_table", "logging", "loggers", "sys.meta_path", "warnings.filters")
@@ -44,9 +46,9 @@ def answer():
     except BaseException as error:
         return f"{{type(error).__name__}}: {{error}}"
 """
-"""The function's answer is evaluated in it, and its packages' modules are compared by the product's own fingerprint.
-`SHAKEN` moves what is imported after it to other addresses: orders of sets of objects without a `__hash__` are noise, and so
-are process ids."""
+"""The function's answer is evaluated in it, and its packages' modules are compared by the product's own fingerprint. `SHAKEN`
+does as `trial.shift_memory`, and moves what is imported after it to other addresses: orders of sets of objects without a
+`__hash__` are noise, and so are process ids."""
 
 
 @dataclass(frozen=True)

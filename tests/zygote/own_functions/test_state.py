@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import os
 import pkgutil
 import subprocess
@@ -91,6 +92,7 @@ def p() -> Iterator[types.ModuleType]:
 
 
 def state() -> State:
+    gc.collect()  # files that other tests have left open in cycles are closed between two states otherwise
     return State(lambda name, module: name.startswith(NAME) and not name.endswith("own"))
 
 
