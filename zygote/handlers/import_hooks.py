@@ -35,7 +35,7 @@ OURS = "sockd_zygote."
 """What the names of the runtime's modules begin with."""
 OF_ZYGOTES = f"{OURS}forks.", f"{OURS}template"
 """What the names of modules begin with that no start of a function's own loads for its init."""
-WITH_PACKAGES = frozenset({f"{OURS}handlers.botocore_data"})
+WITH_PACKAGES = frozenset({f"{OURS}handlers.botocore_data", f"{OURS}handlers.botocore_events"})
 """Modules that come with the import of a package, in a Zygote and in a start of the function's own alike."""
 _hidden: dict[str, ModuleType] = {}
 _of_every_start: set[str] = set()

@@ -38,9 +38,9 @@ import_hooks.hide()
 assert "sockd_zygote.handlers.import_hooks" in sys.modules
 """,
     "what comes with an import of botocore stays": """
-import sockd_zygote.handlers.botocore_data
+import sockd_zygote.handlers.botocore_data, sockd_zygote.handlers.botocore_events
 import_hooks.hide()
-assert "sockd_zygote.handlers.botocore_data" in sys.modules
+assert {"sockd_zygote.handlers.botocore_data", "sockd_zygote.handlers.botocore_events"} <= sys.modules.keys()
 """,
     "a template hides what no init loads": f"""
 from sockd_zygote.forks import clocks
