@@ -189,7 +189,10 @@ def imported(request: dict, file: int) -> dict:
     if not _native.settle_atfork():
         complaints.append("imports register more handlers with pthread_atfork(3) than can be run")
     tmp = [kept.restore_tmp] if kept.in_tmp else []
-    hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code(), *copied_variables.with_code()]
+    copies = copied_variables.with_code()
+    for copy in copies:
+        copy()  # what was kept while it was observed has names of the observer's own class
+    hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code(), *copies]
     hygiene.in_child.extend(randomness.keep_by_hand())
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")

@@ -58,6 +58,19 @@ def test_numpy_is_imported_once_for_functions_without_network_too(real: RunningD
     assert len({answer.json[0] for answer in (first, *answers)}) == 5
 
 
+@pytest.mark.timeout(120)
+def test_a_fork_shows_no_class_of_what_watched_a_packages_copy_of_variables(real: RunningDaemon) -> None:
+    code = "import prometheus_client\ndef f(event): return sorted(each.__qualname__ for each in str.__subclasses__())"
+    try:
+        real.deploy("copies", {"f.py": code, "requirements.txt": "prometheus-client"}, memory_mb=256, timeout_s=20)
+    except DeployFailed as error:
+        if error.type == "Packages.Failed":
+            pytest.skip(f"no package index can be reached: {error.message}")
+        raise
+    own = real.run("copies").json
+    assert real.run_learned("copies").json == own
+
+
 GUNICORN = """
 import os, subprocess, sys, urllib.request
 
