@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from benchmarks.s3.process import S3Process
@@ -17,15 +20,20 @@ def f(event):
 """
 
 
-@pytest.mark.timeout(120)
-def test_numpy_is_imported_once_for_all_and_its_forks_are_as_good_as_new(real: RunningDaemon) -> None:
-    files = {"f.py": CODE, "requirements.txt": "numpy"}
+def deploy(real: RunningDaemon, name: str, files: Mapping[str, str] | str, **settings: Any) -> None:
+    """Deploy a function with packages of an index; the test is skipped if none can be reached."""
     try:
-        real.deploy("first", files, memory_mb=256, timeout_s=20)
+        real.deploy(name, files, **settings)
     except DeployFailed as error:
         if error.type == "Packages.Failed":
             pytest.skip(f"no package index can be reached: {error.message}")
         raise
+
+
+@pytest.mark.timeout(120)
+def test_numpy_is_imported_once_for_all_and_its_forks_are_as_good_as_new(real: RunningDaemon) -> None:
+    files = {"f.py": CODE, "requirements.txt": "numpy"}
+    deploy(real, "first", files, memory_mb=256, timeout_s=20)
     first = real.run("first")
     assert first.json[1] is True
     (numpy,) = real.packages()
@@ -42,12 +50,7 @@ def test_numpy_is_imported_once_for_all_and_its_forks_are_as_good_as_new(real: R
 @pytest.mark.timeout(120)
 def test_numpy_is_imported_once_for_functions_without_network_too(real: RunningDaemon) -> None:
     files = {"f.py": CODE, "requirements.txt": "numpy"}
-    try:
-        real.deploy("alone", files, memory_mb=256, timeout_s=20, network="none", reuse_sandbox=False)
-    except DeployFailed as error:
-        if error.type == "Packages.Failed":
-            pytest.skip(f"no package index can be reached: {error.message}")
-        raise
+    deploy(real, "alone", files, memory_mb=256, timeout_s=20, network="none", reuse_sandbox=False)
     first = real.run("alone")
     (numpy,) = real.packages()
     real.when(lambda: real.node(numpy, network="none"))
@@ -61,12 +64,7 @@ def test_numpy_is_imported_once_for_functions_without_network_too(real: RunningD
 @pytest.mark.timeout(120)
 def test_a_fork_shows_no_class_of_what_watched_a_packages_copy_of_variables(real: RunningDaemon) -> None:
     code = "import prometheus_client\ndef f(event): return sorted(each.__qualname__ for each in str.__subclasses__())"
-    try:
-        real.deploy("copies", {"f.py": code, "requirements.txt": "prometheus-client"}, memory_mb=256, timeout_s=20)
-    except DeployFailed as error:
-        if error.type == "Packages.Failed":
-            pytest.skip(f"no package index can be reached: {error.message}")
-        raise
+    deploy(real, "copies", {"f.py": code, "requirements.txt": "prometheus-client"}, memory_mb=256, timeout_s=20)
     own = real.run("copies").json
     assert real.run_learned("copies").json == own
 
@@ -108,12 +106,7 @@ def app(environ, start_response):
 def test_gunicorn_serves_as_the_user_that_the_sandbox_is_and_as_no_other(real: RunningDaemon) -> None:
     """Debian's gunicorn is this version: its workers always set their uid, also to the one that they have."""
     files = {"f.py": GUNICORN, "app.py": GUNICORN_APP, "requirements.txt": "gunicorn==20.1.0\nsetuptools<81"}
-    try:
-        real.deploy("served", files, memory_mb=256, timeout_s=20, network="none")
-    except DeployFailed as error:
-        if error.type == "Packages.Failed":
-            pytest.skip(f"no package index can be reached: {error.message}")
-        raise
+    deploy(real, "served", files, memory_mb=256, timeout_s=20, network="none")
     assert real.call("served", {}) == "hello"
     assert "OSError" in real.call("served", {"user": 33})
 
@@ -135,12 +128,7 @@ def f(event):
 
 @pytest.mark.timeout(120)
 def test_a_client_of_boto3_is_made_of_what_its_zygote_has_read(real: RunningDaemon) -> None:
-    try:
-        real.deploy("clients", CLIENTS, memory_mb=256, timeout_s=20)
-    except DeployFailed as error:
-        if error.type == "Packages.Failed":
-            pytest.skip(f"no package index can be reached: {error.message}")
-        raise
+    deploy(real, "clients", CLIENTS, memory_mb=256, timeout_s=20)
     own_reads, *own = real.call("clients")
     reads, *learned = real.call_learned("clients")
     assert learned == own
