@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sockd.client.cli.cluster import haproxy
 from sockd.events import membership
@@ -11,12 +11,11 @@ from sockd.events.postgres import attempts as postgres_attempts
 from sockd.events.postgres import events as postgres_events
 from sockd.http.server.listening import inherited
 from sockd.worker import group
+from tests.support import postgres_server
 from tests.support.breaks.breaking import breaks
 
 if TYPE_CHECKING:
     import socket
-
-    import asyncpg
 
 
 @breaks("any-owner")
@@ -61,15 +60,7 @@ def hasty_judge() -> None:
     membership.GAP = math.inf
 
 
-@breaks("early-answer")
+@breaks("early-answer", in_tests=True)
 def early_answer() -> None:
-    """PostgreSQL answers before what it acknowledges is in its log."""
-    import asyncpg  # an extra of sockd
-
-    create_pool = asyncpg.create_pool
-
-    def create_careless_pool(dsn: str, **given: Any) -> asyncpg.Pool[asyncpg.Record]:
-        given["server_settings"] = {**given["server_settings"], "synchronous_commit": "off"}
-        return create_pool(dsn, **given)
-
-    asyncpg.create_pool = create_careless_pool  # type: ignore[assignment]
+    """PostgreSQL answers before what it acknowledges is in its log, where it comes when a page is full or 10 s have passed."""
+    postgres_server.FAST = (*postgres_server.FAST, "-c", "synchronous_commit=off", "-c", "wal_writer_delay=10s")

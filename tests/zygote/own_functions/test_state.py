@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gc
 import os
 import pkgutil
 import subprocess
@@ -78,9 +77,13 @@ def add_module(name: str, code: str) -> types.ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def without_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests write there meanwhile."""
+def without_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests write to /tmp and to the log that they share with these, and files that they left open are closed when cycles
+    are collected."""
     monkeypatch.setattr(process, "contents_of_tmp", dict)
+    descriptors = process.descriptors
+    of_others = descriptors().keys()
+    monkeypatch.setattr(process, "descriptors", lambda: {n: d for n, d in descriptors().items() if n not in of_others})
 
 
 @pytest.fixture
@@ -92,7 +95,6 @@ def p() -> Iterator[types.ModuleType]:
 
 
 def state() -> State:
-    gc.collect()  # files that other tests have left open in cycles are closed between two states otherwise
     return State(lambda name, module: name.startswith(NAME) and not name.endswith("own"))
 
 
@@ -479,11 +481,15 @@ def use():
     threading.Thread(target=int).start(); collections.namedtuple("T", "a"); logging.getLogger("root")
     try: 1 / 0
     except ZeroDivisionError: pass
+def ended():  # a thread that has been joined is in the kernel's list until it has left its own code
+  for thread in threading.enumerate()[1:]: thread.join()
+  while len(os.listdir("/proc/self/task")) > 1: os.sched_yield()
 def main():  # its names are no part of __main__, which is compared
   use()
+  ended()
   before = state()
   use(); re.compile("c+").match("c"); struct.pack("<QQ", 1, 2); linecache.getline(os.__file__, 1)
-  for thread in threading.enumerate()[1:]: thread.join()
+  ended()
   print(before.changes(state()))
 main()
 """
