@@ -21,6 +21,7 @@ from types import ModuleType
 
 TYPE_CHECKING = False  # typing is not part of every start
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 PROGRAM = ("f", "state_report")
@@ -122,12 +123,18 @@ def _registries() -> dict[str, str]:
         "pickle": repr(pickle and sorted(map(_named, pickle._Pickler.dispatch))),
         "sqlite": repr(sqlite and [sorted(map(repr, sqlite.adapters)), sorted(sqlite.converters)]),
         "mimetypes": repr(types and len(types.types_map)),
-        "threads that run": repr(threading and len(getattr(threading, "_shutdown_locks", ()))),
+        "threads that run": repr(threading and _running(getattr(threading, "_shutdown_locks", ()))),
         "functions of ctypes": repr(ctypes and len(ctypes._c_functype_cache)),
         "pointers of ctypes": repr(ctypes and sorted(map(_named, ctypes._pointer_type_cache))),
         "arrays of ctypes": repr(ctypes and sorted(map(_named, type.__subclasses__(ctypes.Array)))),
         "multiprocessing": repr(process and process.get_start_method(allow_none=True)),
     }
+
+
+def _running(locks: Iterable[Any]) -> int:
+    """The threads that the interpreter waits for at its end. `threading` keeps the lock of one that has ended until another one
+    begins, asks it for nothing, and a child of a fork begins without it."""
+    return sum(each.locked() for each in locks)
 
 
 def _constants(names: list[str]) -> dict[str, str]:
@@ -151,6 +158,8 @@ def _value(value: Any, depth: int = 0) -> str:
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, str, bytes):
         return repr(value)
+    if value is sys.modules:
+        return "sys.modules"  # the names in it are compared by themselves
     if depth < DEPTH:
         if kind in (list, tuple):
             return f"{kind.__name__} {[_value(each, depth + 1) for each in value]}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.daemon.running import DeployFailed
+from tests.faults.sharing import state_report
 from tests.faults.sharing.answering import AnsweringWorker, Starts, Taken, difference, own_name
 from tests.faults.sharing.programs import Program, own_code, pairs, projects, teachers
 from tests.support.cases import Happened, case
@@ -67,6 +69,13 @@ def test_differences_of_answers_and_states_are_found() -> None:
         "environment B: 2 instead of None",
     ]
     assert seen.is_learned and not own.is_learned
+
+
+def test_threads_are_reported_while_they_run() -> None:
+    lock = threading.Lock()
+    assert state_report._running([lock]) == 0
+    with lock:
+        assert state_report._running([lock, threading.Lock()]) == 1
 
 
 def deploy(worker: AnsweringWorker, programs: Sequence[Program], others: Sequence[Program]) -> None:
