@@ -23,7 +23,8 @@ HARMLESS_METHODS = PURE_METHODS | frozenset(
         *("is_file", "isatty", "match", "read", "read_text", "resolve", "search", "strftime", "warning"),
     )
 )
-"""Methods, likewise; not of modules: `logging.info` configures the root logger."""
+"""Methods, likewise; not of packages, whose methods may do anything by these names, and not of `logging`: `logging.info`
+configures the root logger."""
 OWN_CONTAINERS = frozenset(
     ("add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update")
 )
@@ -44,6 +45,7 @@ HARMLESS_CALLS = frozenset(
             "time.monotonic",
             "time.perf_counter",
         ),
+        *("sys.stderr.write", "sys.stdout.flush", "sys.stdout.write"),
         *("time.strftime", "time.time", "timedelta", "uuid.uuid4"),
     )
 )
@@ -218,16 +220,20 @@ class _Finder:
             case ast.Call(ast.Attribute(owner, name)):
                 if name in OWN_CONTAINERS:
                     return not self._is_own(owner)
-                return name not in HARMLESS_METHODS or self._is_logging(owner)
+                is_of_package = self._text.may_be_of_package(owner, is_unknown=False)
+                return name not in HARMLESS_METHODS or is_of_package or self._is_logging(owner)
             case ast.Call():
                 return True
         return False
 
     def _is_own(self, owner: ast.expr) -> bool:
-        """Whether it is a name that no import binds, or an attribute of an object of the function's."""
+        """Whether it is a name of the code's own that stands for nothing of others, or an attribute of an object of the
+        function's."""
+        text = self._text
         if isinstance(owner, ast.Attribute):
             return isinstance(owner.value, ast.Name) and owner.value.id in ("self", "cls")
-        return isinstance(owner, ast.Name) and owner.id not in self._text.imported
+        is_own = isinstance(owner, ast.Name) and owner.id not in text.imported and not text.is_alias(owner.id)
+        return is_own and not text.may_be_of_package(owner, is_unknown=False)
 
     def _is_logging(self, owner: ast.expr) -> bool:
         return isinstance(owner, ast.Name) and owner.id == "logging"

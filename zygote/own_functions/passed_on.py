@@ -14,14 +14,14 @@ import sys
 
 from sockd_zygote.own_functions.decisions import HARMLESS, HARMLESS_METHODS, OWN_CONTAINERS, is_harmless, parts_now
 from sockd_zygote.own_functions.own_calls import VARYING
-from sockd_zygote.own_functions.source_texts import Text
+from sockd_zygote.own_functions.source_texts import DEPTH, OF_TEXTS, Text
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEPTH = 8
-"""Assignments that are followed to where an object was made."""
+CONTAINERS = frozenset({"bytearray", "dict", "list", "set"})
+DISPLAYS = (ast.Dict, ast.DictComp, ast.List, ast.ListComp, ast.Set, ast.SetComp)
 
 
 def first_passed_on(text: Text, body: Sequence[ast.stmt], until: int = sys.maxsize) -> int:
@@ -38,9 +38,8 @@ def _passes_on(node: ast.AST, text: Text) -> bool:
             target, text
         ):
             return not _is_known(value, text)
-        case ast.Call(function, arguments, keywords) if not _stays(function, text):
-            values = (*arguments, *(each.value for each in keywords))
-            return not (_is_one(function, text) and all(_is_known(each, text) for each in values))
+        case ast.Call(function) if not _stays(node, text):
+            return not (_is_one(function, text) and _are_known(node, text))
         case ast.Delete(targets):
             return any(isinstance(each, ast.Subscript) and not _is_known(each.slice, text) for each in targets)
     return False
@@ -56,19 +55,32 @@ def _is_of_others(target: ast.expr, text: Text) -> bool:
     return root is not target and not (isinstance(root, ast.Name) and root.id not in text.imported)
 
 
-def _stays(function: ast.expr, text: Text) -> bool:
+def _stays(call: ast.Call, text: Text) -> bool:
     """Whether a call changes nothing that an import sees, or runs code of the function's, which is judged itself."""
-    if is_harmless(function):
+    if is_harmless(call.func):
         return True
-    match function:
+    match call.func:
+        case ast.Name("print"):
+            files = [each.value for each in call.keywords if each.arg in ("file", None)]
+            return not any(text.may_be_of_package(each, is_unknown=True) for each in files)
         case ast.Name(name):
             return name in HARMLESS or name.endswith(("Error", "Exception", "Warning")) or text.defines(name)
-        case ast.Attribute(ast.Name(owner), name):
-            is_container = name in OWN_CONTAINERS and owner not in text.imported
-            return is_container or (name in HARMLESS_METHODS and owner != "logging")
-        case ast.Attribute(_, name):
-            return name in HARMLESS_METHODS
+        case ast.Attribute(ast.Name(owner), name) if name in OWN_CONTAINERS:
+            return all(_is_container(each, text) for each in text.values.get(owner, [call.func]))
+        case ast.Attribute(owner, name):
+            is_given = name not in OF_TEXTS and not _are_known(call, text)
+            return name in HARMLESS_METHODS and not text.may_be_of_package(owner, is_unknown=is_given)
     return False
+
+
+def _is_container(value: ast.expr, text: Text) -> bool:
+    """Whether it makes a container of the code's own."""
+    match value:
+        case ast.Call(ast.Name(name)):
+            return (name in CONTAINERS and not text.binds(name)) or text.is_plain_class(name)
+        case ast.Call(ast.Attribute(ast.Name("collections"))):
+            return "collections" in text.of_standard
+    return isinstance(value, DISPLAYS)
 
 
 def _is_one(called: ast.expr, text: Text, depth: int = DEPTH) -> bool:
@@ -87,6 +99,11 @@ def _is_known_to_vary(function: ast.expr) -> bool:
     return ast.unparse(function).rpartition(".")[2] in VARYING
 
 
+def _are_known(call: ast.Call, text: Text) -> bool:
+    """Whether all that a call gives is the same in each start."""
+    return all(_is_known(each, text) for each in (*call.args, *(each.value for each in call.keywords)))
+
+
 def _is_known(value: ast.expr, text: Text) -> bool:
     """Whether a value is the same in each start: a determined one, a function, class or module, or made of such."""
     match value:
@@ -101,9 +118,8 @@ def _is_known(value: ast.expr, text: Text) -> bool:
             return is_of_package or text.is_determined(value) or text.is_determined(owner)
         case ast.Lambda():
             return True
-        case ast.Call(function, arguments, keywords):
-            parts = (*arguments, *(each.value for each in keywords))
-            return text.is_determined(value) or (_is_of_path(function) and all(_is_known(each, text) for each in parts))
+        case ast.Call(function):
+            return text.is_determined(value) or (_is_of_path(function) and _are_known(value, text))
         case ast.List() | ast.Tuple() | ast.Dict() | ast.Set() | ast.BinOp() | ast.JoinedStr() | ast.FormattedValue():
             inner = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
             return all(_is_known(each, text) for each in inner)

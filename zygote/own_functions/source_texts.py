@@ -7,6 +7,8 @@ variables, which each of its starts has.
 from __future__ import annotations
 
 import ast
+import builtins
+import sys
 from collections import Counter
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -82,6 +84,18 @@ PURE_METHODS = frozenset(
     )
 )
 """Methods of texts and containers, likewise."""
+OF_TEXTS = frozenset(
+    (
+        *("capitalize", "casefold", "endswith", "isdigit", "lower", "lstrip", "partition", "removeprefix"),
+        *("removesuffix", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip"),
+        *("title", "upper"),
+    )
+)
+"""Methods that only texts have: an object with such a call is taken for a text, unless it is known to be a package's."""
+PLAIN = frozenset(("bool", "bytes", "float", "format", "int", "len", "repr", "str"))
+"""Functions of `builtins` whose result is no object of a package, whatever they are given."""
+DEPTH = 8
+"""Assignments that are followed to where an object was made."""
 TRANSPARENT = (
     *(ast.BinOp, ast.BoolOp, ast.Compare, ast.Dict, ast.FormattedValue, ast.IfExp, ast.JoinedStr, ast.List, ast.Set),
     *(ast.Slice, ast.Starred, ast.Subscript, ast.Tuple, ast.UnaryOp),
@@ -98,6 +112,7 @@ class Text:
     Attributes:
         imported: names that its imports bind anywhere;
         of_packages: those of them that are no modules of the function's;
+        of_standard: those of them that are the standard library's;
         values: all that is assigned to a name, of those that nothing else binds."""
 
     def __init__(self, module: ast.Module, is_own: Callable[[str], bool], changed: Collection[str]) -> None:
@@ -109,6 +124,7 @@ class Text:
         self.values: dict[str, list[ast.expr]] = {}
         self.imported: set[str] = set()
         self.of_packages: set[str] = set()
+        self.of_standard: set[str] = set()
         for node in ast.walk(module):
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -118,6 +134,7 @@ class Text:
                     bound = {each.asname or each.name.partition(".")[0] for each in names}
                     self.imported |= bound
                     self.of_packages |= bound if not self.imports_own(node) else set()
+                    self.of_standard |= names_of_standard(node)
                 case ast.Name(name, ast.Store() | ast.Del()):
                     stored[name] += 1
                 case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), value=ast.expr() as value):
@@ -159,6 +176,39 @@ class Text:
             case ast.ImportFrom(module, _, level):
                 return level > 0 or self._is_own(module or "")
         return False
+
+    def may_be_of_package(self, value: ast.expr, *, is_unknown: bool, depth: int = DEPTH) -> bool:
+        """Return whether a value may be a package's module, function or object, of which a method does what the package wants.
+
+        Args: is_unknown: the answer about what the text does not show: a parameter, or what a function of the code returns."""
+
+        def may_be(part: ast.expr, depth: int = depth) -> bool:
+            return self.may_be_of_package(part, is_unknown=is_unknown, depth=depth)
+
+        match value:
+            case ast.Name(name) if name in self.imported:
+                return name in self.of_packages and name not in self.of_standard
+            case ast.Name(name) if name in self.values:
+                return not depth or any(may_be(each, depth - 1) for each in self.values[name])
+            case ast.Name(name):
+                is_known = name in OF_THE_INTERPRETER or self.defines(name)
+                return is_unknown and not is_known and (self.binds(name) or not hasattr(builtins, name))
+            case ast.Call(ast.Name(name)) if self.defines(name):
+                return is_unknown and not self.is_plain_class(name)
+            case ast.Call(ast.Name(name)) if name in PLAIN and not self.binds(name):
+                return False
+            case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.Lambda():
+                return False
+        return any(may_be(each) for each in _parts_of(value))
+
+    def is_plain_class(self, name: str) -> bool:
+        """Return whether a name stands for a class of this file that has all of its methods from there."""
+        found = [node for (each, _), node in self._codes.items() if each == name and isinstance(node, ast.ClassDef)]
+        return self.defines(name) and bool(found) and not any(each.bases or each.keywords for each in found)
+
+    def is_alias(self, name: str) -> bool:
+        """Return whether a name of the code's stands for an object that it has from an import: `path = sys.path`."""
+        return any(_root(each) in self.imported for each in self.values.get(name, ()))
 
     def is_determined(self, value: ast.expr) -> bool:
         """Return whether each start of the version gets this value."""
@@ -206,6 +256,33 @@ def holds(body: Sequence[ast.stmt | ast.ExceptHandler], line: int) -> bool:
     """Return whether a line is in one of these statements."""
     first = [first_line(each) if isinstance(each, ast.stmt) else each.lineno for each in body]
     return any(begin <= line <= (each.end_lineno or 0) for begin, each in zip(first, body, strict=True))
+
+
+def names_of_standard(statement: ast.Import | ast.ImportFrom) -> set[str]:
+    """Return the names that a statement binds to what is the standard library's."""
+    match statement:
+        case ast.ImportFrom(module, found, 0):
+            return {each.asname or each.name for each in found} if is_of_standard(module or "") else set()
+        case ast.Import(found):
+            return {each.asname or each.name.partition(".")[0] for each in found if is_of_standard(each.name)}
+    return set()
+
+
+def is_of_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _parts_of(value: ast.expr) -> list[ast.expr]:
+    """Return the parts of an expression, and the arguments of a call."""
+    keywords = [each.value for each in value.keywords] if isinstance(value, ast.Call) else []
+    return [*(each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)), *keywords]
+
+
+def _root(value: ast.expr) -> str:
+    """Return the name that attributes and items are taken of; empty: it is something else."""
+    while isinstance(value, ast.Attribute | ast.Subscript):
+        value = value.value
+    return value.id if isinstance(value, ast.Name) else ""
 
 
 def _is_environ(value: ast.expr) -> bool:

@@ -8,12 +8,23 @@ import pytest
 
 from tests.zygote.own_functions.starts import Starts
 
+PACKAGE = """
+def call(function): return function()
+get = call
+class Registry:
+    def get(self, function): return function()
+    add = info = get
+class Stream:
+    def write(self, text): pass
+"""
+
 
 @pytest.fixture
 def starts(tmp_path: Path) -> Starts:
     made = Starts(tmp_path)
     for name in ("base", "other", "calls"):
-        made.install(name, {f"{name}.py": "def call(function): return function()\n"})
+        made.install(name, {f"{name}.py": PACKAGE})
+    made.install("configured", {"configured.py": "import logging\nlogging.basicConfig(level=0)\n"})
     return made
 
 
@@ -123,6 +134,10 @@ DECISIONS = (
     "def steps():\n    yield base.call(str)\ngo = steps()\nif os.urandom(1) == b'':\n    next(go)\n",
     "if os.urandom(1) == b'':\n    getattr(base, 'lazy', None)\n",
     "while os.urandom(1) == b'':\n    base.call(str)\n",
+    "if os.urandom(1) == b'':\n    base.get(str)\n",
+    "registry = base.Registry()\nif os.urandom(1) == b'':\n    registry.get(str)\n",
+    "registry = base.Registry()\nif os.urandom(1) == b'':\n    registry.add(str)\n",
+    "path = sys.path\nif os.urandom(1) == b'':\n    path.append('/x')\n",
     "try:\n    os.stat('/')\nexcept OSError:\n    base.call(str)\n",
     "try:\n    os.stat('/')\n    base.call(str)\nexcept OSError:\n    pass\n",
     "with contextlib.suppress(OSError):\n    os.stat('/')\n    base.call(str)\n",
@@ -138,6 +153,8 @@ NO_DECISIONS = (
     "names = []\nfor name in os.listdir('/'):\n    names.append(name.strip())\n",
     "def unused():\n    if os.urandom(1) == b'':\n        os.environ['A'] = '1'\n",
     "if os.environ.get('STAGE') == 'prod':\n    sys.path.append('/x')\n",
+    "import logging\nlog = logging.getLogger('a')\nif os.urandom(1):\n    log.info('a')\n",
+    "settings = {}\nif os.urandom(1):\n    settings.get('a')\n    sys.stdout.write('a\\n')\n",
     "try:\n    import absent_one\nexcept ImportError:\n    absent_one = None\n",
     "def level():\n    if os.urandom(1):\n        return 1\n    return 2\nLEVEL = level()\n",
     "class Own:\n    def __init__(self):\n        if os.urandom(1):\n            self.level = 1\nown = Own()\n",
@@ -217,6 +234,14 @@ PASSED_ON = (
     "setattr(base, 'LEVEL', time.time() > 0)\n",
     "base.call([dict, list][hash('a') % 2])\n",
     "base.call([dict, list][id(base) % 2])\n",
+    "base.get([dict, list][time.time_ns() % 2])\n",
+    "registry = base.Registry()\nregistry.get([dict, list][time.time_ns() % 2])\n",
+    "registry = base.Registry()\nregistry.add([dict, list][time.time_ns() % 2])\n",
+    "def use(registry):\n    registry.get([dict, list][time.time_ns() % 2])\nuse(base.Registry())\n",
+    "def made():\n    return base.Registry()\nmade().get([dict, list][time.time_ns() % 2])\n",
+    "class Own(base.Registry):\n    pass\nOwn().get([dict, list][time.time_ns() % 2])\n",
+    "log = base.Registry()\nlog.info([dict, list][time.time_ns() % 2])\n",
+    "print(time.time(), file=base.Stream())\n",
 )
 NOT_PASSED_ON = (
     "import copy\ncopies = [dict]\ncopy.copy(base.call)\nbase.call(copy.deepcopy(copies)[0])\n",
@@ -230,6 +255,11 @@ NOT_PASSED_ON = (
     "names = []\nnames.append(time.time())\n",
     "def elapsed(since):\n    return time.time() - since\nTOOK = elapsed(time.time())\n",
     "log = logging.getLogger(__name__)\nlog.info('started at %s', time.time())\n",
+    "import configured\nlogging.info('started at %s', time.time())\n",
+    "print(time.time(), file=sys.stderr)\nsys.stderr.write(str(time.time()))\n",
+    "def parts(name):\n    return name.split('.')\nPARTS = parts(str(time.time()))\n",
+    "def use(settings):\n    return settings.get('a')\nSEEN = use({'a': time.time()})\n",
+    "class Own:\n    def add(self, value):\n        self.at = value\nown = Own()\nown.add(time.time())\n",
 )
 
 
