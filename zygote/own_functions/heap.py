@@ -17,6 +17,7 @@ from sockd_zygote.own_functions import function_caches
 ModuleType = type(sys)
 FunctionType = type(instance_dict)
 GeneratorType = type(each for each in "")
+BuiltinType = type(len)
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 ATOMS: frozenset[type] = frozenset(
     {
-        *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), ModuleType, type(len)),
+        *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), ModuleType),
         *(type(sys._getframe()), type(instance_dict.__code__)),
     }
 )
@@ -146,7 +147,7 @@ class Heap:
         every = [each for name, names in foreign.items() for each in names.values() if home_of(each) == name]
         classes = [each for each in every if not vars(type)["__flags__"].__get__(each) & IMMUTABLE_TYPE]
         ways: dict[type, Way | None] = dict.fromkeys((*ATOMS, *classes))
-        ways |= {FunctionType: self._function, GeneratorType: generator, bytearray: contents}
+        ways |= {FunctionType: self._function, GeneratorType: generator, BuiltinType: is_bound, bytearray: contents}
         ways |= dict.fromkeys(ITERATORS, place)
         if "abc" in sys.modules:
             # Caches of isinstance; `State` has the number of registrations.
@@ -164,7 +165,8 @@ def owners_of(modules: Mapping[str, Names], skipped: Callable[[str, str], bool])
     for at_home in (True, False):
         for module, names in modules.items():
             for name, value in names.items():
-                if type(value) not in ATOMS and (not at_home or home_of(value) == module) and not skipped(module, name):
+                is_atom = type(value) in ATOMS or (type(value) is BuiltinType and not is_bound(value, []))
+                if not is_atom and (not at_home or home_of(value) == module) and not skipped(module, name):
                     owners.setdefault(id(value), (module, name, value))
     return owners
 
@@ -215,6 +217,11 @@ def place(value: Any, found: list[Any]) -> bool:
 def text(value: Any, found: list[Any]) -> bool:
     found.append(repr(value))
     return True
+def is_bound(value: Any, found: list[Any]) -> bool:
+    """Whether a function in C is the method of an object, such as `[].append`: of others nothing is looked at."""
+    return not (value.__self__ is None or is_a(value.__self__, ModuleType) or is_a(value.__self__, type))
+
+
 
 
 def contents(value: Any, found: list[Any]) -> bool:

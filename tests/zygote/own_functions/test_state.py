@@ -59,6 +59,7 @@ def steps():
 generator = steps()
 iterator = iter([1, 2])
 ids = itertools.count()
+add_item = [1].append
 queue = collections.deque([1])
 content = bytearray(b"a")
 class Plain: pass
@@ -130,6 +131,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "an attribute of a function": (lambda p: setattr(p.call, "mode", 1), "call"),
     "where a generator stands": (lambda p: next(p.generator), "generator"),
     "where an iterator stands": (lambda p: next(p.iterator), "iterator"),
+    "an item of a list whose method alone has a name": (lambda p: p.add_item(2), "add_item"),
     "a counter": (lambda p: next(p.ids), "ids"),
     "an item of a queue": (lambda p: p.queue.append(2), "queue"),
     "a byte": (lambda p: p.content.append(1), "content"),
