@@ -182,6 +182,12 @@ def attributes(module: str, names: Mapping[str, Any]) -> Iterator[tuple[str, Any
             yield from ((f"{name}.{key}", each) for key, each in vars(value).items())
 
 
+def next_thread() -> str:
+    """Return the number in the name of the next thread that gets none, as the text of its counter."""
+    counter: Any = getattr(sys.modules.get("threading"), "_counter", None)
+    return repr(getattr(counter, "__self__", None)) if counter is not None else "count(1)"
+
+
 def running() -> list[Any]:
     """Return in what an import runs: the event loop of asyncio, and the greenlet."""
     loops, greenlets = sys.modules.get("_asyncio"), sys.modules.get("greenlet")

@@ -73,6 +73,7 @@ class State:
         self._of_process = process.of_this_process()
         self._blocked = {name for name, module in list(sys.modules.items()) if module is None}
         self._heap = Heap(compared, foreign, is_left_out)
+        self.next_thread = process.next_thread()
         self.settings = {
             **interpreter.settings(),
             **interpreter.random_states(),

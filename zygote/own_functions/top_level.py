@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 300
 """Characters of what the function's code has changed."""
+NUMBERS = "threading._counter"
+"""What an import has changed that has made a thread, or a `Thread`, without a name."""
 MOST_WRITES = 100
 """Changes of one import that are named."""
 
@@ -102,6 +104,8 @@ class Recorder:
         """What the function's code has changed; nothing is compared any more."""
         self._derived_from: set[int] = set()
         """The ids of classes that own code has derived others from."""
+        self._has_named_threads = False
+        """Whether own code has taken numbers from `threading`, which names threads by them."""
         self._registrations = Registrations()
         self._variables = OwnVariables()
         self._calls = OwnCalls(kinds)
@@ -252,6 +256,7 @@ class Recorder:
             changes += [f"sys.modules[{name!r}]" for name in self._put_in()]
             self._effect = in_words([*changes, *self._read_variables()])[:MOST_WORDS]
             self._effect = self._effect or self._calls.outside
+            self._has_named_threads |= self._reference.next_thread != loading.state.next_thread
             self._derived_from |= self._reference.derived_from(loading.state)
             if self._derived_from:
                 loading.lists = ListsSubclasses(self._derived_from)
@@ -287,6 +292,11 @@ class Recorder:
                 *loading.state.new_subclasses(self._reference),
                 *loading.state.new_libraries(self._reference),
             }
+            if loading.state.next_thread != self._reference.next_thread:
+                writes.add(NUMBERS)
+                if self._has_named_threads:
+                    self._effect = f"the numbers of threads, of which {loading.name} takes one,"
+                    loading.step["before"] = self._effect
             loading.step["writes"] = sorted(writes)[:MOST_WRITES]
         loading.state = None
 

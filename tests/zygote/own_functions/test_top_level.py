@@ -199,6 +199,17 @@ def test_subclasses_of_another_distributions_class_are_the_doing_of_their_import
     assert recording.step("derives").writes == ("atexit callbacks", "subclasses of base.Settings")
 
 
+def test_a_thread_of_own_code_is_a_change_to_an_import_that_makes_one(starts: Starts) -> None:
+    starts.install("worker", {"worker.py": "import threading\nthread = threading.Thread()\n"})
+    recording = starts.record("import threading, base\nown = threading.Thread()\nimport tops\nimport worker\n")
+    assert recording.failure == ""
+    before = [step.before for step in recording.steps if step.key]
+    assert before == ["", "", "the numbers of threads, of which worker takes one,"]
+    recording = starts.record("import threading, worker\nown = threading.Thread()\nimport other\n")
+    assert [step.before for step in recording.steps if step.key] == ["", ""]
+    assert recording.step("worker").writes == ("threading._counter",)
+
+
 def test_a_module_that_puts_an_object_in_its_place_is_its_distributions(starts: Starts) -> None:
     recording = starts.record("import proxied\nimport other\n")
     assert packages(recording) == [("proxied", "proxied", -1), ("other", "other", -1)]
