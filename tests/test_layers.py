@@ -79,8 +79,8 @@ NEEDED = {
             "heap",
             "interpreter",
         ),
-        *("own_calls", "own_variables", "passed_on", "process", "registrations", "source_texts", "state"),
-        *("top_level", "trial"),
+        *("own_calls", "own_variables", "passed_on", "platform_caches", "process", "registrations"),
+        *("source_texts", "state", "top_level", "trial"),
     ],
 }
 FOR_THOSE_THAT_NEED_THEM = {"sockd_zygote.program_imports", "sockd_zygote.template"} | {

@@ -1,9 +1,10 @@
 """What caches of `functools` hold, as far as another call can find a difference.
 
 Of `lru_cache`, an entry whose key has a function or a class of the code's own is left out: these are equal to themselves alone,
-so an import, which has no reference to them, never asks for it. The order of use is left out, too, while it decides nothing: as
-long as the cache is not full, no entry gives way to another one. Of `singledispatch`, all is left out that it works out of its
-registry, as it drops that when the registry changes.
+so an import, which has no reference to them, never asks for it. The same holds of a key with an object of a package whose hash is
+the address of one of these (FastAPI wraps endpoints so): objects that are equal have one hash. The order of use is left out, too,
+while it decides nothing: as long as the cache is not full, no entry gives way to another one. Of `singledispatch`, all that it
+works out of its registry is left out, as it drops that when the registry changes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from sockd_zygote.forks.module_kinds import is_a
+from sockd_zygote.forks.module_kinds import FunctionType, instance_dict, is_a
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ DISPATCHING = "wrapper"
 """The name of the code of all functions that `singledispatch` makes."""
 WORKED_OUT = ("cache_token", "dispatch_cache")
 """Variables of their closures that change when they are called."""
+HASHED_BY_ADDRESS = (lambda self: id(self.it)).__code__
+"""The code of a `__hash__` that returns the address of an attribute."""
+MEMBER = type(vars(FunctionType)["__globals__"])
+"""The type of slots."""
 BESIDES = 1
 """The class of the cache, which it refers to first."""
 OF_ENTRY = 3
@@ -69,7 +74,35 @@ def is_full(cache: Any) -> bool:
 def has_own(key: Any, is_own: IsOwn) -> bool:
     """Whether a key has a part that no code finds equal to anything else, and that is the code's own."""
     parts = key if is_a(key, tuple) else (key,)
-    return any(is_own(each) for each in tuple.__iter__(parts))
+    return any(is_own(each) or is_own(hashed_by_address(each)) for each in tuple.__iter__(parts))
+
+
+def hashed_by_address(value: Any) -> Any:
+    """Return the object whose address is the hash of a value, by the code of its class; None: there is none. Runs no code."""
+    for kind in type.__dict__["__mro__"].__get__(type(value)):
+        function = vars(type)["__dict__"].__get__(kind).get("__hash__")
+        if function is not None:
+            break
+    code = function.__code__ if type(function) is FunctionType else None
+    if code is None or code.co_code != HASHED_BY_ADDRESS.co_code or code.co_names[:1] != ("id",):
+        return None
+    if "id" in function.__globals__:
+        return None
+    return attribute(value, code.co_names[1])
+
+
+def attribute(value: Any, name: str) -> Any:
+    """Return what an object keeps in a slot or in its dictionary; None: it has no such attribute."""
+    for kind in type.__dict__["__mro__"].__get__(type(value)):
+        found = vars(type)["__dict__"].__get__(kind).get(name)
+        if type(found) is MEMBER:
+            try:
+                return found.__get__(value)
+            except AttributeError:
+                return None
+        if found is not None:
+            return None
+    return (instance_dict(value) or {}).get(name)
 
 
 def dispatch_cells(function: Any) -> list[Any]:

@@ -41,6 +41,8 @@ OF_EVERYBODY = frozenset({*MACHINERY, "logging"})
 """Modules that are not walked, and whose functions and classes any import may have."""
 IMMUTABLE_TYPE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE: a class in C, such as `deque`; its objects hold what others put in. Since 3.12 some have a module."""
+PLACES = frozenset({"lineno", "col_offset", "end_lineno", "end_col_offset"})
+"""Attributes of nodes of a syntax tree."""
 PIECE = 32
 """Bytes of a digest whose length is not its own."""
 LARGEST = 1 << 20
@@ -106,8 +108,19 @@ class Heap:
         if kind in self._ways:
             way = self._ways[kind]
         else:
-            way = self._ways[kind] = self._class if issubclass(kind, type) else attributes_of(kind)
+            way = self._ways[kind] = self._class if issubclass(kind, type) else self._way_of_objects(kind)
         return way is not None and way(value, found)
+
+    def _way_of_objects(self, kind: type) -> Way:
+        trees = sys.modules.get("_ast")
+        return self._node if trees is not None and issubclass(kind, trees.AST) else attributes_of(kind)
+
+    def _node(self, value: Any, found: list[Any]) -> bool:
+        """Follow the fields of a node of a syntax tree, but not its place in a file, which `ast.fix_missing_locations` adds."""
+        self._seen.add(id(value))
+        names = instance_dict(value) or {}
+        self._follow([each for name, each in names.items() if name not in PLACES], found)
+        return False
 
     def _class(self, value: type, found: list[Any]) -> bool:
         names = vars(type)["__dict__"].__get__(value)
@@ -204,6 +217,11 @@ def whole(value: Any, found: list[Any]) -> bool:
     return True
 
 
+def is_bound(value: Any, found: list[Any]) -> bool:
+    """Whether a function in C is the method of an object, such as `[].append`: of others nothing is looked at."""
+    return not (value.__self__ is None or is_a(value.__self__, ModuleType) or is_a(value.__self__, type))
+
+
 def generator(value: Any, found: list[Any]) -> bool:
     found.append(value.gi_frame.f_lasti if value.gi_frame is not None else None)
     return True
@@ -217,11 +235,6 @@ def place(value: Any, found: list[Any]) -> bool:
 def text(value: Any, found: list[Any]) -> bool:
     found.append(repr(value))
     return True
-def is_bound(value: Any, found: list[Any]) -> bool:
-    """Whether a function in C is the method of an object, such as `[].append`: of others nothing is looked at."""
-    return not (value.__self__ is None or is_a(value.__self__, ModuleType) or is_a(value.__self__, type))
-
-
 
 
 def contents(value: Any, found: list[Any]) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from sockd_zygote.own_functions.platform_caches import wrong_caches
+
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,6 +209,7 @@ OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "logging levels": ("logging", lambda module: sorted((str(k), str(v)) for k, v in module._levelToName.items())),
     "loggers": ("logging", loggers),
     "mimetypes": ("mimetypes", lambda module: [len(table) for table in getattr(module._db, "types_map", ())]),
+    "what platform has worked out": ("platform", wrong_caches),
     "resource limits": ("resource", limits),
     "signal handlers": ("_signal", signal_handlers),
     "signal mask": ("_signal", lambda module: sorted(module.pthread_sigmask(module.SIG_BLOCK, ()))),

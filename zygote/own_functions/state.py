@@ -11,7 +11,7 @@ import operator
 import sys
 
 from sockd_zygote.forks.module_kinds import MACHINERY, is_a, namespace
-from sockd_zygote.own_functions import interpreter, process
+from sockd_zygote.own_functions import interpreter, platform_caches, process
 from sockd_zygote.own_functions.heap import Heap, home_of
 
 ModuleType = type(sys)
@@ -36,6 +36,8 @@ CACHES = frozenset(
         *("base64._b32tab2", "base64._b32rev", "base64._a85chars", "base64._a85chars2", "base64._b85chars"),
         *("base64._b85chars2", "base64._b85dec", "ftplib._150_re", "ftplib._227_re", "pkgutil._NAME_PATTERN"),
         *("posixpath._varprog", "posixpath._varprogb", "zipfile._crctable", "functools._convert"),
+        *("os.path._varprog", "os.path._varprogb", "_strptime._regex_cache", "_strptime._TimeRE_cache"),
+        *(f"platform.{name}" for name in platform_caches.CACHES),
         # Functions that `functools.total_ordering` gives the name of the method that they stand for, which is always the same:
         *(f"functools._{one}_from_{other}" for one in ORDERS for other in ORDERS),
     }
@@ -71,9 +73,9 @@ class State:
         self._names = {name: dict(names) for name, names in compared.items()}
         self._besides = process.names_of_interpreter() | {WHAT_RUNS: dict(zip(RUNS_IN, process.running(), strict=True))}
         self._of_process = process.of_this_process()
+        self.next_thread = process.next_thread()
         self._blocked = {name for name, module in list(sys.modules.items()) if module is None}
         self._heap = Heap(compared, foreign, is_left_out)
-        self.next_thread = process.next_thread()
         self.settings = {
             **interpreter.settings(),
             **interpreter.random_states(),

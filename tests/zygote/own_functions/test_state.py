@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import os
 import pkgutil
@@ -58,8 +59,8 @@ def steps():
     yield 1
 generator = steps()
 iterator = iter([1, 2])
-ids = itertools.count()
 add_item = [1].append
+ids = itertools.count()
 queue = collections.deque([1])
 content = bytearray(b"a")
 class Plain: pass
@@ -130,8 +131,8 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a default argument": (lambda p: p.default().append(1), "default"),
     "an attribute of a function": (lambda p: setattr(p.call, "mode", 1), "call"),
     "where a generator stands": (lambda p: next(p.generator), "generator"),
-    "where an iterator stands": (lambda p: next(p.iterator), "iterator"),
     "an item of a list whose method alone has a name": (lambda p: p.add_item(2), "add_item"),
+    "where an iterator stands": (lambda p: next(p.iterator), "iterator"),
     "a counter": (lambda p: next(p.ids), "ids"),
     "an item of a queue": (lambda p: p.queue.append(2), "queue"),
     "a byte": (lambda p: p.content.append(1), "content"),
@@ -252,6 +253,18 @@ def small(*key): return [key]
 bounded(1), bounded(2), whole(1), small(1)
 class Settings:
     options = []
+class Slot:
+    __slots__ = ("call",)
+    def __init__(self, call): self.call = call
+    def __hash__(self): return id(self.call)
+    def __eq__(self, other): return isinstance(other, Slot) and self.call is other.call
+class Plain:
+    def __init__(self, call): self.call = call
+    def __hash__(self): return id(self.call)
+    def __eq__(self, other): return self.call is other.call
+class Named(Plain):
+    def __hash__(self): return hash(self.call.__name__)
+    def __eq__(self, other): return self.call.__name__ == other.call.__name__
 kept = bounded(3)
 """
 OWN = "class Mine: pass\nclass Meta(type):\n  def __eq__(self, other): return True\n  __hash__ = type.__hash__\n"
@@ -265,6 +278,11 @@ OWN += "class Equal(metaclass=Meta): pass\ndef mine(): pass\n"
         (lambda cached, own: cached.bounded(own.mine), ""),
         (lambda cached, own: cached.bounded("a", own.Mine, 1), ""),
         (lambda cached, own: cached.whole(own.mine), ""),
+        (lambda cached, own: cached.bounded(cached.Slot(own.mine)), ""),
+        (lambda cached, own: cached.bounded(1, cached.Plain(own.mine)), ""),
+        (lambda cached, own: cached.bounded(cached.Slot(cached.whole)), "bounded"),
+        (lambda cached, own: cached.bounded(cached.Plain(cached.Settings)), "bounded"),
+        (lambda cached, own: cached.bounded(cached.Named(own.mine)), "bounded"),
         (lambda cached, own: cached.whole("a"), "whole"),
         (lambda cached, own: cached.bounded("a"), "bounded"),
         (lambda cached, own: cached.bounded(own.Mine()), "bounded"),
@@ -281,6 +299,21 @@ def test_an_entry_of_a_cache_that_no_import_can_ask_for_is_no_change(
     cached, own = add_module(f"{NAME}.cached", CACHED), add_module(f"{NAME}.own", f"__name__ = '{NAME}.own'\n{OWN}")
     names = [f"{NAME}.cached.{changed}"] if changed else []
     assert changes(lambda each: call(each, own), cached) == names
+
+
+def test_places_of_a_syntax_tree_are_no_change_and_its_names_are() -> None:
+    tree = ast.Call(called := ast.Name("f", ast.Load()), [ast.Constant(1)], [])
+
+    def found() -> list[Any]:
+        return Heap({"m": {"tree": tree}}, {}, lambda *_: False).inside["m"]["tree"]
+
+    before = found()
+    ast.fix_missing_locations(tree)
+    assert are_same_items(before, found())
+    called.id = "g"
+    assert not are_same_items(before, after := found())
+    tree.args.append(ast.Constant(2))
+    assert not are_same_items(after, found())
 
 
 DISPATCHED = """

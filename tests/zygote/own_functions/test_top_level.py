@@ -235,6 +235,8 @@ def test_every_import_after_a_change_has_it(starts: Starts) -> None:
         "class Handler:\n    x = {}\ndef decorated(f): return f\n@decorated\ndef handler(event, context): return 1\n",
         "import base\nX = [base.LEVEL] * 3\nprint(X)\n",
         "import re\nre.compile('a', re.I | re.X | re.S | re.M)\n",
+        "import platform\nHOST = platform.platform(), platform.python_version(), platform.python_build(), platform.uname()\n",
+        "import datetime, os\ndatetime.datetime.strptime('2020', '%Y')\nos.path.expandvars('$HOME')\n",
         "import dataclasses\n@dataclasses.dataclass\nclass D:\n    a: int = 1\n",
         "import typing\nT = typing.Optional[typing.List[int]]\n",
         "import functools\n@functools.lru_cache\ndef f(x): return x\nf(1)\n",
