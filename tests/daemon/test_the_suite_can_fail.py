@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 @pytest.mark.parametrize(
     ("broken", "red", "green"),
     [
+        ("early-end", "L5", "L12"),
+        ("open-ports", "L12", "L5"),
         ("no-task-shares", "D13", "K25"),
         ("shared-changes", "K25", "K26"),
         ("passed-on-keys", "K26", "K25"),

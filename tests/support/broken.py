@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.support.breaks import apis, groups, images, sandboxes, state, zygotes  # noqa: F401 - they register their breaks
+from tests.support.breaks import apis, groups, images, sandboxes, services, state, zygotes  # noqa: F401 - they register breaks
 from tests.support.breaks.breaking import BREAKS, IN_TESTS
 
 __all__ = ["BREAKS", "IN_TESTS"]

@@ -33,6 +33,7 @@ GROUPS = {
     "I": "images",
     "J": "storage and initscripts",
     "K": "attacks from outside",
+    "L": "services",
     "N": "private networks",
     "P": "sharing between functions",
     "S": "promises of SPECIFICATION.md",

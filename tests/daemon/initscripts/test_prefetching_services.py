@@ -15,6 +15,7 @@ from benchmarks.s3.process import S3Process
 from tests.daemon.prefetching import READY, digest, engine_pid, fetching
 from tests.daemon.running import Answer, RunningDaemon
 from tests.daemon.services.test_services import log_of, row
+from tests.support.cases import case
 
 pytestmark = pytest.mark.root
 
@@ -116,6 +117,7 @@ def end_program(daemon: RunningDaemon, name: str) -> None:
     daemon.when(lambda: row(daemon, name)["failures"])
 
 
+@case("L13", "have the script of a service trap", expect="its program gets its state itself, never another one")
 def test_a_program_whose_script_traps_gets_its_state_itself(daemon: RunningDaemon) -> None:
     with state_of(daemon, "trapping", fetching("state", first="unreachable")):
         assert first_answer(daemon, "trapping", contextlib.nullcontext()) == digest(OWN)
@@ -123,6 +125,7 @@ def test_a_program_whose_script_traps_gets_its_state_itself(daemon: RunningDaemo
         assert first_answer(daemon, "trapping-late", contextlib.nullcontext()) in (digest(LARGE), digest(OWN))
 
 
+@case("L14", "kill the engine while it fetches for a service", expect="as above; the next start has a script again")
 def test_a_program_whose_engine_is_killed_gets_its_state_itself(
     daemon: RunningDaemon,
 ) -> None:
@@ -143,6 +146,11 @@ def test_a_program_whose_engine_is_killed_gets_its_state_itself(
         assert first_answer(daemon, "orphaned", contextlib.nullcontext()) == digest(LARGE)
 
 
+@case(
+    "L15",
+    "change the state of a service while its script fetches it",
+    expect="the state before or after, never both mixed",
+)
 def test_a_state_that_changes_while_it_is_fetched_is_never_mixed(
     daemon: RunningDaemon,
 ) -> None:

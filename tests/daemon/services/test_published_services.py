@@ -14,6 +14,7 @@ import pytest
 
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.services.test_services import is_settled, log_of, row, wait_state
+from tests.support.cases import case
 
 pytestmark = pytest.mark.root
 
@@ -115,6 +116,7 @@ def test_a_connection_holds_a_service_and_its_end_lets_it_stop(daemon: RunningDa
         assert asked(client, b"b\n") == b"one:b\n"
 
 
+@case("L10", "end the program behind a published port", expect="its connections end; the next one has a new program")
 def test_a_program_that_ends_ends_its_connections_and_the_next_one_is_served(daemon: RunningDaemon, port: int) -> None:
     daemon.deploy("ending", files(port))
     with connected(port) as client:
@@ -142,6 +144,11 @@ def test_a_deploy_keeps_the_port_and_open_connections(daemon: RunningDaemon, por
         assert asked(old, b"c\n") == b"one:c\n"
 
 
+@case(
+    "L11",
+    "publish a port that another process has, and withdraw it",
+    expect="sockd ps says so; it is closed with its service",
+)
 def test_a_port_that_is_taken_is_told_and_one_that_is_withdrawn_is_closed(daemon: RunningDaemon, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):
         daemon.deploy("late", files(port))
@@ -154,6 +161,7 @@ def test_a_port_that_is_taken_is_told_and_one_that_is_withdrawn_is_closed(daemon
         pass
 
 
+@case("L12", "bind a published port in a function", expect="EPERM")
 def test_a_published_port_can_be_bound_by_no_function(daemon: RunningDaemon, port: int) -> None:
     daemon.deploy("guarded", files(port))
     code = """

@@ -8,6 +8,7 @@ import pytest
 
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.services.test_services import log_of, row, wait_state
+from tests.support.cases import case
 
 pytestmark = pytest.mark.root
 
@@ -59,6 +60,11 @@ def told(daemon: RunningDaemon, path: str) -> tuple[str, int]:
     return token, int(asked)
 
 
+@case(
+    "L9",
+    "have the program fail its health checks, or never answer them",
+    expect="a new program serves; the reason is said",
+)
 @pytest.mark.parametrize(
     ("how", "why"), [("failing", "has status 500"), ("silent", "has no whole answer after 0.1 s|did not answer within")]
 )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.images.test_images import upload
-from tests.daemon.running import Answer, DeployFailed, RunningDaemon
+from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
@@ -175,28 +175,6 @@ def test_more_connections_than_service_connections_are_refused(daemon: RunningDa
     assert daemon.when(lambda: daemon.request("GET", "/run/bounded/").status == 200)
 
 
-def test_the_program_of_a_service_is_confined_as_a_function_is(daemon: RunningDaemon) -> None:
-    daemon.deploy("confined", files())
-    told = get(daemon, "confined/")
-    assert told["confined"] == ["0000000000000000", "2", "1"]
-    assert told["inherited"] == ["0", "1", "2", "3"], "standard streams, and the listing itself"
-    get(daemon, "confined/orphan")
-    # The sandbox's first process and the program: what it has left is reaped.
-    daemon.when(lambda: len(get(daemon, "confined/")["processes"]) == 2)
-
-
-def test_a_kept_service_runs_without_a_request_and_is_started_again(daemon: RunningDaemon) -> None:
-    daemon.deploy("kept", files("min = 1\nidle_s = 0.1\n"))
-    wait_state(daemon, "kept", "running")
-    token = get(daemon, "kept/")["token"]
-    assert daemon.request("GET", "/run/kept/exit").status == 502
-    again = daemon.when(lambda: found if (found := row(daemon, "kept"))["starts"] == 2 else None)
-    assert again["failures"] == 1 and "exit status 3" in again["reason"]
-    assert get(daemon, "kept/")["token"] != token
-    daemon.when(lambda: "the service has ended: Runtime exited with error: exit status 3" in log_of(daemon, "kept"))
-    assert "leaving" in log_of(daemon, "kept")
-
-
 def test_an_unused_service_is_stopped_and_one_with_a_connection_is_not(daemon: RunningDaemon) -> None:
     daemon.deploy("unused", files("idle_s = 0.2\n"))
     daemon.deploy("used", files("idle_s = 0.2\n"))
@@ -210,44 +188,6 @@ def test_an_unused_service_is_stopped_and_one_with_a_connection_is_not(daemon: R
     daemon.when(lambda: "stopped by SIGTERM" in log_of(daemon, "unused"))
     assert get(daemon, "unused/")["token"] != token
     assert row(daemon, "unused")["failures"] == 0
-
-
-def test_a_program_over_its_memory_is_started_again_and_the_reason_is_told(daemon: RunningDaemon) -> None:
-    daemon.deploy("eater", files(), memory_mb=64)
-    assert daemon.request("GET", "/run/eater/eat").status == 502
-    found = daemon.when(lambda: found if (found := row(daemon, "eater"))["failures"] else None)
-    assert "memory" in found["reason"].lower()
-    get(daemon, "eater/")
-
-
-def test_a_program_that_refuses_connections_is_replaced(daemon: RunningDaemon) -> None:
-    daemon.deploy("deaf", files())
-    token = get(daemon, "deaf/")["token"]
-    daemon.request("GET", "/run/deaf/close")
-    # A thread that polls the socket keeps it open for a moment.
-    answers: list[Answer] = []
-
-    def is_replaced() -> bool:
-        answers.append(daemon.request("GET", "/run/deaf/"))
-        return bool(row(daemon, "deaf")["starts"] == 2)
-
-    daemon.when(is_replaced)
-    assert answers[-1].status == 200 and answers[-1].json["token"] != token, (
-        "it was refused, and waited for the next one"
-    )
-    assert "refuses connections" in row(daemon, "deaf")["reason"]
-
-
-def test_failures_in_a_row_lengthen_the_delay_and_requests_get_its_reason(daemon: RunningDaemon) -> None:
-    daemon.deploy("failing", files(), env={"FAILS": "1"}, timeout_s=0.3)
-    refused = [daemon.request("GET", "/run/failing/") for _ in range(4)]
-    assert {each.status for each in refused} == {503}
-    assert all(each.json["errorType"] == "Service.NotReady" for each in refused)
-    assert "exit status 7" in refused[0].json["errorMessage"]
-    assert "is started again in" in refused[-1].json["errorMessage"] and int(refused[-1].headers["retry-after"]) >= 1
-    found = row(daemon, "failing")
-    assert found["state"] == "waiting" and found["failures"] == 2 and found["retry_in_s"] > 0
-    assert "cannot go on" in log_of(daemon, "failing")
 
 
 def test_a_deploy_refuses_a_service_that_is_not_ready_and_says_where_it_listens(daemon: RunningDaemon) -> None:
@@ -280,16 +220,6 @@ def test_a_new_version_takes_over_when_it_is_ready_and_the_old_one_ends_its_answ
     assert (found["starts"], found["failures"], found["version"]) == (2, 0, "$LATEST")
 
 
-def test_a_new_version_that_does_not_start_leaves_the_old_one_serving(daemon: RunningDaemon) -> None:
-    daemon.deploy("careful", files())
-    token = get(daemon, "careful/")["token"]
-    daemon.deploy("careful", files(), env={"FAILS": "1"})
-    daemon.when(lambda: row(daemon, "careful")["failures"] >= 2)
-    assert get(daemon, "careful/")["token"] == token
-    daemon.deploy("careful", files(source=SERVER.replace('"one"', '"three"')))
-    daemon.when(lambda: get(daemon, "careful/")["version"] == "three")
-
-
 def test_a_connection_of_an_old_version_is_cut_after_drain_s(daemon: RunningDaemon) -> None:
     daemon.deploy("cut", files("drain_s = 0.2\n"))
     with streaming(daemon, "cut/hold") as held:
@@ -297,16 +227,6 @@ def test_a_connection_of_an_old_version_is_cut_after_drain_s(daemon: RunningDaem
         with pytest.raises(http.client.IncompleteRead):
             held.read()
     assert get(daemon, "cut/")["version"] == "two"
-
-
-def test_a_removed_service_ends_and_leaves_no_process(daemon: RunningDaemon) -> None:
-    daemon.deploy("removed", files("min = 1\n"), command=["/usr/bin/python3", "server.py", "of-removed"])
-    wait_state(daemon, "removed", "running")
-    assert programs(daemon, "of-removed")
-    assert daemon.remove("removed").status == 200
-    assert daemon.request("GET", "/run/removed/").status == 404
-    assert all(each["name"] != "removed" for each in daemon.manage("GET", "/services").json)
-    assert not programs(daemon, "of-removed")
 
 
 def test_a_disabled_service_is_stopped_and_refuses_requests(daemon: RunningDaemon) -> None:
@@ -386,20 +306,3 @@ def test_a_service_without_a_port_or_a_program_is_refused(daemon: RunningDaemon)
         daemon.deploy("lacking", {"sockd.toml": 'kind = "service"\nnetwork = "none"\n'})
     with pytest.raises(DeployFailed, match="needs a program"):
         daemon.deploy("lacking", {"sockd.toml": TOML.replace("command", "#")})
-
-
-def test_a_killed_daemon_leaves_nothing_of_a_service_and_the_next_one_starts_it(tmp_path: Path) -> None:
-    daemon = RunningDaemon.start(tmp_path / "state")
-    try:
-        daemon.deploy("kept", files("min = 1\n"))
-        wait_state(daemon, "kept", "running")
-        token = get(daemon, "kept/")["token"]
-        daemon.kill()
-        daemon.end_reading()
-        daemon = RunningDaemon.start(tmp_path / "state")
-        wait_state(daemon, "kept", "running")
-        assert get(daemon, "kept/")["token"] != token
-        assert daemon.terminate() == 0, daemon.lines
-        assert not daemon.pids()
-    finally:
-        daemon.close()

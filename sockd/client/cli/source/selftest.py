@@ -33,6 +33,8 @@ FOLDERS = (
     *("tests/abuse", "tests/images/agent_keeper", "tests/faults", "tests/isolation/networks", "tests/spec"),
     "tests/starts/packages/test_built_names.py",
     "tests/daemon/groups",
+    "tests/daemon/services",
+    "tests/daemon/initscripts/test_prefetching_services.py",
     "tests/daemon/images/test_image_failures.py",
     "tests/daemon/images/test_lost_images.py",
     "tests/daemon/snapshots/test_failing_snapshots.py",
