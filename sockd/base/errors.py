@@ -469,6 +469,8 @@ class ServiceAnswerLost(SockdError):
 
     status = 502
     error_type = "Service.AnswerLost"
+    is_reset = False
+    """Whether the connection was reset before any of the answer came: the program has not read all of the request."""
 
 
 class Draining(NoCapacity):

@@ -20,6 +20,7 @@ HEAD_BYTES = 64 * 1024
 PREFIX_HEADER = "x-forwarded-prefix"
 BODILESS = (204, 304)
 INTERIM, SWITCHED = range(100, 200), 101
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
 
 
 class AnswerReader:
@@ -61,6 +62,11 @@ class AnswerReader:
             raise ServiceAnswerLost(f"the answer of the service is not HTTP: {error}") from None
         if not self.status and self._head_bytes > HEAD_BYTES:
             raise ServiceAnswerLost(f"the head of the answer is longer than {HEAD_BYTES} bytes")
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any byte has come."""
+        return self._head_bytes > 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
@@ -118,7 +124,16 @@ async def relay(connection: Connection, http: dict[str, Any], body: bytes, sink:
             raise
         raise TimedOut(f"the service did not answer within {timeout_s:.2f} seconds", "timeout_s") from None
     except ConnectionError as error:
-        raise ServiceAnswerLost(f"the service broke the connection off: {error.strerror}") from None
+        lost = ServiceAnswerLost(f"the service broke the connection off: {error.strerror}")
+        # The kernel resets a connection that was not accepted, or is closed with unread bytes; any other ends without an error.
+        lost.is_reset = not answer.has_begun
+        raise lost from None
+
+
+def is_repeatable(http: dict[str, Any], body: bytes) -> bool:
+    """Whether a request that the program has not wholly read may be sent again: twice is as once (RFC 9110, 9.2.2), or it is all
+    head."""
+    return http["method"] in IDEMPOTENT or not body
 
 
 def _head(http: dict[str, Any]) -> bytes:

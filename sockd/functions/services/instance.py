@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 import uuid
 from collections.abc import AsyncIterator, Callable
 
@@ -156,6 +157,7 @@ class Instance:
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._loop.sock_connect(sock, (LOOPBACK, self.settings.port))
+                _check_open(sock)
                 return await asyncio.open_connection(sock=sock)
         except OSError as error:  # TimeoutError, too
             sock.close()
@@ -165,3 +167,13 @@ class Instance:
         except BaseException:
             sock.close()
             raise
+
+
+def _check_open(sock: socket.socket) -> None:
+    """Raises: ConnectionRefusedError: the program has ended, or closed its port, before it accepted a connection."""
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return
+    except ConnectionError as error:
+        raise ConnectionRefusedError(*error.args) from None

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sockd.base.errors import NotInvoked, NoWebSockets
-from sockd.base.invoke_request import InvokeRequest
+import msgspec
+
+from sockd.base.errors import NotInvoked, NoWebSockets, ServiceAnswerLost
+from sockd.base.invoke_request import InvokeRequest, Sink
 from sockd.base.telemetry import Invocation, LogRecord
 from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.registry import Registry
-from sockd.functions.services.http_relay import relay
+from sockd.functions.services.http_relay import is_repeatable, relay
 from sockd.functions.services.parts import ServiceParts
 from sockd.functions.services.service import Service
 from sockd.functions.services.service_log import NoteLog
@@ -62,13 +64,26 @@ class Services:
         sink = request.sink or joined
         if "upgrade" in http and not sink.can_switch:
             raise NoWebSockets
+        try:
+            begun = await self._relay(function, request, http, body, sink)
+        except ServiceAnswerLost as lost:
+            if not (lost.is_reset and is_repeatable(http, body)):
+                raise
+            # The program was about to end, or to close its port: the next one serves.
+            begun = await self._relay(function, request, http, body, sink)
+        return begun if request.sink is not None else msgspec.structs.replace(begun, body=joined.body())
+
+    async def _relay(
+        self, function: Function, request: InvokeRequest, http: dict[str, Any], body: bytes, sink: Sink
+    ) -> Invocation:
+        """Pass a request to the program, and its answer to a sink. Raises: as `serve`."""
+        streamed = request.sink is not None
         async with self._of(function).connected() as (instance, connection):
             request.entered = True
-            sandbox_id, version_id = instance.sandbox.id, instance.version.id
-            streamed = request.sink is not None
-            sink.begun = Invocation(b"", "warm", sandbox_id, version_id, streamed=streamed)
-            await relay(connection, http, body, sink, timeout_s=version.config.timeout_s)
-        return sink.begun if streamed else Invocation(joined.body(), "warm", sandbox_id, version_id)
+            begun = Invocation(b"", "warm", instance.sandbox.id, instance.version.id, streamed=streamed)
+            sink.begun = begun
+            await relay(connection, http, body, sink, timeout_s=function.version.config.timeout_s)
+        return begun
 
     async def stop(self, name: str) -> None:
         """End the service of a function that is about to be removed, if it is one."""

@@ -12,6 +12,35 @@ from tests.support.cases import case
 
 pytestmark = pytest.mark.root
 
+LEAVING = """
+import os, socket, uuid
+token = uuid.uuid4().hex
+listener = socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
+def is_leaving():
+    \"\"\"Answer one request. Returns: whether it was for /last.\"\"\"
+    connection, _ = listener.accept()
+    with connection, connection.makefile("rwb") as stream:
+        words, length = stream.readline().split(), 0
+        if not words:
+            return False  # it was asked whether it is ready
+        while line := stream.readline().strip():
+            length = int(line.split()[1]) if line.startswith(b"content-length") else length
+        print("asked by", words[0].decode(), stream.read(length).decode(), flush=True)
+        stream.write(b"HTTP/1.1 200 OK\\r\\ncontent-length: 32\\r\\n\\r\\n" + token.encode())
+    return words[1] == b"/last"
+def has_unread():
+    \"\"\"Whether bytes have come on a connection that was not accepted: its socket has no inode yet (proc(5), tcp).\"\"\"
+    with open("/proc/self/net/tcp") as lines:
+        rows = [line.split() for line in lines][1:]
+    return any(row[3] == "01" and row[9] == "0" and not row[4].endswith(":00000000") for row in rows)
+while not is_leaving():
+    pass
+while not has_unread():
+    pass
+os._exit(0)
+"""
+"""Answers one request at a time; after /last it accepts no more, and ends as soon as one has been sent to it."""
+
 
 @case(
     "L1",
@@ -134,3 +163,26 @@ def test_the_program_of_a_service_is_confined_as_a_function_is(daemon: RunningDa
     get(daemon, "confined/orphan")
     # The sandbox's first process and the program: what it has left is reaped.
     daemon.when(lambda: len(get(daemon, "confined/")["processes"]) == 2)
+
+
+@case(
+    "L16",
+    "send requests to a program that is ending and accepts no more",
+    expect="a new program serves them; 502 for one that may not be sent twice",
+)
+@pytest.mark.parametrize(("method", "body"), [("GET", b""), ("POST", b""), ("PUT", b"once"), ("POST", b"once")])
+def test_a_request_that_an_ending_program_has_not_read_is_served_by_the_next(
+    daemon: RunningDaemon, method: str, body: bytes
+) -> None:
+    name = f"leaving-{method.lower()}-{len(body)}"
+    daemon.deploy(name, files(source=LEAVING))
+    first = daemon.request("GET", f"/run/{name}/last").body
+    answer = daemon.request(method, f"/run/{name}/", body)
+    if (method, body) == ("POST", b"once"):
+        assert answer.status == 502 and answer.json["errorType"] == "Service.AnswerLost"
+        assert daemon.request("GET", f"/run/{name}/").status == 200
+        assert "asked by POST" not in log_of(daemon, name)
+    else:
+        assert answer.status == 200 and answer.body != first, "another program has answered"
+        daemon.when(lambda: log_of(daemon, name).count(f"asked by {method} {body.decode()}") >= 1)
+    assert row(daemon, name)["starts"] == 2
