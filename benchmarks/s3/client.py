@@ -95,15 +95,19 @@ class Client:
 
     def list(self, bucket: str, prefix: str = "") -> Iterator[str]:
         """Keys in order, page after page."""
-        parameters = {"list-type": "2", "prefix": prefix}
+        token: str | None = ""
         while True:
-            page = ElementTree.fromstring(self._call("GET", bucket, parameters=parameters).body)
+            page = ElementTree.fromstring(self.list_page(bucket, prefix, token or "").body)
             for key in page.iterfind(f"{{{NAMESPACE}}}Contents/{{{NAMESPACE}}}Key"):
                 yield key.text or ""
             token = page.findtext(f"{{{NAMESPACE}}}NextContinuationToken")
             if not token:
                 return
-            parameters["continuation-token"] = token
+
+    def list_page(self, bucket: str, prefix: str = "", token: str = "") -> Reply:
+        """One page of a list, as S3 gives it. Args: token: of the page before; empty: the first."""
+        parameters = {"list-type": "2", "prefix": prefix} | ({"continuation-token": token} if token else {})
+        return self._call("GET", bucket, parameters=parameters)
 
     def delete(self, bucket: str, key: str) -> None:
         """Delete an object; that it is not there is no error."""

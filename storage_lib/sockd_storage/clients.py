@@ -4,9 +4,9 @@
                                                       ╰─ any other: over the network, as without this
     boto3 ◄ parses the response, checks sums, retries, calls handlers, as always
 
-POLICY: a request is the script's if it gets an object, a range of it or its head, by the URL that the engine would ask, signed
-with the function's own key, and says nothing else that could change the answer. Endpoint and key are those that the function was
-started with, as the engine's are, whatever its code makes of its variables.
+POLICY: a request is the script's if it gets an object, a range of it or its head, or lists keys by their prefix, by the URL that
+the engine would ask, signed with the function's own key, and says nothing else that could change the answer. Endpoint and key are
+those that the function was started with, as the engine's are, whatever its code makes of its variables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-GET, HEAD = "s3.GetObject", "s3.HeadObject"
+GET, HEAD, LIST = "s3.GetObject", "s3.HeadObject", "s3.ListObjectsV2"
 OPERATIONS = {"GET": GET, "HEAD": HEAD}
 HARMLESS = frozenset(
     (
@@ -32,6 +32,8 @@ HARMLESS = frozenset(
 )
 """Headers of a request, in lower case, that change nothing in its answer."""
 UNDERSTOOD = HARMLESS | {"range", "if-match"}
+LIST_SAYS = frozenset(("continuation-token", "encoding-type", "list-type", "prefix"))
+"""Parameters of a LIST that an initscript can make."""
 
 _known: Known | None = None
 _sent = _thread._local()
@@ -52,10 +54,28 @@ class Known:
 
     def object_of(self, url: str) -> tuple[str, str] | None:
         """The bucket and key that a URL names, with the bucket in its path or before its host; None: something else."""
+        found = None if "?" in url else self._path_of(url)
+        return found if found is not None and found[1] else None
+
+    def listing_of(self, url: str) -> tuple[str, ...] | None:
+        """The bucket, prefix and, of a further page, token of the LIST that a URL asks for; None: something else."""
+        from urllib.parse import parse_qsl
+
+        address, _, query = url.partition("?")
+        found = self._path_of(address)
+        asked = parse_qsl(query, keep_blank_values=True)
+        said = dict(asked)
+        if found is None or found[1] or len(said) < len(asked) or not said.keys() <= LIST_SAYS:
+            return None
+        if said.get("list-type") != "2" or said.get("encoding-type") != "url":
+            return None
+        token = said.get("continuation-token")
+        return found[0], said.get("prefix", ""), *([token] if token else [])
+
+    def _path_of(self, url: str) -> tuple[str, str] | None:
+        """The bucket and the rest of a path, which may be empty; None: this is not S3."""
         from urllib.parse import unquote
 
-        if "?" in url:
-            return None
         for endpoint in self.endpoints:
             scheme, _, host = endpoint.partition("://")
             if url.startswith(f"{endpoint}/"):
@@ -65,7 +85,7 @@ class Known:
                 bucket = at.removesuffix(f".{host}")
                 if not url.startswith(f"{scheme}://") or bucket == at:
                     continue
-            if bucket and key:
+            if bucket:
                 return unquote(bucket), unquote(key)
         return None
 
@@ -143,10 +163,14 @@ def note_received(**_: Any) -> None:
 
 def _rpc_of(request: Any, headers: Mapping[str, str], known: Known) -> list[str] | None:
     operation = OPERATIONS.get(request.method)
-    found = known.object_of(request.url) if operation is not None and known.is_own(headers) else None
-    if operation is None or found is None:
+    if operation is None or not known.is_own(headers):
         return None
-    return [operation, *found, *([headers["range"]] if "range" in headers else [])]
+    found = known.object_of(request.url)
+    if found is not None:
+        return [operation, *found, *([headers["range"]] if "range" in headers else [])]
+    if operation != GET or not headers.keys() <= HARMLESS or (listed := known.listing_of(request.url)) is None:
+        return None
+    return [LIST, *listed]
 
 
 def _text(value: str | bytes) -> str:
@@ -168,6 +192,8 @@ def _response(request: Any, message: Any, etag: str | None) -> Any:
     """A response of botocore's own class; None: the script's reply came without its headers, or is of another version.
 
     Args: etag: the version that is asked for; None: any."""
+    if message.rpc[0] == LIST:
+        return _listed(request, message)
     import json
 
     is_head = request.method == "HEAD"
@@ -175,6 +201,20 @@ def _response(request: Any, message: Any, etag: str | None) -> Any:
     if not headers or etag not in (None, headers.get("etag")):
         return None
     return _made(request, message.status, headers, b"" if is_head else message.view)
+
+
+def _listed(request: Any, message: Any) -> Any:
+    """The response to a LIST; None: the script's reply came without its headers, or is none."""
+    from sockd_storage import listing
+
+    try:
+        body = listing.url_encoded(bytes(message.view))
+    except listing.NotAList:
+        return None
+    headers = message.headers
+    if headers and "content-length" in headers:
+        headers["content-length"] = str(len(body))
+    return _made(request, message.status, headers, body) if headers else None
 
 
 def _made(request: Any, status: int, headers: dict[str, str], body: bytes | memoryview) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import re
 import socket
 from typing import Literal, NoReturn, TypeVar
@@ -24,6 +25,8 @@ from sockd_initscripts.rpc.http1.http import BodySink
 from sockd_initscripts.rpc.http1.http_client import HttpClient
 from sockd_initscripts.rpc.limits import RpcLimits
 
+LISTING_BYTES = 8 << 20
+"""The largest page of a list: a thousand keys of a kilobyte, each of which XML may need several times."""
 _RANGE = re.compile(r"bytes=(?:\d{1,15}-\d{0,15}|-\d{1,15})")
 
 
@@ -81,7 +84,9 @@ class S3Connection(Connection):
             fields = {} if asked.range is None else {"range": asked.range}
             return await self._ask("HEAD", _object_path(asked), fields, region, timing)
         if method == "ListObjectsV2":
-            return await self._ask("GET", _listing_target(_decode(body, _Listing)), {}, region, timing)
+            reply = await self._ask("GET", _listing_target(_decode(body, _Listing)), {}, region, timing)
+            reply.etag = _digest(reply)
+            return reply
         _refuse(method)
 
     def descriptor(self, method: str, body: Body) -> list[str]:
@@ -96,7 +101,7 @@ class S3Connection(Connection):
     async def is_unchanged(self, descriptor: list[str], etag: str) -> bool:
         method, bucket, key = descriptor[:3]
         if method == "s3.ListObjectsV2":
-            return False
+            return etag == await self._listing_digest(_Listing(bucket, key, *descriptor[3:]))
         path = _object_path(_Object(bucket, key))
         request = self._service.head("HEAD", path, {"if-none-match": etag})
         head = await self._client.fetch(request, BodySink(Region(0)), RpcTiming(), bodiless=True)
@@ -107,6 +112,14 @@ class S3Connection(Connection):
 
     def close(self) -> None:
         self._client.close()
+
+    async def _listing_digest(self, asked: _Listing) -> str:
+        """What names the content of a LIST as it is now."""
+        region = Region(LISTING_BYTES)
+        try:
+            return _digest(await self._ask("GET", _listing_target(asked), {}, region, RpcTiming()))
+        finally:
+            region.close()
 
     async def _get_whole(self, path: str, region: Region, timing: RpcTiming) -> Reply:
         def make_head(fields: dict[str, str]) -> bytes:
@@ -127,6 +140,13 @@ class S3Connection(Connection):
                 reply_buffer.allocate(len(headers))[:] = headers
         named = head.headers if verb == "GET" else None  # those of a HEAD are its body
         return Reply(head.status, reply_buffer.buffer, head.headers.get("etag", ""), named)
+
+
+def _digest(reply: Reply) -> str:
+    """Stands for an ETag, which S3 gives to no LIST: the same body has the same. Empty: it is an error of S3."""
+    if reply.status != 200 or reply.buffer is None:
+        return ""
+    return hashlib.sha256(reply.buffer.view).hexdigest()
 
 
 def _decode(body: Body, kind: type[_T]) -> _T:

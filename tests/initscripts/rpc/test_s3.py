@@ -153,6 +153,22 @@ async def test_a_version_is_unchanged_until_another_takes_its_place(
     assert not await connection.is_unchanged(["s3.ListObjectsV2", bucket, ""], '"any"')
 
 
+async def test_a_list_is_unchanged_until_what_it_lists_changes(
+    client: Apart, bucket: str, connection: Connection, region: Region
+) -> None:
+    descriptor = ["s3.ListObjectsV2", bucket, "d/"]
+    await client.put(bucket, "d/one", b"1")
+    reply = await ask(connection, region, "ListObjectsV2", {"bucket": bucket, "prefix": "d/"})
+    assert await connection.is_unchanged(descriptor, reply.etag)
+    await client.put(bucket, "e/other", b"1")
+    assert await connection.is_unchanged(descriptor, reply.etag)
+    await client.put(bucket, "d/one", b"2")
+    assert not await connection.is_unchanged(descriptor, reply.etag)
+    failed = await ask(connection, region, "ListObjectsV2", {"bucket": "no-such", "prefix": ""})
+    assert (failed.status, failed.etag) == (404, "")
+    assert not await connection.is_unchanged(["s3.ListObjectsV2", "no-such", ""], "any")
+
+
 async def test_list_page_after_page(client: Apart, bucket: str, connection: Connection, region: Region) -> None:
     keys = [f"a b/{number:04}&" for number in range(1005)]
     for key in keys:
