@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from sockd_initscripts.authoring.field_texts import Field, Literal, Text
-from sockd_initscripts.authoring.script_plan import Directory, Get, Listing, Lookup
+from sockd_initscripts.authoring.script_plan import Directory, Fetch, Get, Listing, Lookup
 from sockd_initscripts.authoring.script_statements import (
     DYNAMODB,
     S3,
@@ -21,6 +21,7 @@ from sockd_initscripts.authoring.script_statements import (
     SendEach,
     Skip,
     Statement,
+    connection_of,
     path_of,
     texts_of,
 )
@@ -69,9 +70,9 @@ class Language(ABC):
             made = self._join(made, word)
         return made
 
-    def _name_fields(self, made: Iterable[Statement]) -> None:
+    def _name_fields(self, made: Sequence[Statement]) -> None:
         """As little of each path as makes the names different."""
-        taken = {*_OURS, *self.keywords}
+        taken = {*_OURS, *self.keywords, *_connections(made)}
         for statement in made:
             step = statement.step if isinstance(statement, Send | SendEach | GetListed) else None
             for part in (part for text in (texts_of(step) if step else ()) for part in text):
@@ -107,7 +108,7 @@ class Language(ABC):
     def _remark(self, text: str) -> str: ...
 
     @abstractmethod
-    def _send(self, step: Get | Listing | Directory | Lookup, index: str, *, is_counter: bool) -> list[str]: ...
+    def _send(self, step: Get | Listing | Directory | Lookup | Fetch, index: str, *, is_counter: bool) -> list[str]: ...
 
     @abstractmethod
     def _spell_other(self, statement: Statement) -> list[str]: ...
@@ -140,15 +141,15 @@ class C(Language):
         lines += [f"sockd_str {name} = {self._read('event', field)};" for field, name in self._variables.items()]
         if any(isinstance(statement, SendEach) for statement in made):
             lines.append("sockd_str rest, one;")
-        for name in _connections(made):
-            lines.append(f'int32_t {name} = sockd_open(SOCKD_STR("{name}:"));')
+        for name, address in _connections(made).items():
+            lines.append(f"int32_t {name} = sockd_open({self._literal(address)});")
         return [*lines, ""]
 
     def _remark(self, text: str) -> str:
         # The recorded text in it is JSON in ASCII; it must not end the comment.
         return f"/* {text.replace('*/', '* /').replace('/*', '/ *')} */"
 
-    def _send(self, step: Get | Listing | Directory | Lookup, index: str, *, is_counter: bool) -> list[str]:
+    def _send(self, step: Get | Listing | Directory | Lookup | Fetch, index: str, *, is_counter: bool) -> list[str]:
         index += "++" if is_counter else ""
         match step:
             case Get(bucket=bucket, key=key, range=None):
@@ -159,6 +160,8 @@ class C(Language):
                 pieces = [self._literal(p) if isinstance(p, str) else f"sockd_quoted({self.text(p)})" for p in body]
                 document = pieces[0] if len(pieces) == 1 else self._concat(pieces)
                 return _call("sockd_send", [DYNAMODB, index, self._literal(method), document], ";")
+            case Fetch(connection=connection, method=method):
+                return _call("sockd_send", [connection, index, self.text(method), self._literal("")], ";")
             case _:
                 function, last = "sockd_s3_list", [self.text(step.bucket), self.text(step.prefix), "SOCKD_NONE"]
         return _call(function, [S3, index, *last], ";")
@@ -219,15 +222,15 @@ class Rust(Language):
     def _begin(self, made: Sequence[Statement]) -> list[str]:
         lines = ["let event = input();"] if self._uses_event(made) else []
         lines += [f"let {name} = {self._read('event', field)};" for field, name in self._variables.items()]
-        for name in _connections(made):
-            opened = "s3::open()" if name == S3 else f'Connection::open(&text("{name}:"))'
+        for name, address in _connections(made).items():
+            opened = "s3::open()" if name == S3 else f"Connection::open(&{self._literal(address)})"
             lines.append(f"let {name} = {opened};")
         return [*lines, ""]
 
     def _remark(self, text: str) -> str:
         return f"// {text}"
 
-    def _send(self, step: Get | Listing | Directory | Lookup, index: str, *, is_counter: bool) -> list[str]:
+    def _send(self, step: Get | Listing | Directory | Lookup | Fetch, index: str, *, is_counter: bool) -> list[str]:
         match step:
             case Get(bucket=bucket, key=key, range=None):
                 function, texts = "s3::head" if step.head else "s3::get", [bucket, key]
@@ -237,6 +240,9 @@ class Rust(Language):
                 pieces = [self._literal(p) if isinstance(p, str) else f"quoted(&{self.text(p)})" for p in body]
                 document = pieces[0] if len(pieces) == 1 else self._concat(pieces)
                 lines = _call(f"{DYNAMODB}.send", [index, f'"{_rust_text(method)}"', f"&{document}"], ";")
+                return [*lines, *([f"{index} += 1;"] if is_counter else [])]
+            case Fetch(connection=connection, method=wanted):
+                lines = _call(f"{connection}.get", [index, f"&{self.text(wanted)}"], ";")
                 return [*lines, *([f"{index} += 1;"] if is_counter else [])]
             case _:
                 function, texts = "s3::list", [step.bucket, step.prefix]
@@ -281,10 +287,13 @@ class Rust(Language):
         return f"join(&{before}, &{behind})"
 
 
-def _connections(made: Sequence[Statement]) -> list[str]:
-    on_dynamodb = [isinstance(s.step, Lookup) for s in made if isinstance(s, Send)]
-    on_s3 = not all(on_dynamodb) or any(isinstance(s, SendEach) for s in made)
-    return [*([S3] if on_s3 else []), *([DYNAMODB] if any(on_dynamodb) else [])]
+def _connections(made: Sequence[Statement]) -> dict[str, str]:
+    """The address of each connection, by its name."""
+    steps = [statement.step for statement in made if isinstance(statement, Send | SendEach)]
+    names = {connection_of(step): step for step in steps}
+    first = [name for name in (S3, DYNAMODB) if name in names]
+    servers = {name: step.address for name, step in names.items() if isinstance(step, Fetch)}
+    return {name: f"{name}:" for name in first} | servers
 
 
 def _call(function: str, arguments: Sequence[str], end: str) -> list[str]:

@@ -23,6 +23,8 @@ from sockd_initscripts.authoring.field_texts import (
 
 Rpc = Sequence[str]
 """A descriptor: ["s3.GetObject", bucket, key]."""
+GETS = "http.GET /", "https.GET /"
+"""What a GET of HTTP begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,19 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """A GET of HTTP."""
+
+    address: str
+    """The address of the server, as `https://host`."""
+    method: Text
+    """GET, the path, and a line for each header."""
+    rpc: tuple[str, ...]
+    connection: str = "http"
+    """The name of what is open to the server; servers behind the first have a number behind it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Again:
     """A read that was done before, as the step with this number."""
 
@@ -92,7 +107,7 @@ class Unknown:
     rpc: tuple[str, ...]
 
 
-Step = Get | Each | Listing | Directory | Lookup | Again | Unknown
+Step = Get | Each | Listing | Directory | Lookup | Fetch | Again | Unknown
 
 
 def plan(reads: Sequence[Rpc], event: object) -> list[Step]:
@@ -113,10 +128,15 @@ def plan(reads: Sequence[Rpc], event: object) -> list[Step]:
             continue
         steps.append(_again(reads[at], steps) or _single(reads[at], fields))
         at += 1
-    return steps
+    servers = list(dict.fromkeys(step.address for step in steps if isinstance(step, Fetch)))
+    return [_connected(step, servers.index(step.address)) if isinstance(step, Fetch) else step for step in steps]
 
 
-def _single(rpc: Rpc, fields: Fields) -> Get | Listing | Lookup | Unknown:
+def _connected(step: Fetch, place: int) -> Fetch:
+    return replace(step, connection=f"http{place + 1 if place else ''}")
+
+
+def _single(rpc: Rpc, fields: Fields) -> Get | Listing | Lookup | Fetch | Unknown:
     if not all(map(is_text, rpc)):
         return Unknown(tuple(rpc))
     match list(rpc):
@@ -127,6 +147,8 @@ def _single(rpc: Rpc, fields: Fields) -> Get | Listing | Lookup | Unknown:
             return Listing(fields.explain(bucket), fields.explain(prefix), tuple(rpc))
         case ["dynamodb.GetItem" | "dynamodb.Query" as method, body]:
             return Lookup(method.partition(".")[2], tuple(_body(body, fields)), tuple(rpc))
+        case [method, address] if method.startswith(GETS):
+            return Fetch(address, fields.explain(method.partition(".")[2]), tuple(rpc))
     return Unknown(tuple(rpc))
 
 
@@ -135,7 +157,7 @@ def _again(rpc: Rpc, steps: Sequence[Step]) -> Again | None:
     for number, step in enumerate(steps):
         if isinstance(step, Each | Directory):
             return None
-        if isinstance(step, Get | Listing | Lookup) and step.rpc == tuple(rpc):
+        if isinstance(step, Get | Listing | Lookup | Fetch) and step.rpc == tuple(rpc):
             certain = not any(isinstance(other, Each | Directory) for other in steps)
             return Again(number, tuple(rpc)) if certain else None
     return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sockd_initscripts.authoring.field_texts import Field, Fields, Text, is_constant
-from sockd_initscripts.authoring.script_plan import Again, Directory, Each, Get, Listing, Lookup, Step, Unknown
+from sockd_initscripts.authoring.script_plan import Again, Directory, Each, Fetch, Get, Listing, Lookup, Step, Unknown
 
 S3, DYNAMODB = "s3", "dynamodb"
 _SHOWN_CHARACTERS = 90
@@ -44,7 +44,7 @@ class Skip:
 class Send:
     """Ask for something as `index`, an expression; or the counter of that name, which counts on."""
 
-    step: Get | Listing | Directory | Lookup
+    step: Get | Listing | Directory | Lookup | Fetch
     index: str
     is_counter: bool = False
 
@@ -160,6 +160,8 @@ def connection_of(step: Step) -> str:
             return S3
         case Lookup():
             return DYNAMODB
+        case Fetch():
+            return step.connection
     return ""
 
 
@@ -172,6 +174,8 @@ def texts_of(step: Step) -> list[Text]:
             return texts_of(step.get)
         case Listing() | Directory():
             return [step.bucket, step.prefix]
+        case Fetch():
+            return [step.method]
         case Lookup():
             return [piece for piece in step.body if not isinstance(piece, str)]
     return []
@@ -202,7 +206,7 @@ def _sends(segment: _Segment, number: int, fields: Fields) -> Iterator[Statement
         number += _numbers(step)
         if isinstance(step, Each):
             yield SendEach(step, segment.counter)
-        elif isinstance(step, Get | Listing | Lookup):
+        elif isinstance(step, Get | Listing | Lookup | Fetch):
             counted = segment.is_counted
             yield Send(step, segment.counter if counted else segment.rpc(place), is_counter=counted)
         elif segment.is_counted:
@@ -284,6 +288,8 @@ def _notes(step: Step, fields: Fields) -> Iterator[str]:
             yield "not a read that an initscript can do"
         case Get() if is_constant(step.key):
             yield "a constant: no part of the key is a field of the event"
+        case Fetch() if is_constant(step.method):
+            yield "a constant: no part of the request is a field of the event"
     for text in texts_of(step):
         for part in text:
             if isinstance(part, Field) and not part.of_element and (others := fields.equal_to(part)):

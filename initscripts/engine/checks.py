@@ -47,7 +47,8 @@ class Checks:
 
 async def _is_unchanged(dialer: Connector, descriptor: list[str], etag: str) -> bool:
     try:
-        connection = dialer.connect(f"{descriptor[0].partition('.')[0]}:")
+        address = descriptor[1] if "://" in descriptor[1] else f"{descriptor[0].partition('.')[0]}:"
+        connection = dialer.connect(address)
         try:
             return await connection.is_unchanged(descriptor, etag)
         finally:

@@ -152,6 +152,6 @@ def _load(name: str, import_: object) -> object:
         from sockd_zygote.handlers import botocore_events
 
         botocore_events.attend(module)
-    elif name == storage_finder.CLIENTS:
-        storage_finder.attend(module)
+    elif name in storage_finder.CLIENTS:
+        storage_finder.attend(module, name)
     return module

@@ -29,8 +29,11 @@ ALIASES = {"function.storage": "storage", "function.nosql": "nosql"}
 """One module under two names, so that there is one count of what the function has read."""
 AHEAD = ("storage", "sockd_initscript.app_link")
 
-CLIENTS = "botocore.client"
-"""Makes the clients that the function has besides the library."""
+CLIENTS = {"botocore.client": "sockd_storage.clients", "requests.adapters": "sockd_storage.web"}
+"""Modules whose clients the function has besides the library, and what serves them."""
+
+REQUESTS = b"SOCKD_STORAGE_REQUESTS"
+"""The variable by which a function asks to have GETs of `requests` served."""
 
 _served: dict[bytes, bytes] | None = None
 """The variables of a function whose clients are served."""
@@ -60,20 +63,25 @@ def serve_clients(variables: dict[bytes, bytes]) -> None:
     Args: variables: the function's own, which its initscript has, too."""
     global _served
     _served = variables
-    if CLIENTS in sys.modules:
-        attend(sys.modules[CLIENTS])
+    for name in CLIENTS:
+        if name in sys.modules:
+            attend(sys.modules[name], name)
 
 
-def attend(client: ModuleType) -> None:
-    """`botocore.client` is imported."""
-    if _served is not None and hasattr(client, "ClientCreator"):  # no module of the function's own with this name
+def attend(client: ModuleType, name: str) -> None:
+    """A module of CLIENTS is imported. Args: name: its own."""
+    if _served is None or (name == "requests.adapters" and _served.get(REQUESTS) != b"1"):
+        return
+    if hasattr(client, "ClientCreator") or hasattr(
+        client, "HTTPAdapter"
+    ):  # no module of the function's own with this name
         if not any(isinstance(finder, StorageFinder) for finder in sys.meta_path):
             if "sockd_initscript" in sys.modules:  # which the function has brought, and may have the link
                 return
             StorageFinder(DIRECTORY, has_modules=False).install()
-        __import__("sockd_storage.clients")
-        environ = {os.fsdecode(name): os.fsdecode(value) for name, value in _served.items()}
-        sys.modules["sockd_storage.clients"].attend(client, environ)
+        __import__(CLIENTS[name])
+        environ = {os.fsdecode(variable): os.fsdecode(value) for variable, value in _served.items()}
+        sys.modules[CLIENTS[name]].attend(client, environ)
 
 
 def of_library(name: str) -> ModuleType | None:

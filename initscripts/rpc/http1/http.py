@@ -56,7 +56,17 @@ class HttpConnection(Connection):
             head = await self._client.fetch(
                 request, sink, timing, repeatable=verb in _REPEATABLE, bodiless=verb == "HEAD"
             )
-        return Reply(head.status, sink.reply_buffer.buffer)
+        if verb != "GET":
+            return Reply(head.status, sink.reply_buffer.buffer)
+        etag = head.headers.get("etag", "") if head.status == 200 else ""
+        return Reply(head.status, sink.reply_buffer.buffer, etag if etag.startswith('"') else "", head.headers)
+
+    async def is_unchanged(self, descriptor: list[str], etag: str) -> bool:
+        method = descriptor[0].partition(".")[2]
+        _, request = _request(f"{method}\nif-none-match: {etag}", b"", self._client.origin.authority)
+        # There is room for no body: another version ends as a failure.
+        head = await self._client.fetch(request, BodySink(Region(0)), RpcTiming())
+        return head.status == 304
 
     async def detach(self) -> tuple[socket.socket, Literal["tcp", "relay"]]:
         return await self._client.detach()

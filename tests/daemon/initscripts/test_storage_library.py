@@ -10,6 +10,8 @@ import pytest
 from benchmarks.s3.process import S3Process
 from tests.daemon.prefetching import fetching, patient, reading, sources
 from tests.daemon.running import RunningDaemon
+from tests.initscripts.guests import module
+from tests.support.web_server import BODY, web_server
 
 pytestmark = pytest.mark.root
 
@@ -80,3 +82,46 @@ def test_a_package_that_has_its_own_storage_gets_ours(daemon: RunningDaemon, ser
     answer = daemon.run("sebs", {"bucket": "data", "key": "large"})
     assert answer.json == [len(LARGE), "memoryview", "/opt/sockd/storage_lib/storage.py"]
     assert served(daemon, answer) == ["region"]
+
+
+REQUESTS = {
+    "requests/__init__.py": "",
+    "requests/adapters.py": """
+class HTTPAdapter:
+    def send(self, request, stream=False, timeout=None, verify=True, cert=None, proxies=None):
+        return "from the network"
+    def build_response(self, request, response):
+        return [response.status, response.headers["x-own"], response.body.read().decode()]
+""",
+    "urllib3/__init__.py": "",
+    "urllib3/response.py": """
+class HTTPResponse:
+    def __init__(self, body, headers, status, **_):
+        self.body, self.headers, self.status = body, headers, status
+""",
+    "f.py": """
+import types
+from requests import adapters
+def f(event):
+    request = types.SimpleNamespace(method="GET", url=event["url"], body=None, headers={"Accept": "*/*"})
+    return [adapters.HTTPAdapter().send(request) for _ in range(2)]
+""",
+}
+"""A stand-in of `requests`, of which the library needs no more."""
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_a_get_of_requests_is_served_to_a_function_that_asks_for_it(daemon: RunningDaemon, is_wanted: bool) -> None:
+    send = """(local.set $a (call $connect @url)) (drop (call $send_rpc (local.get $a) (i64.const 0) @request @none))
+        (drop (call $recv_rpc_reply (local.get $a) (i64.const 0) (i32.const 1024)))
+        (drop (call $send_msg (i64.const 0) (i32.load (i32.const 1024)) (i64.const 0) (i64.load (i32.const 1032))))"""
+    with web_server() as web:
+        script = module(send, notes=False, url=web.url, request="GET /a?b=c", none="")
+        env = {"SOCKD_STORAGE_GRACE_S": "5", **({"SOCKD_STORAGE_REQUESTS": "1"} if is_wanted else {})}
+        daemon.deploy(
+            "asking", {**REQUESTS, "init.wasm": script}, initscript={"wasm": "init.wasm"}, env=env, timeout_s=15
+        )
+        answer = daemon.run("asking", {"url": f"{web.url}/a?b=c"})
+    first = [200, "a", BODY.decode()] if is_wanted else "from the network"
+    assert answer.json == [first, "from the network"]
+    assert served(daemon, answer) == (["region", "network"] if is_wanted else [])

@@ -167,6 +167,22 @@ def test_a_recorded_script_is_as_good_as_one_by_hand(language: str) -> None:
     assert run.sent_before_waiting == 2
 
 
+@pytest.mark.parametrize("language", ["c", "rust"])
+def test_gets_of_http_are_asked_for_by_server(language: str) -> None:
+    def reads(item: str) -> Reads:
+        found = [f"https.GET /items/{item}?all=1", "https://api.test"]
+        return [found, ["http.GET /list\naccept: text/plain", "http://other.test:8080"], get("bench", item), found]
+
+    event, other = {"http": "item-17"}, {"http": "item-42"}
+    text = recorder.write(reads("item-17"), event, name="f", language=language)
+    assert "a constant: no part of the request is a field of the event" in text
+    wasm = build_text(text, language)
+    services = dict.fromkeys(("https://api.test", "http://other.test:8080"), lambda method, body: method.encode())
+    run = FakeEngine({("bench", "item-42"): b"1"}, json.dumps(other).encode(), services=services).run(wasm)
+    assert run.reads() == reads("item-42")
+    assert run.sent_before_waiting == 3
+
+
 names = st.text(st.sampled_from('abcxyzé.-_ &"\\?'), min_size=3, max_size=8).filter(
     lambda name: name.strip(' .-_&?"\\')
 )

@@ -13,6 +13,7 @@ import pytest
 
 from sockd_initscripts.region import Region
 from sockd_initscripts.rpc import ConnectionPool, Dialer, EndpointPolicy, RpcTiming
+from sockd_initscripts.rpc.base import RpcFailed
 from tests.initscripts.rpc.asking import ask, content, failing
 from tests.initscripts.rpc.both_loops import ON_BOTH_LOOPS
 from tests.initscripts.rpc.peer import Request, peer
@@ -263,3 +264,28 @@ async def test_a_large_request_goes_out_whole(dialer: Dialer, region: Region) ->
         connection = dialer.connect(server.url)
         for _ in range(2):
             assert content(await ask(connection, region, "PUT /", BODY * 3)) == BODY * 3
+
+
+async def test_a_get_is_unchanged_as_long_as_its_etag(dialer: Dialer, region: Region) -> None:
+    current = {"etag": '"one"'}
+
+    async def answer(request: Request) -> None:
+        if request.headers.get("if-none-match") == current["etag"]:
+            request.answer(b"", status=304)
+        else:
+            request.answer(b"body", etag=current["etag"])
+
+    async with peer(answer) as server:
+        connection = dialer.connect(server.url)
+        reply = await ask(connection, region, "GET /\nx-one: 1")
+        descriptor = connection.descriptor("GET /\nx-one: 1", b"")
+        assert (reply.etag, reply.headers and reply.headers["etag"]) == ('"one"', '"one"')
+        assert await connection.is_unchanged(descriptor, reply.etag)
+        assert server.requests[-1].headers["x-one"] == "1"
+        current["etag"] = '"two"'
+        with pytest.raises(RpcFailed):
+            await connection.is_unchanged(descriptor, reply.etag)
+        current["etag"] = 'W/"three"'
+        assert (await ask(connection, region, "GET /")).etag == "", (
+            "a weak one does not say that the bytes are the same"
+        )

@@ -106,6 +106,17 @@ impl Connection {
         }
     }
 
+    /// Send a GET of HTTP, without waiting: "GET /path", and a line for each header. Answers 0 or -errno.
+    pub fn get(self, index: i64, request: &Text) -> i32 {
+        match &request.0 {
+            // SAFETY: pointers and lengths are the slices'.
+            Some(request) => unsafe {
+                sys::send_rpc(self.0, index, request.as_ptr(), request.len() as u32, request.as_ptr(), 0)
+            },
+            None => -EINVAL,
+        }
+    }
+
     /// Wait for a reply. Fails with -errno.
     pub fn receive(self, index: i64) -> Result<Reply, i32> {
         let mut reply = Reply::default();
