@@ -34,7 +34,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where the guest may connect to; None is the engine's default, [] is nowhere."""
     private: list[str] | None = None
     """For a function with a private network, what that reaches, as `rpc.policy` reads it. Then the guest reaches nothing
-    else, no address of this host and none of IPv6."""
+    else, of this host only the ports that it names, and no address of IPv6."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +58,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What no initscript may connect to, whatever its function allows; None: `policy.DENIED`."""
     denied_ports: list[int] = []
     """Ports of this host that no guest may reach: the daemon's own."""
+    host_ports: list[int] = []
+    """Ports of this host's loopback that private networks may reach, as far as their rules name them."""
     debug: bool = False
     """asyncio's debug mode, which names callbacks that took long."""
 

@@ -308,7 +308,8 @@ class Engine:
         denied = self.limits.denied_endpoints
         budget = definition.budget
         policy = EndpointPolicy(
-            budget.endpoints, self.limits.denied_ports, DENIED if denied is None else denied, budget.private
+            *(budget.endpoints, self.limits.denied_ports, DENIED if denied is None else denied, budget.private),
+            host_ports=self.limits.host_ports,
         )
         return Dialer(definition.env, policy, self._pool, authorities=definition.authorities)
 

@@ -145,7 +145,12 @@ class Worker:
         """Let the initscript engine start when it is needed. Args: ports: the daemon's own, which no script may reach."""
         settings = self.config.initscripts
         denied = [*settings.denied, *self.config.network.denied]
-        limits = EngineLimits(runs=settings.runs, denied_ports=list(ports), denied_endpoints=denied)
+        limits = EngineLimits(
+            runs=settings.runs,
+            denied_ports=list(ports),
+            host_ports=list(self.config.network.host_ports),
+            denied_endpoints=denied,
+        )
         self.initscripts.client.open(limits)
 
     async def preload(self) -> None:

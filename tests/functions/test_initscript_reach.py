@@ -23,6 +23,7 @@ from sockd_initscripts.rpc import EndpointPolicy
             None,
             ["10.0.0.0/8:5432-5432", "*.example.com:80-90"],
         ),
+        ({"network": "private", "egress": ["host:5432", "function:other"]}, None, ["host:5432"]),
     ],
 )
 def test_a_scripts_reach_follows_from_its_functions_network(

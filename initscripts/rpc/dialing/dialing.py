@@ -21,7 +21,7 @@ async def resolve(origin: Origin, policy: EndpointPolicy) -> list[IpAddress]:
     """The addresses of a host that the policy lets be used, at least one.
 
     Raises: RpcFailed (denied if the policy lets none be used, unresolved)."""
-    literal = parse_ip(origin.host)
+    literal = policy.address_of(origin.host, origin.port)
     if literal is not None:
         policy.check(origin.host, literal, origin.port)
         return [literal]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -32,6 +32,11 @@ DENIED = (
 """The metadata services of clouds, which hand out credentials of the machine, and names that they have."""
 INTERNET = "internet"
 """The word for a private network: every name, and every address that is not of a private range."""
+HOST = "host"
+"""The word for a private network, with a port: one of this host's loopback."""
+GATEWAY, GATEWAY_NAME = ipaddress.IPv4Address("169.254.1.1"), "host.sockd.internal"
+"""By which a private network reaches that."""
+LOOPBACK = ipaddress.IPv4Address("127.0.0.1")
 KNOWN = 256
 """Endpoints that a function's rules are remembered for."""
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -58,27 +63,36 @@ class EndpointPolicy:
         denied_ports: Sequence[int] = (),
         denied_endpoints: Sequence[str] = DENIED,
         private: Sequence[str] | None = None,
+        host_ports: Collection[int] = (),
     ) -> None:
         """`allowed`: None is everything but link-local and multicast addresses; [] is nothing; entries are "host",
         "host:port", "*.suffix", "10.0.0.0/8:9000", "[::1]:80". `denied_ports`: the daemon's own; denied on every address of
         this host, whatever is allowed. `denied_endpoints`: entries that win over what is allowed. `private`: what a private
-        network reaches, to which ports may be "first-last" and a host INTERNET: it must allow a connection, too.
+        network reaches, to which ports may be "first-last" and a host INTERNET or HOST: it must allow a connection, too.
+        `host_ports`: those that HOST may name.
 
         Raises: ValueError for an entry that is none of these."""
         self._allowed = None if allowed is None else [_parse(entry) for entry in allowed]
         self._denied = _parse_all(tuple(denied_endpoints))
-        self._private = None if private is None else [_parse_private(entry) for entry in private]
+        rules = None if private is None else [_parse_private(entry) for entry in private]
+        self._private = None if rules is None else [entry for entry in rules if entry.name != HOST]
+        self._gateway_ports = {entry.ports[0] for entry in rules or () if entry.name == HOST} & set(host_ports)
         self._denied_ports = frozenset(denied_ports)
         self._known: set[tuple[str, str, int]] = set()
         """What was found to be allowed, by name, address if there is one, and port: rules never change, and looking costs a
         cold start 0.1 ms. Not what is said of the daemon's ports, since this host's addresses may change."""
+
+    def address_of(self, host: str, port: int) -> IpAddress | None:
+        """The address that a host's name says, or stands for in a private network; None: it has to be resolved."""
+        is_gateway = port in self._gateway_ports and host in (str(GATEWAY), GATEWAY_NAME)
+        return LOOPBACK if is_gateway else parse_ip(host)
 
     def check_name(self, host: str, port: int) -> None:
         """Before anything is resolved: refuse what no address could allow, and names that no rule names. Raises: RpcFailed
         (denied)."""
         if (host, "", port) in self._known:
             return
-        ip = parse_ip(host)
+        ip = self.address_of(host, port)
         if ip is not None:
             self.check(host, ip, port)
         elif _names(self._denied, host, port):
@@ -102,9 +116,11 @@ class EndpointPolicy:
             unreachable = each.is_link_local or each.is_multicast
             if unreachable or any(_permits(entry, host, each, port) for entry in self._denied):
                 raise denied(f"{host}:{port} is at {ip}, which no initscript may reach")
-        if self._allowed is not None and not any(_permits(entry, host, address, port) for entry in self._allowed):
+        is_gateway = address == LOOPBACK and address != parse_ip(host) and address == self.address_of(host, port)
+        called = GATEWAY if is_gateway else address
+        if self._allowed is not None and not any(_permits(entry, host, called, port) for entry in self._allowed):
             raise denied(f"{host}:{port} at {ip} is not an allowed endpoint")
-        if self._private is not None and not self._is_outside(host, address, port):
+        if self._private is not None and not is_gateway and not self._is_outside(host, address, port):
             raise denied(f"{host}:{port} at {ip} is not in the egress rules of its function")
         if port in self._denied_ports and any(_is_local(each) for each in reached):
             raise denied(f"{host}:{port} is a port of this worker's own")

@@ -83,9 +83,9 @@ class Initscript:
 
 def reached(rules: Egress) -> list[str]:
     """What a private network reaches over TCP, as the engine reads it (`sockd_initscripts.rpc.dialing.policy`)."""
-    entries = []
+    entries = [f"{egress.HOST}:{port}" for port in rules.host_ports]
     for rule in rules.rules:
-        if rule.protocol != "udp":
+        if rule.protocol != "udp" and not rule.is_host:
             ports = f":{rule.ports[0]}-{rule.ports[1]}" if rule.ports else ""
             entries.append(f"{rule.network or rule.name or egress.INTERNET}{ports}")
     return entries

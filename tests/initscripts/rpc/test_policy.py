@@ -268,5 +268,33 @@ def test_the_script_of_a_private_network_reaches_what_the_network_reaches() -> N
     assert not EndpointPolicy(private=[]).allows("9.9.9.9", "9.9.9.9", 443)
 
 
+def test_the_gateway_stands_for_ports_of_the_host_that_rules_name() -> None:
+    rules = EndpointPolicy(private=["host:5432", "host:80"], host_ports=[5432, 6000], denied_ports=[6000])
+    for host in ("169.254.1.1", "host.sockd.internal"):
+        rules.check_name(host, 5432)
+        assert rules.allows(host, "127.0.0.1", 5432) and not rules.allows(host, "169.254.1.1", 5432)
+        for port in (80, 6000, 5433):  # not open by the worker; its own; not named
+            with pytest.raises(RpcFailed):
+                rules.check_name(host, port)
+            assert not rules.allows(host, "127.0.0.1", port)
+    assert not rules.allows("127.0.0.1", "127.0.0.1", 5432), "which is the sandbox's own loopback"
+    assert not rules.allows("host", "127.0.0.1", 5432)
+    allowed = EndpointPolicy(["169.254.1.1:5432"], private=["host:5432"], host_ports=[5432])
+    assert allowed.allows("169.254.1.1", "127.0.0.1", 5432)
+    assert not EndpointPolicy([], private=["host:5432"], host_ports=[5432]).allows("169.254.1.1", "127.0.0.1", 5432)
+    assert not EndpointPolicy(host_ports=[5432]).allows("169.254.1.1", "169.254.1.1", 5432)
+
+
+@pytest.mark.anyio
+async def test_a_script_is_connected_to_the_host_by_its_gateway(pool: ConnectionPool, region: Region) -> None:
+    async with peer(_welcome) as server:
+        rules = EndpointPolicy(private=[f"host:{server.port}"], host_ports=[server.port])
+        for _ in range(2):  # the second time over a kept connection
+            connection = Dialer({}, rules, pool).connect(f"http://host.sockd.internal:{server.port}")
+            assert content(await ask(connection, region, "GET /")) == b"welcome"
+            connection.close()
+        assert server.connections == 1
+
+
 def test_internet_is_a_name_like_others_where_no_network_is_private() -> None:
     assert not EndpointPolicy(["internet"]).allows("other.org", "9.9.9.9", 443)
