@@ -133,6 +133,14 @@ class CompanionRun:
         abort = self.run.abort
         return LaunchAborted(abort.status, abort.message) if abort is not None else None
 
+    def words(self) -> list[str]:
+        """What is to be said of a run that is over: its log, addresses that it could not have, and how it failed if it did."""
+        report, ending = self.run.report(), self.run.ending
+        lines = report.log.splitlines() if report is not None else []
+        if ending is not None and (ending.outcome, ending.status) not in (("exit", 0), ("cancelled", 0)):
+            lines.append(" ".join(filter(None, (ending.outcome, ending.message))))
+        return lines
+
     def watch(self, sandbox: Sandbox) -> None:
         """The sandbox has its end of the link now; from here on an abort ends it."""
         self._sandbox = sandbox

@@ -16,9 +16,11 @@ import signal
 import socket
 import uuid
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from sockd.base.errors import ServiceNotReady, SockdError, TooManyRequests
 from sockd.base.request_ids import request_id_text
+from sockd.functions.modules.initscripts import CompanionRun
 from sockd.functions.services.byte_streams import Connection
 from sockd.functions.services.health import until_unhealthy
 from sockd.functions.services.service_log import NoteLog, ServiceLog
@@ -59,6 +61,8 @@ class Instance:
         self._run_id = uuid.uuid4().bytes
         self._log = ServiceLog(version.record.name, version.number, request_id_text(self._run_id), note)
         self._log.follow(sandbox.process.output)
+        if isinstance(sandbox.companion, CompanionRun):
+            sandbox.companion.run.done.add_done_callback(partial(self._note_script, sandbox.companion))
         self._unused = asyncio.Event()
         self._unused.set()
         self.ended: asyncio.Task[None] = self._loop.create_task(self._run())
@@ -142,6 +146,10 @@ class Instance:
             self._health.cancel()
         why = f"sockd: the service has ended: {self.error.message}\n".encode() if self.error is not None else b""
         self._log.end(reply.log + (b"" if self.is_stopping else why), reply.log_dropped)
+
+    def _note_script(self, script_run: CompanionRun, _: object) -> None:
+        """Have the log say what came of the initscript's run: there is no trace of a start without a request."""
+        self._log.add("".join(f"sockd: initscript: {line}\n" for line in script_run.words()).encode())
 
     async def _watch_health(self) -> None:
         """End a program that is not healthy; it has failed then."""

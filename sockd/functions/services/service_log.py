@@ -36,6 +36,10 @@ class ServiceLog:
         self._output = output
         output.deliver(self._await_more)
 
+    def add(self, text: bytes) -> None:
+        """Make a record of something else than output."""
+        self._record(text, 0)
+
     def end(self, text: bytes, dropped: int) -> None:
         """Make the last record. Args: text: what no record has yet; dropped: how many bytes of it were too many."""
         if self._timer is not None:

@@ -117,6 +117,17 @@ def end_program(daemon: RunningDaemon, name: str) -> None:
     daemon.when(lambda: row(daemon, name)["failures"])
 
 
+def test_the_log_says_what_a_script_could_not_have_or_how_it_failed(daemon: RunningDaemon) -> None:
+    for name, script, words in (
+        ("denied", fetching("state"), "initscript: engine: connect s3:: denied"),
+        ("trapped", fetching("state", first="unreachable"), "initscript: trap"),
+    ):
+        files: dict[str, str | bytes] = {"server.py": HASHED, "own.txt": OWN, "sockd.toml": TOML, "init.wasm": script}
+        daemon.deploy(name, files, initscript={"wasm": "init.wasm", "args": ""})
+        assert first_answer(daemon, name, contextlib.nullcontext()) == digest(OWN)
+        daemon.when(lambda name=name, words=words: words in log_of(daemon, name))  # type: ignore[misc]
+
+
 @case("L13", "have the script of a service trap", expect="its program gets its state itself, never another one")
 def test_a_program_whose_script_traps_gets_its_state_itself(daemon: RunningDaemon) -> None:
     with state_of(daemon, "trapping", fetching("state", first="unreachable")):
