@@ -120,9 +120,12 @@ def add_hand_over(found: HandOver, result: Result) -> None:
 def add_services(run: Run, scratch: Path, result: Result) -> None:
     """Figs. 11 and 13 are about servers."""
     for found in services.measure(run, scratch):
-        for arm, samples in (("without a script", found.plain), ("with one", found.scripted)):
+        arms = {"without a script": found.plain, "without one, in ranges": found.ranges, "with one": found.scripted}
+        for arm, samples in arms.items():
             if samples:
                 result.add(f"{found.subject}, {arm}", "request that starts it", MS, samples)
+        if (gain := found.gain_over_ranges) is not None:
+            result.notes.append(f"{found.subject}: {gain:.2f} {TIMES} as without a script and in ranges")
         result.published.append(Published(found.where, found.subject, TIMES, found.paper, found.gain, why=found.why))
 
 

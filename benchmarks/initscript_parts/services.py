@@ -1,9 +1,13 @@
 """Servers that start from a state that is elsewhere, as services with and without an initscript (its paper, Figs. 11 to 13).
 
-What is measured is a request that finds no program: it starts one, which gets its state, and answers. Both arms are the same
+What is measured is a request that finds no program: it starts one, which gets its state, and answers. All arms are the same
 program. With a script it is handed what the engine has fetched meanwhile; without one it fetches that itself, by one HTTP
-request to a presigned URL, or by grpcio. After each answer the worker stops the program, as it is unused. S3 is at the
-paper's distance, and each peer answers after the time of a first byte.
+request to a presigned URL, as the paper's clients do, or by grpcio. After each answer the worker stops the program, as it is
+unused. S3 is at the paper's distance, and each peer answers after the time of a first byte.
+
+The bandwidth is that of a connection, and the engine fetches a large object in ranges over several. A third arm, without a
+script, does so as well. What a script gains over that one is the time that passes until the program can ask, and memory that is
+ready: of the gain for 200 MB, the ranges are the larger part.
 """
 
 from __future__ import annotations
@@ -32,6 +36,10 @@ from benchmarks.s3.process import REGION, S3Process
 SOURCES = Path(__file__).parent
 ANSWER_S = 60.0
 SHARDS = 15
+GATEWAY = "169.254.1.1"
+"""By which a server, and its script, reach the host's loopback."""
+CONNECTIONS = 8
+"""How many the arm that fetches in ranges has: as many as the engine (`sockd_initscripts.rpc.limits`)."""
 WAITS = {"init_timeout_s": 60, "timeout_s": 60}
 
 
@@ -72,6 +80,8 @@ class Measured:
     subject: str
     paper: str
     plain: list[float] = field(default_factory=list)
+    ranges: list[float] = field(default_factory=list)
+    """Without a script, over several connections; empty: that server has no such arm."""
     scripted: list[float] = field(default_factory=list)
     why: str = ""
     """Why there is no number."""
@@ -79,6 +89,11 @@ class Measured:
     @property
     def gain(self) -> float | None:
         return median(self.plain) / median(self.scripted) if self.plain else None
+
+    @property
+    def gain_over_ranges(self) -> float | None:
+        """The gain over a program that fetches as the engine does."""
+        return median(self.ranges) / median(self.scripted) if self.ranges else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +137,20 @@ def measure(run: Run, scratch: Path) -> list[Measured]:
 
 
 def measured(stage: Stage, house: Worker, server: Server, ports: list[int]) -> Measured:
-    """Measure one server, both arms in turns."""
+    """Measure one server, its arms in turns."""
     stage.run.say(server.subject)
     turns = {}
-    for arm in ("plain", "scripted"):
+    has_ranges = "STATE_URL" in server.env and not stage.run.quick
+    for arm in ("plain", *(["ranges"] if has_ranges else []), "scripted"):
         published = states.free_port()
         name = f"{server.program}-{arm}"
-        directory = written(stage, server, name, published, ports, script=arm == "scripted")
+        directory = written(stage, server, name, published, ports, arm=arm)
         house.cli("deploy", str(directory), "--name", name)
         turns[arm] = lambda name=name, published=published: started(house, server, name, published)
         turns[arm]()  # what a first start alone has to do
     found = in_turns(turns, stage.run.pick(15, 2))
-    return Measured(server.where, server.subject, server.paper, found["plain"], found["scripted"])
+    times = found["plain"], found.get("ranges", []), found["scripted"]
+    return Measured(server.where, server.subject, server.paper, *times)
 
 
 def started(house: Worker, server: Server, name: str, published: int) -> float:
@@ -155,7 +172,7 @@ def row_of(house: Worker, name: str) -> dict[str, Any]:
     return next(row for row in house.json("ps") if row["name"] == name)
 
 
-def written(stage: Stage, server: Server, name: str, published: int, ports: list[int], *, script: bool) -> Path:
+def written(stage: Stage, server: Server, name: str, published: int, ports: list[int], *, arm: str) -> Path:
     """Write the code of one arm of a server; return its directory."""
     directory = stage.scratch / name
     shutil.copytree(SOURCES / "servers", directory, ignore=shutil.ignore_patterns("__pycache__"))
@@ -173,11 +190,15 @@ def written(stage: Stage, server: Server, name: str, published: int, ports: list
             **server.settings,
         },
         "service": {"port": server.port, "publish": published, "idle_s": 0.1, **server.service},
-        "env": {**stage.s3.env(), **server.env},
+        "env": {
+            **stage.s3.env(f"http://{GATEWAY}:{ports[0]}"),
+            **server.env,
+            **({"STATE_CONNECTIONS": str(CONNECTIONS)} if arm == "ranges" else {}),
+        },
     }
-    if script:
+    if arm == "scripted":
         shutil.copy(server.script, directory / "init.wasm")
-        endpoints = [f"127.0.0.1:{port}" for port in ports]
+        endpoints = [f"{GATEWAY}:{port}" for port in ports]
         tables["initscript"] = {
             "wasm": "init.wasm",
             "args": json.dumps(server.args),
@@ -291,7 +312,7 @@ def cached(stage: Stage) -> Server:
         "1.75",
         program="cached",
         script=build(EXAMPLES / "vector_db" / "vector_db.c", stage.scratch),
-        args={"server": f"grpc://127.0.0.1:{stage.peers}", "shards": names},
+        args={"server": f"grpc://{GATEWAY}:{stage.peers}", "shards": names},
         port=8080,
         answer=shards.shard(names[3])[14 * shards.LINE_BYTES : 15 * shards.LINE_BYTES],
         ask=over_http("GET", f"/get/{key}"),
