@@ -133,7 +133,12 @@ class Worker:
             latency=linux.latency,
             reserve=SpaceReserve(state.path / "reserve"),
             networks=isolation.networks,
-            images=Images(images.store, parts.functions.registry, images.garbage),
+            images=Images(
+                images.store,
+                parts.functions.registry,
+                images.garbage,
+                parts.group.shared.put_image if parts.group is not None else None,
+            ),
             shares=parts.shares,
             group=parts.group,
         )

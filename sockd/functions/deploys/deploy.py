@@ -33,6 +33,7 @@ from sockd.functions.deploys.parsing import FORCE
 from sockd.functions.deploys.parts import DeployParts
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.serving.version import Version
+from sockd.images.store.image_record import DIGEST
 
 
 class Deploy:
@@ -81,6 +82,8 @@ class Deploy:
         """Raises: BadArchive, BadFunctionConfig, PackagesFailed, UnknownImage, ImagesUnavailable."""
         parts, progress = self._parts, self._progress
         if config.image is not None:
+            if parts.shared is not None and DIGEST.fullmatch(config.image):
+                await parts.shared.fetch_image(config.image)  # another worker of the group may have imported it
             return await parts.image_contents.resolve(self._code, config, config.image, progress)
         return await parts.code_contents.resolve(self._name, self._code, config, self._overrides, progress)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,15 @@ class Users:
 class Images:
     """The images that functions of one worker run in."""
 
-    def __init__(self, store: ImageStore, registry: Registry, garbage: ImageGarbage) -> None:
+    def __init__(
+        self,
+        store: ImageStore,
+        registry: Registry,
+        garbage: ImageGarbage,
+        share: Callable[[ImageRecord], Awaitable[None]] | None = None,
+    ) -> None:
+        """Args: share: has the other workers of a group know an imported image; None: there are none."""
+        self._share = share
         self.store = store
         self._registry = registry
         self._garbage = garbage
@@ -65,16 +74,16 @@ class Images:
         return {**self._row(record), "config": msgspec.to_builtins(record.config), "notes": list(record.notes)}
 
     async def add(self, reference: str, progress: Progress) -> dict[str, Any]:
-        """Import an image from a registry. Raises: as `ImageStore.add`."""
-        return self._row(await self.store.add(reference, progress))
+        """Import an image from a registry. Raises: as `ImageStore.add`; in a group as `SharedFiles.put_image`."""
+        return await self._shared(await self.store.add(reference, progress))
 
     def receiving(self) -> AbstractAsyncContextManager[None]:
         """As of `ImageStore`."""
         return self.store.receiving()
 
     async def add_archive(self, path: Path, reference: str, progress: Progress) -> dict[str, Any]:
-        """Import an archive. Raises: as `ImageStore.add_archive`."""
-        return self._row(await self.store.add_archive(path, reference, progress))
+        """Import an archive. Raises: as `ImageStore.add_archive`; in a group as `SharedFiles.put_image`."""
+        return await self._shared(await self.store.add_archive(path, reference, progress))
 
     async def remove(self, text: str) -> dict[str, Any]:
         """Waits for sandboxes of removed functions to end.
@@ -91,6 +100,11 @@ class Images:
         row = self._row(record)
         await self.store.remove(record.digest)
         return row
+
+    async def _shared(self, record: ImageRecord) -> dict[str, Any]:
+        if self._share is not None:
+            await self._share(record)
+        return self._row(record)
 
     def _find(self, text: str) -> ImageRecord:
         """An image that was here already when it was asked for has the reference of its import; its functions have theirs."""

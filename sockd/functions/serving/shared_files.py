@@ -52,7 +52,7 @@ class SharedFiles:
         """End the fetches."""
         await self._fetches.aclose()
 
-    # -- of a deploy under way: before it is recorded
+    # -- of a deploy under way, before it is recorded, or of an import
 
     async def put_code(self, digest: str, archive: Path) -> None:
         """Share a deployed archive. Args: digest: of its code. Raises: as `Blobs.put`."""
@@ -95,8 +95,13 @@ class SharedFiles:
             await self._fetches.do(CODE + record.digest, lambda: self._fetch_code(record))
         if self._lacks_module(record.initscript):
             await self._fetches.do(INITSCRIPT + record.initscript, lambda: self._fetch_module(record))
-        if record.image and self._images is not None and not self._has_image(record.image):
-            await self._fetches.do(IMAGE + record.image, lambda: self._fetch_image(record.image))
+        if record.image:
+            await self.fetch_image(record.image)
+
+    async def fetch_image(self, digest: str) -> None:
+        """Get an image that another worker has shared, unless it is here already or no worker has. Raises: as `fetch`."""
+        if self._images is not None and not self._has_image(digest):
+            await self._fetches.do(IMAGE + digest, lambda: self._fetch_image(digest))
 
     def _lacks_code(self, record: FunctionRecord) -> bool:
         return not record.image and not self._code.path(record.digest).is_dir()

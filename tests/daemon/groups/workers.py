@@ -47,6 +47,7 @@ class Workers:
         self._command = command_without(broken)[:-2]
         self._directory = directory
         self._dsn = dsn
+        self.store = directory / "chunks" / "store"
         self.done = directory / "done"
         self.done.mkdir()
         self._config = f"{SETTINGS}{EVENTS}{self._shared()}{UNSIGNED if machines else ''}"
@@ -57,14 +58,15 @@ class Workers:
 
     def _shared(self) -> str:
         """Make what the workers share beside the database; return its settings."""
-        chunks, *keys = (self._directory / name for name in ("chunks", "images.key", "secret.key"))
-        chunks.mkdir(mode=0o700)
+        self.store.parent.mkdir(mode=0o700)
+        self.store.mkdir()  # which the agents of images, other users, have open
+        keys = [self._directory / name for name in ("images.key", "secret.key")]
         for key in keys:
             key.touch(mode=0o600)
             key.write_bytes(os.urandom(32))
         return (
             f'[events.directories]\ndone = "{self.done}"\n[secrets]\nkey_file = "{keys[1]}"\n'
-            f'[images]\nstore = "{chunks}"\nkey_file = "{keys[0]}"\n'
+            f'[images]\nstore = "{self.store}"\nkey_file = "{keys[0]}"\n'
         )
 
     def join(self, dsn: str) -> None:
