@@ -24,7 +24,7 @@ from sockd.images.agent_keeper import agent_link
 from sockd.images.agent_keeper.agent_directory import L1_FILE
 from sockd.images.agent_keeper.agent_link import AgentSettings
 from sockd.images.agent_keeper.image_agent import ImageAgent
-from sockd.images.caches.l2_client import node_address
+from sockd.images.caches.node_set import node_address
 from sockd.images.chunks.catalog import Catalog
 from sockd.images.chunks.collector import Collector
 from sockd.images.chunks.directory_store import DirectoryStore
@@ -147,7 +147,7 @@ class ImageParts:
         source = SourceSettings(
             store=self._settings,
             l1_bytes=config.cache_mb * MB,
-            nodes=config.nodes,
+            nodes={node: node for node in config.nodes},
             token=_token(config.nodes_token_file),
         )
         settings = AgentSettings(

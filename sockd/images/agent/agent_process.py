@@ -94,6 +94,8 @@ class AgentProcess:
                 return wire.UseIs(message.number, *self._use(message, descriptors[0]))
             case wire.AskCounters():
                 return wire.CountersAre(message.number, self._counters())
+            case wire.UseNodes():
+                self._source.use_nodes(message.nodes)
             case wire.Ping():
                 pass
             case _:

@@ -6,7 +6,7 @@
       Serve                             →      Done; requests of FUSE are read from now on
       Write + chunk table, file         →      Done; the file is the image, synced
       AskUse + file                     →      UseIs; the file has the chunk's ciphertext
-      Filled, Started, Close            →      Done
+      Filled, Started, Close, UseNodes  →      Done
       AskProfile, AskCounters           →      ProfileIs, CountersAre
       Ping                              →      Done
                                         ←      Trouble, unasked
@@ -53,8 +53,8 @@ class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     store: StoreSettings
     l1_bytes: int
     """The size of the L1 cache's file."""
-    nodes: tuple[str, ...] = ()
-    """Cache nodes: host:port."""
+    nodes: dict[str, str] = {}
+    """Cache nodes: ADDRESS:PORT by name."""
     token: str = ""
     """The token of the nodes."""
 
@@ -150,6 +150,14 @@ class AskCounters(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=T
     number: int
 
 
+class UseNodes(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """Have chunks from other cache nodes from now on; reads under way go on."""
+
+    number: int
+    nodes: dict[str, str]
+    """As of SourceSettings."""
+
+
 class Ping(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
     """Ask for an answer."""
 
@@ -197,7 +205,7 @@ class Trouble(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True)
     message: str
 
 
-ToAgent = Setup | Open | Filled | Started | Close | Serve | Write | AskProfile | AskUse | AskCounters | Ping
+ToAgent = Setup | Open | Filled | Started | Close | Serve | Write | AskProfile | AskUse | AskCounters | UseNodes | Ping
 Answer = Done | ProfileIs | UseIs | CountersAre
 ToDaemon = Answer | Trouble
 _to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)

@@ -12,7 +12,7 @@ import heapq
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from sockd.base.errors import SockdError, StoreUnavailable
@@ -41,6 +41,9 @@ class ChunkSource(Protocol):
         """The whole ciphertext, verified; this worker has it afterwards.
 
         Raises: StoreUnavailable, ChunkMissing, Tampered."""
+
+    def use_nodes(self, nodes: Mapping[str, str]) -> None:
+        """Have chunks from other cache nodes from now on. Args: nodes: ADDRESS:PORT by name. Raises: BadConfig."""
 
     def counters(self) -> dict[str, float]:
         """What it counts, by name."""

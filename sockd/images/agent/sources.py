@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from sockd.base.errors import SockdError
 from sockd.images.agent.agent_wire import Setup
@@ -49,8 +50,10 @@ class RecentChunks:
 class CachedSource:
     """A `ChunkSource` with a fetcher and what it has fetched."""
 
-    def __init__(self, fetcher: Fetcher, slab: Slab | None) -> None:
+    def __init__(self, fetcher: Fetcher, slab: Slab | None, l2: L2Client) -> None:
+        """Args: slab, l2: the fetcher's."""
         self._fetcher = fetcher
+        self._l2 = l2
         self._slab = slab
         self._recent = RecentChunks()
         self._local: Slab | RecentChunks = slab if slab is not None else self._recent
@@ -69,6 +72,9 @@ class CachedSource:
         if self._slab is None:
             self._recent.put(name, data)
         return data
+
+    def use_nodes(self, nodes: Mapping[str, str]) -> None:
+        self._l2.use_nodes(nodes)
 
     def counters(self) -> dict[str, float]:
         found = self._fetcher.counters()
@@ -93,9 +99,10 @@ def open_source(setup: Setup, descriptors: list[int]) -> ChunkSource:
     settings = setup.source
     store = open_store(settings.store, directory_fd=descriptors[1] if setup.has_directory else None)
     slab = slab_of(descriptors[0], settings.l1_bytes)
-    l2 = L2Client(settings.nodes, token=settings.token) if settings.nodes else None
+    l2 = L2Client((), token=settings.token)
+    l2.use_nodes(settings.nodes)
     fetcher = Fetcher(store, l1=slab, l2=l2, most_origin_requests=setup.prefetches + RESERVED_THREADS)
-    return CachedSource(fetcher, slab)
+    return CachedSource(fetcher, slab, l2)
 
 
 def slab_of(fd: int, size_bytes: int) -> Slab | None:

@@ -107,6 +107,7 @@ class AgentKeeper:
         on_giving_up: with the cause, and whether the process has ended too often (`too_often`)."""
         self._jail = jail
         self._settings = settings
+        self._source = settings.source
         self._slab = slab
         self.mount = mount
         self._images = images
@@ -175,6 +176,14 @@ class AgentKeeper:
             await self.ask(lambda number: _open(number, opened), descriptors)
         opened.starts = opened.starts or self.starts
 
+    async def use_source(self, source: wire.SourceSettings) -> None:
+        """Have chunks from other cache nodes from now on, which is all that differs. Raises: ImageUnavailable."""
+        self._source = source
+        await self.ask(self._use_nodes)
+
+    def _use_nodes(self, number: int) -> wire.UseNodes:
+        return wire.UseNodes(number, self._source.nodes)
+
     async def aclose(self) -> None:
         """End the process, then the connection."""
         self._keeping.cancel()
@@ -220,7 +229,7 @@ class AgentKeeper:
         link = await self._next_link()
         try:
             async with self.mount.lend() if self.mount else contextlib.nullcontext(()) as devices:
-                link.set_up(self._slab, devices)
+                link.set_up(source := self._source, self._slab, devices)
             async with asyncio.timeout(max(self._settings.answer_s, link.started_s + START_S - time.monotonic())):
                 for opened in list(self._images.values()):
                     if not self._is_open(opened):
@@ -228,6 +237,9 @@ class AgentKeeper:
                     with _without_refused(opened):
                         await link.ask(lambda number, opened=opened: _open(number, opened), opened.descriptors)  # type: ignore[misc]
                 await link.ask(wire.Serve)
+                while source is not self._source:  # the nodes have changed meanwhile
+                    source = self._source
+                    await link.ask(self._use_nodes)
             if self.mount is not None and self.starts > 1:
                 await self.mount.resend()
             self.why_down = ""

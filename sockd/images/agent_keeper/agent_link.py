@@ -103,17 +103,17 @@ class AgentLink:
         )
         return cls(ours, process, settings, on_trouble)
 
-    def set_up(self, slab: int, devices: Sequence[int]) -> None:
+    def set_up(self, source: wire.SourceSettings, slab: int, devices: Sequence[int]) -> None:
         """Have the process open the L1 cache and the store. Once, before `ask`. Raises: OSError; AgentEnded."""
         if self.is_ended:
             raise AgentEnded
         with ExitStack() as stack:
-            store, directory = self._settings.source.store, []
+            store, directory = source.store, []
             if store.is_directory:
                 directory.append(os.open(store.url, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
                 stack.callback(os.close, directory[0])
             setup = wire.Setup(
-                source=self._settings.source,
+                source=source,
                 has_directory=bool(directory),
                 prefetches=self._settings.prefetches,
                 stall_s=self._settings.stall_s,

@@ -15,8 +15,11 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from sockd.base.blocking import in_thread
 from sockd.base.errors import ImageUnavailable, SockdError
@@ -69,6 +72,8 @@ class ImageAgent:
         self._beginning = asyncio.Lock()
         self._keeper: AgentKeeper | None = None
         self._watch = AgentWatch(lambda: self._tell(wire.Ping))
+        self._changing: set[asyncio.Task[None]] = set()
+        """Changes of the list of nodes that no agent has acknowledged."""
         self._lost_s = self._again_s = float("-inf")
         """When the agent was given up, and from when on another is started."""
         self._why_given_up = ""
@@ -154,6 +159,15 @@ class ImageAgent:
             await self.close(image)
             raise
 
+    def use_nodes(self, nodes: Mapping[str, str]) -> None:
+        """Have chunks from other cache nodes from now on; reads under way go on. Args: nodes: ADDRESS:PORT by name."""
+        source = msgspec.structs.replace(self._settings.source, nodes=dict(nodes))
+        self._settings = replace(self._settings, source=source)
+        if self._keeper is not None:
+            task = asyncio.create_task(self._use_source(self._keeper, source), name="nodes of the agent of images")
+            self._changing.add(task)
+            task.add_done_callback(self._changing.discard)
+
     def look(self) -> None:
         """An image is mounted or read: soon see to it that the agent answers, or that the next one does."""
         self._watch.look()
@@ -227,6 +241,9 @@ class ImageAgent:
     async def aclose(self) -> None:
         """End the agent. Reads of images that are still mounted fail. Again is nothing."""
         await self._watch.aclose()
+        for task in self._changing:
+            task.cancel()
+        await asyncio.gather(*self._changing, return_exceptions=True)
         async with self._beginning:
             keeper, self._keeper = self._keeper, None
             if keeper is not None:
@@ -294,6 +311,11 @@ class ImageAgent:
     def _released(self, opened: OpenedImage) -> None:
         opened.close()
         self._startups.forget(opened.image)
+
+    @staticmethod
+    async def _use_source(keeper: AgentKeeper, source: wire.SourceSettings) -> None:
+        with contextlib.suppress(ImageUnavailable):
+            await keeper.use_source(source)
 
     async def _tell(self, question: Callable[[int], wire.ToAgent]) -> None:
         """What an agent need not know if there is none."""

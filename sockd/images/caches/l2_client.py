@@ -3,31 +3,32 @@
 Constant work: each read asks all five nodes of a chunk at once, and the first four stripes make it. A slow, lost or empty node
 changes neither the number of requests nor, with one of five, the result. What was joined is verified by the chunk's name.
 
-    A node does not answer       left alone for a time that doubles; its stripe counts as missing
-    a node answers late          the answer is read later (`NodePool.take`)
+    a node does not answer       left alone for a time that doubles; its stripe counts as missing
+    a node answers late          the answer is read later (`NodePool.take`); if a read has waited for it until its deadline, the
+                                 node is left alone, so that others do not wait
+    a node joins or leaves       `use_nodes`; reads under way go on, and what moves to it is repaired
     a node has no stripe         the client puts the stripe there, off the path of reads
     a node has a wrong stripe    the combinations of four tell which; it is replaced; a node that repeats this is left alone
 
-Owns the connections, and one thread that writes.
+Owns the list of nodes with the connections, and one thread that writes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from sockd.base.errors import BadConfig
 from sockd.images.caches import stripes
 from sockd.images.caches.node_connection import NodeConnection, NodePool
 from sockd.images.caches.node_http import BadHead, request_head, stripe_path
-from sockd.images.caches.placement import Placement
+from sockd.images.caches.node_set import NodeSet
 from sockd.images.caches.stripes import DATA_STRIPES, PARITY, STRIPES, BadStripe, RunningDigest, Stripe
 from sockd.images.chunks.chunk import CHUNK_BYTES, is_named
 
@@ -89,27 +90,34 @@ class L2Client:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         """Args:
-        nodes: ADDRESS:PORT of each. All workers list the same.
+        nodes: ADDRESS:PORT of each, which is also its name. All workers list the same.
         token: what the nodes were started with.
         deadline_s: for one read.
 
         Raises: BadConfig: an address that is none."""
-        self._placement = Placement(nodes)
         self._token = token
         self._deadline_s = deadline_s
         self._chunk_bytes = chunk_bytes
-        max_body_bytes = stripes.framed_bytes(chunk_bytes)
-        self._pools = {node: NodePool(node, *node_address(node), max_body_bytes) for node in self._placement.nodes}
-        self._parity_s = _time_of_parity(chunk_bytes) if nodes else 0.0
+        self._nodes = NodeSet({}, stripes.framed_bytes(chunk_bytes))
+        self._parity_s = 0.0
         self.counters = L2Counters()
         self._counting = threading.Lock()
         self._writes: queue.Queue[_Write | None] = queue.Queue(MOST_WAITING_WRITES)
         self._writer: threading.Thread | None = None
         self._writer_lock = threading.Lock()
+        self.use_nodes({node: node for node in nodes})
+
+    def use_nodes(self, nodes: Mapping[str, str]) -> None:
+        """Use other nodes from now on, while threads read. Args: nodes: as of `NodeSet.change`. Raises: BadConfig."""
+        if nodes and not self._parity_s:
+            self._parity_s = _time_of_parity(self._chunk_bytes)
+        self._nodes.change(nodes)
 
     def get(self, name: bytes) -> bytes | None:
         """The chunk's ciphertext, verified; None: the nodes do not have four of its stripes, or not in time."""
         slots = self._slots(name)
+        if not slots:
+            return None
         deadline = time.monotonic() + self._deadline_s
         found: dict[int, Stripe] = {}
         digest = RunningDigest()
@@ -151,17 +159,16 @@ class L2Client:
             if self._writer is not None:
                 self._writes.put(None)
                 self._writer.join()
-        for pool in self._pools.values():
-            pool.close()
+        self._nodes.close()
 
     # ---- reads
 
     def _slots(self, name: bytes) -> list[NodeStripe]:
-        seen: dict[str, int] = {}
+        seen: Counter[NodePool] = Counter()
         slots = []
-        for node in self._placement.nodes_of(name):
-            number = seen[node] = seen.get(node, -1) + 1
-            slots.append(NodeStripe(self._pools[node], stripe_path(name, number)))
+        for pool in self._nodes.of(name):
+            slots.append(NodeStripe(pool, stripe_path(name, seen[pool])))
+            seen[pool] += 1
         return slots
 
     def _head(self, method: str, slot: NodeStripe, body_bytes: int | None = None) -> bytes:
@@ -335,6 +342,9 @@ class _Exchange:
 
     def end(self) -> None:
         """Give all connections back, those with late answers, too."""
+        if time.monotonic() >= self._deadline:
+            for slot, connection in self._waiting.values():
+                slot.pool.was_silent(connection.begun)
         for slot, connection in (*self._answered, *self._waiting.values()):
             if connection.is_sending:  # the rest of the request would have to be sent later
                 slot.pool.close_one(connection)
@@ -373,22 +383,6 @@ def _join(found: dict[int, Stripe]) -> bytes | None:
         return stripes.join(found)
     except BadStripe:
         return None
-
-
-def node_address(node: str) -> tuple[str, int]:
-    """Address and port of a node. Names are not resolved: the agent's process has no resolver, and all workers must agree.
-
-    Raises: BadConfig."""
-    host, colon, port = node.rpartition(":")
-    try:
-        if not colon:
-            raise ValueError("it has no port")
-        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-        if not 0 < int(port) < 65536:
-            raise ValueError(f"{port} is not a port")
-    except ValueError as error:
-        raise BadConfig(f"the cache node {node!r} is not ADDRESS:PORT: {error}") from None
-    return str(address), int(port)
 
 
 def _time_of_parity(chunk_bytes: int) -> float:

@@ -157,6 +157,9 @@ class NodePool:
         self._retry_s = 0.0
         self._down_until = 0.0
         self._accusations = 0
+        self._answered = 0.0
+        """When the node answered last."""
+        self._is_closed = False
 
     @property
     def is_down(self) -> bool:
@@ -164,9 +167,9 @@ class NodePool:
         return time.monotonic() < self._down_until
 
     def take(self) -> NodeConnection | None:
-        """A connection without a request under way; None: the node is down, or all its connections wait for answers."""
+        """A connection without a request under way; None: the node is down or gone, or all its connections wait for answers."""
         with self._lock:
-            if self.is_down:
+            if self.is_down or self._is_closed:
                 return None
             late = []
             taken = None
@@ -184,14 +187,23 @@ class NodePool:
     def give_back(self, connection: NodeConnection) -> None:
         """Keep a connection; its answer may be under way."""
         with self._lock:
-            if connection.is_under_way or connection.may_be_kept:
+            if not self._is_closed and (connection.is_under_way or connection.may_be_kept):
                 self._kept.append(connection)
             else:
                 self._drop(connection)
 
+    def was_silent(self, since: float) -> None:
+        """A read has waited for the node until its deadline: leave the node alone, if it has answered no other one meanwhile.
+
+        Args: since: when the request began."""
+        with self._lock:
+            if self._answered < since and not self.is_down:
+                self._leave_alone()
+
     def succeeded(self) -> None:
         """The node has answered."""
         self._retry_s = 0.0
+        self._answered = time.monotonic()
 
     def failed(self, connection: NodeConnection) -> None:
         """A connection broke: close it and the idle ones, which a restarted node has lost, too; leave the node alone."""
@@ -215,8 +227,9 @@ class NodePool:
             self._drop(connection)
 
     def close(self) -> None:
-        """Close the kept connections."""
+        """Close the kept connections, and those that are given back from now on: the node is not used any more."""
         with self._lock:
+            self._is_closed = True
             while self._kept:
                 self._drop(self._kept.pop())
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -36,6 +36,9 @@ class Nothing:
 
     def has_room(self) -> bool:
         return True
+
+    def use_nodes(self, nodes: Mapping[str, str]) -> None:
+        raise AssertionError("there are no nodes")
 
     def fetch(self, root: str, name: bytes) -> bytes:
         raise AssertionError("nobody wants a chunk")

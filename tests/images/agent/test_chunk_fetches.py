@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -52,6 +52,9 @@ class Source:
 
     def has_room(self) -> bool:
         return True
+
+    def use_nodes(self, nodes: Mapping[str, str]) -> None:
+        raise AssertionError("there are no nodes")
 
     def fetch(self, root: str, name: bytes) -> bytes:
         self.fetched.append(name)

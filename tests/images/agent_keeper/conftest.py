@@ -108,7 +108,7 @@ async def start(
             **settings: Any,
         ) -> ImageAgent:
             where = store or StoreSettings(url=str(store_path))
-            source = SourceSettings(store=where, l1_bytes=l1_bytes, nodes=tuple(nodes), token=token)
+            source = SourceSettings(store=where, l1_bytes=l1_bytes, nodes={node: node for node in nodes}, token=token)
             agent = await ImageAgent.start(
                 jail,
                 AgentSettings(uid=UID, source=source, **settings),

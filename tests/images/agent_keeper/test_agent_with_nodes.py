@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import http.client
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -71,3 +73,23 @@ async def test_nodes_that_are_killed_cost_no_read(start: Start, store: Directory
     for each in nodes:
         each.kill()
     assert await reader == DIGEST
+
+
+async def test_the_list_of_nodes_changes_while_an_image_is_read_and_for_the_next_process(
+    start: Start, store: DirectoryStore, nodes: list[CacheNode]
+) -> None:
+    manifest = stored(IMAGE, store)
+    chunks = len(set(manifest.chunks) - {None})
+    agent = await start(token="secret")
+    path = await agent.open(manifest)
+    reader = asyncio.ensure_future(asyncio.to_thread(digest_of, path))
+    agent.use_nodes({f"w{number}": each.address for number, each in enumerate(nodes)})
+    assert await reader == DIGEST
+    await agent.close(manifest.image)
+    other = random_image(CHUNKS, seed=2)
+    os.kill(agent.pid, signal.SIGKILL)
+    assert (
+        await asyncio.to_thread(digest_of, await agent.open(stored(other, store))) == hashlib.sha256(other).hexdigest()
+    )
+    await asyncio.to_thread(wait_for_stripes, nodes, 5 * chunks)
+    assert (await agent.counters())["agent_starts"] == 2

@@ -17,8 +17,11 @@ from blake3 import blake3
 
 from sockd.base.errors import BadConfig
 from sockd.images.caches.l2_client import L2Client
+from sockd.images.caches.node_set import NodeSet
+from sockd.images.caches.placement import PARTITIONS
 from sockd.images.caches.stripes import STRIPES
 from tests.support.cache_nodes import CacheNode, addresses, cache_nodes
+from tests.support.threads import in_background
 
 DEADLINE_S = 5.0
 """The deadline of reads that must succeed on a busy machine."""
@@ -64,6 +67,10 @@ def fresh() -> list[tuple[bytes, bytes]]:
 def client_of(nodes: list[CacheNode], *, deadline_s: float = DEADLINE_S, token: str = "") -> Iterator[L2Client]:
     with closing(L2Client(addresses(nodes), deadline_s=deadline_s, token=token)) as client:
         yield client
+
+
+def named(nodes: list[CacheNode]) -> dict[str, str]:
+    return {f"w{number}": each.address for number, each in enumerate(nodes)}
 
 
 def fill(client: L2Client, chunks: list[tuple[bytes, bytes]]) -> None:
@@ -144,14 +151,18 @@ def test_two_lost_nodes_are_a_miss_and_not_an_error(chunks: list[tuple[bytes, by
         assert client.counters.misses == CHUNKS
 
 
-def test_stopped_nodes_are_a_miss_at_the_deadline(six: list[CacheNode], fresh: list[tuple[bytes, bytes]]) -> None:
+def test_stopped_nodes_are_a_miss_at_the_deadline_which_others_do_not_wait_for(
+    six: list[CacheNode], fresh: list[tuple[bytes, bytes]]
+) -> None:
     with client_of(six[:5]) as client, client_of(six[:5], deadline_s=0.05) as hurried:
         fill(client, fresh)
         for stopped in six[:2]:
             stopped.send_signal(signal.SIGSTOP)
         begun = time.monotonic()
-        assert hits(hurried, fresh[:3]) == 0
-        assert 0.15 <= time.monotonic() - begun < DEADLINE_S
+        assert hits(hurried, fresh[:1]) == 0
+        assert 0.05 <= time.monotonic() - begun < DEADLINE_S
+        assert hits(hurried, fresh[1:3]) == 0
+        assert hurried.counters.failed_requests >= 4, "the stopped nodes were asked again"
 
 
 def test_a_miss_does_not_wait_for_a_stopped_node(six: list[CacheNode]) -> None:
@@ -199,6 +210,50 @@ def test_a_node_in_place_of_another_gets_the_stripes_of_the_other(
             assert hits(client, fresh) == CHUNKS
             client.flush()
         assert client.counters.repaired_stripes > 0
+
+
+def test_a_list_that_changes_costs_no_hit_and_what_moves_is_repaired(
+    six: list[CacheNode], fresh: list[tuple[bytes, bytes]]
+) -> None:
+    names = named(six)
+    with client_of([]) as client:
+        client.use_nodes(names)
+        fill(client, fresh)
+        for gone in ("w0", "w3"):
+            client.use_nodes({name: each for name, each in names.items() if name != gone})
+            for _ in range(3):
+                assert hits(client, fresh) == CHUNKS
+                client.flush()
+        assert client.counters.repaired_stripes > 0
+        client.use_nodes(names)
+        assert hits(client, fresh) == CHUNKS
+
+
+def test_a_node_that_comes_back_at_another_port_has_its_own_stripes_again() -> None:
+    names = {f"w{number}": f"10.0.0.{number}:7100" for number in range(6)}
+    nodes = NodeSet(names, 1)
+    keys = [number.to_bytes(4, "big") for number in range(PARTITIONS)]
+    before = {key: [pool.node for pool in nodes.of(key)] for key in keys}
+    nodes.change({**names, "w3": "10.0.0.3:7200"})
+    for key, held in before.items():
+        assert [pool.node for pool in nodes.of(key)] == [each.replace("3:7100", "3:7200") for each in held]
+    nodes.close()
+
+
+def test_reads_while_the_list_changes_find_what_was_written(
+    six: list[CacheNode], fresh: list[tuple[bytes, bytes]]
+) -> None:
+    names = named(six)
+    with client_of([]) as client:
+        client.use_nodes(names)
+        fill(client, fresh)
+        with in_background(lambda: [hits(client, fresh) for _ in range(10)]) as reads:
+            for number in range(20):
+                client.use_nodes({name: each for name, each in names.items() if name != f"w{number % 6}"})
+                client.use_nodes(names)
+            assert max(reads()) > 0
+        client.flush()
+        assert hits(client, fresh) == CHUNKS
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
