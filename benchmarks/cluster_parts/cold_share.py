@@ -15,6 +15,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from benchmarks.cluster_parts.group import EDITS, OURS, Group, put, together, version_of, wait_for
 from benchmarks.cluster_parts.zipf_trace import Call, zipf_trace
@@ -36,9 +37,9 @@ class Seen:
     workers: Counter[str] = field(default_factory=Counter)
     late_s: float = 0.0
     """The longest time that a call was sent late."""
-    cold_s: float = 0.0
-    warm_s: float = 0.0
-    """What all cold calls, and all others, took beyond their own length."""
+    cold_s: list[float] = field(default_factory=list)
+    warm_s: list[float] = field(default_factory=list)
+    """What each cold call, and each other, took beyond its own length."""
 
     @property
     def share(self) -> float:
@@ -46,8 +47,8 @@ class Seen:
 
     @property
     def over_s(self) -> tuple[float, float]:
-        """What a warm call takes beyond its own length, and a cold one: the means."""
-        return self.warm_s / max(self.calls - self.cold, 1), self.cold_s / max(self.cold, 1)
+        """What half of the warm calls take beyond their own length at most, and half of the cold ones."""
+        return median(self.warm_s), median(self.cold_s)
 
 
 def measure_cold_share(run: Run, group: Group, result: Result) -> dict[str, Seen]:
@@ -104,8 +105,7 @@ def play(port: int, trace: Sequence[Call]) -> Seen:
                 over_s = answer.ms / 1000 - each.seconds
                 with lock:
                     seen.cold += answer.cold
-                    seen.cold_s += over_s if answer.cold else 0
-                    seen.warm_s += 0 if answer.cold else over_s
+                    (seen.cold_s if answer.cold else seen.warm_s).append(over_s)
                     seen.calls += 1
                     seen.workers[answer.headers["x-sockd-worker"]] += 1
                     seen.late_s = max(seen.late_s, late_s)

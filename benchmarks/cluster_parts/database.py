@@ -18,6 +18,8 @@ from urllib.parse import quote
 NOBODY = 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 """The server refuses to be root."""
+COUNTS = ("-c", "shared_preload_libraries=pg_stat_statements", "-c", "pg_stat_statements.track_utility=off")
+"""The counters of the statistics views come up to ten seconds late, and these at once."""
 READY = "ready to accept connections"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -45,10 +47,10 @@ class Database:
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         return [line.split("\t") for line in done.stdout.splitlines()]
 
-    def transactions(self) -> int:
-        """Return the number of transactions so far, those of this query included."""
+    def statements(self) -> int:
+        """Return how many statements a server that counts them has run, this one and the ends of transactions left out."""
         ((count,),) = self.query(
-            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+            "SELECT sum(calls) FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'"
         )
         return int(count)
 
@@ -68,8 +70,8 @@ def _cpu_s(pid: str, *, of_ended: bool = False) -> float:
 
 
 @contextlib.contextmanager
-def database(connections: int = 100) -> Iterator[Database]:
-    """A server that runs for the length of a block. Raises: NoDatabase."""
+def database(connections: int = 100, *, counts: bool = False) -> Iterator[Database]:
+    """A server that runs for the length of a block. Args: counts: it counts statements. Raises: NoDatabase."""
     programs = _programs()
     with tempfile.TemporaryDirectory(prefix="sockd-bench-pg-", dir="/tmp") as name:  # a socket's path is short
         path = Path(name)
@@ -89,6 +91,7 @@ def database(connections: int = 100) -> Iterator[Database]:
             "listen_addresses=",
             "-c",
             f"max_connections={connections}",
+            *(COUNTS if counts else ()),
         )
         command = ["setpriv", "--pdeathsig=KILL", *user[1:], str(programs / "postgres"), *options]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd="/", start_new_session=True) as process:
@@ -97,7 +100,10 @@ def database(connections: int = 100) -> Iterator[Database]:
                 while READY not in (line := process.stderr.readline()):
                     if not line:
                         raise NoDatabase("PostgreSQL did not start")
-                yield Database(programs, path, process.pid)
+                made = Database(programs, path, process.pid)
+                if counts:
+                    made.query("CREATE EXTENSION pg_stat_statements")
+                yield made
             finally:
                 process.send_signal(signal.SIGQUIT)
 

@@ -199,10 +199,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def group(count: int, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[Group]:
-    """A group of so many workers, for the length of a block."""
+def group(
+    count: int, settings: Mapping[str, Mapping[str, Any]] | None = None, *, counts: bool = False
+) -> Iterator[Group]:
+    """A group of so many workers, for the length of a block. Args: counts: PostgreSQL counts statements."""
     haproxy()
-    with database(connections=60 + 20 * count) as server, ExitStack() as stack:
+    with database(connections=60 + 20 * count, counts=counts) as server, ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sockd-bench-group-")))
         made = Group(directory, server, stack, settings or {})
         made.start_all(count)

@@ -8,6 +8,7 @@ opened takes 8 KB of it, as was measured.
 from __future__ import annotations
 
 import random
+import threading
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -16,7 +17,7 @@ from benchmarks.cluster_parts.cold_share import deploy_sleepers
 from benchmarks.cluster_parts.cold_share import play as play_for_real
 from benchmarks.cluster_parts.group import Group, group
 from benchmarks.cluster_parts.model import NO_BOUND, ROUND_ROBIN, play
-from benchmarks.cluster_parts.store_traffic import CELL, Traffic, judge_traffic, measure_cell, measure_traffic
+from benchmarks.cluster_parts.store_traffic import CELL, SETTLE_S, Traffic, judge_traffic, measure_cell, measure_traffic
 from benchmarks.cluster_parts.zipf_trace import LONGEST_S, MEDIAN_S, SIGMA, Call, zipf_trace
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run
@@ -42,7 +43,7 @@ WAYS = {
 
 def measure_simulated(run: Run) -> Result:
     result = Result("cluster, simulated")
-    with group(1) as made:
+    with group(1, counts=True) as made:
         check(run, made, result)
     run.say("the store of a cell")
     measure_cell(run, result)
@@ -61,10 +62,12 @@ def check(run: Run, made: Group, result: Result) -> None:
         traffic.append(measure_traffic(run, made))
     follows = judge_traffic(traffic, result)
     deploy_sleepers(made, functions)
+    pause = threading.Event()
     trace, warm_s, cold_s = zipf_trace(functions, calls, rate), 0.0, COLD_S
     for count in counts:
         run.say(f"a trace to {count} workers")
         made.restart_all()
+        pause.wait(run.pick(SETTLE_S, 2.0))
         with made.front(workers=count) as port:
             seen = play_for_real(port, trace)
         if count == 1:
@@ -75,11 +78,11 @@ def check(run: Run, made: Group, result: Result) -> None:
         result.aim(f"{count} workers: cold share, model over measured, off by", abs(model / real - 1), "<= 0.1")
     result.notes.append(
         f"measured with one worker and given to the model: beyond its function a warm call takes {1000 * warm_s:.1f} ms, "
-        f"a cold one {1000 * cold_s:.1f} ms"
+        f"a cold one {1000 * cold_s:.1f} ms (medians)"
     )
     per_hour = DEPLOYS_PER_HOUR / (WORKERS / CELL)
     result.notes.append(
-        f"following {per_hour:.0f} deploys an hour costs the store of a cell {per_hour * CELL * follows / 3600:.1f} transactions "
+        f"following {per_hour:.0f} deploys an hour costs the store of a cell {per_hour * CELL * follows / 3600:.1f} statements "
         f"a second; heartbeats of {WORKERS} workers on one store would be "
         f"{WORKERS / 3:.0f} writes a second"
     )

@@ -1,4 +1,4 @@
-"""What a group asks of its store: transactions of groups that do nothing and of deploys, and a whole cell's load on PostgreSQL.
+"""What a group asks of its store: statements of groups that do nothing and of deploys, and a whole cell's load on PostgreSQL.
 
 The model: a group that does nothing asks for what one worker asks for, and what the second has added for each further one; so it
 is with a deploy. With larger groups the two are compared.
@@ -21,8 +21,6 @@ from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run
 from benchmarks.harness.worker import REPOSITORY
 
-STATISTICS_S = 2.0
-"""After which the statistics of PostgreSQL have what was done."""
 SETTLE_S = 8.0
 """After which a worker that has just joined does what the others do."""
 CELL = 200
@@ -41,16 +39,15 @@ def measure_traffic(run: Run, group: Group) -> Traffic:
     """Count what the workers that run do when nothing happens, and for a deploy."""
     pause, seconds, deploys = threading.Event(), run.pick(20.0, 6.0), run.pick(20, 8)
     pause.wait(SETTLE_S)
-    began, before = time.monotonic(), group.database.transactions()
+    began, before = time.monotonic(), group.database.statements()
     pause.wait(seconds)
-    idle_per_s = (group.database.transactions() - before) / (time.monotonic() - began)
-    began, before = time.monotonic(), group.database.transactions()
+    idle_per_s = (group.database.statements() - before) / (time.monotonic() - began)
+    began, before = time.monotonic(), group.database.statements()
     for number in range(deploys):
         put(group.workers["w1"], "/functions/followed", _archive(number))
         wait_for(lambda: len({version_of(each, "followed") for each in group.workers.values()}) == 1)
-    pause.wait(STATISTICS_S)
     took_s = time.monotonic() - began
-    count = group.database.transactions() - before - idle_per_s * took_s
+    count = group.database.statements() - before - idle_per_s * took_s
     return Traffic(len(group.workers), idle_per_s, count / deploys)
 
 
@@ -62,19 +59,19 @@ def _archive(number: int) -> bytes:
 
 
 def judge_traffic(seen: list[Traffic], result: Result) -> float:
-    """Compare what was counted with the model; return transactions of a deploy for each worker that follows it."""
+    """Compare what was counted with the model; return statements of a deploy for each worker that follows it."""
     one, two, *_ = seen
     adds, follows = two.idle_per_s - one.idle_per_s, two.of_deploy - one.of_deploy
     for each in seen:
         case, more = f"store, {each.workers} workers", each.workers - 1
         idle, deploy = one.idle_per_s + more * adds, one.of_deploy + more * follows
-        result.add(case, "transactions when idle", "1/s", [each.idle_per_s], tail=False)
-        result.add(case, "transactions of a deploy", "", [each.of_deploy], tail=False)
+        result.add(case, "statements when idle", "1/s", [each.idle_per_s], tail=False)
+        result.add(case, "statements of a deploy", "", [each.of_deploy], tail=False)
         if more < 2:
             continue
-        result.add(case, "transactions when idle, model", "1/s", [idle], tail=False)
-        result.add(case, "transactions of a deploy, model", "", [deploy], tail=False)
-        for what, off in (("idle transactions", idle / each.idle_per_s), ("of a deploy", deploy / each.of_deploy)):
+        result.add(case, "statements when idle, model", "1/s", [idle], tail=False)
+        result.add(case, "statements of a deploy, model", "", [deploy], tail=False)
+        for what, off in (("idle statements", idle / each.idle_per_s), ("of a deploy", deploy / each.of_deploy)):
             result.aim(f"{each.workers} workers: {what}, model over measured, off by", abs(off - 1), "<= 0.1")
     return follows
 
