@@ -63,6 +63,21 @@ class PostgresServer:
         with open(self.path / "data" / "pg_hba.conf", "a") as rules:
             rules.write("host all all 0.0.0.0/0 trust\n")
 
+    def follow(self, primary: PostgresServer) -> None:
+        """Make this server the synchronous standby of another one, start it, and wait until it has what that has."""
+        if self._as_user:
+            os.chown(self.path, 65534, 65534)
+        copied = ("--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync")
+        self._run("pg_basebackup", *copied, "--username=sockd", f"--host={primary.path}")
+        self.start()
+        primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf()")
+        while primary.run("SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'") != "sync":
+            assert self._process is not None and self._process.poll() is None
+
+    def promote(self) -> None:
+        """Make the standby a server that is written to."""
+        assert self.run("SELECT pg_promote()") == "t"
+
     def start(self) -> None:
         """Start the server, which ends with this process, and wait until it answers."""
         where = ("-D", str(self.path / "data"), "-c", f"listen_addresses={self._address}", "-k", str(self.path))
@@ -70,7 +85,7 @@ class PostgresServer:
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd="/")
         assert self._process.stderr is not None
         lines = []
-        while "ready to accept connections" not in (line := self._process.stderr.readline()):
+        while "ready to accept" not in (line := self._process.stderr.readline()):
             lines.append(line)
             assert line, "".join(lines)
 
@@ -127,6 +142,18 @@ class PostgresServer:
         command = [*self._as_user, self._bin / program, "--pgdata", self.path / "data", *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", check=False)
         assert done.returncode == 0, done.stdout.decode()
+
+
+@contextlib.contextmanager
+def synchronous_standby(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """A server that has what another one acknowledges, for the length of a block."""
+    with tempfile.TemporaryDirectory(prefix="sockd-pg-", dir="/tmp") as directory:
+        standby = PostgresServer(programs(), Path(directory))
+        standby.follow(primary)
+        try:
+            yield standby
+        finally:
+            standby.crash()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ or killed."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import socket
 import time
@@ -18,7 +17,7 @@ from tests.daemon.gate import Gate
 from tests.daemon.groups.machines import Machine, machines
 from tests.daemon.groups.test_deaths import accept
 from tests.daemon.groups.workers import SILENT_S, WAITS, Workers, front, wait_for_calls, worker_of
-from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.daemon.running import DeployFailed
 from tests.daemon.test_events import configure, later, soon
 from tests.support import skewed_clock, sockd_template
 from tests.support.caller import Caller
@@ -27,7 +26,6 @@ from tests.support.ledger import Ledger
 from tests.support.postgres_server import PostgresServer, postgres_server, programs
 from tests.support.slow_relay import SlowRelay, slow_relay
 from tests.support.small_disk import small_disk
-from tests.support.threads import in_background
 from tests.support.watch import Watch
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
@@ -191,46 +189,6 @@ def _calls_while_slow(workers: Workers, relay: SlowRelay, happened: Happened) ->
         caller.close()
     happened(f"of {len(watch.ms)} calls half took {watch.p50:.1f} ms, 99 of 100 less than {watch.p99:.1f} ms")
     assert watch.wrong == [] and watch.p99 < 1000 * DELAY_S
-
-
-@case("W12", "kill -9 of PostgreSQL while deploys and events are accepted", expect="all that was acknowledged is there")
-def test_what_was_acknowledged_survives_the_death_of_the_database(workers: Workers, server: PostgresServer) -> None:
-    accepting, deploying, third = (workers.start(name) for name in NAMES)
-    workers.deploy("slowly", SLOWLY, timeout_s=60, concurrency=1)
-    configure(accepting, "slowly", on_success="directory:done")
-    accepted, deployed = list[str](), list[int]()
-    with in_background(lambda: _accept_all(accepting, accepted)) as events_end:
-        with in_background(lambda: _deploy_all(deploying, deployed)) as deploys_end:
-            soon(lambda: len(deployed) > 2 and len(accepted) > 100)
-            server.kill()
-            deploys_end()
-        events_end()
-    workers.kill("w1")
-    server.start()
-    workers.wait_until("w3", w1="gone")
-    workers.settled()
-    assert set(accepted) <= workers.ended()
-    assert third.manage("GET", "/functions/counted").json["version_number"] >= len(deployed)
-
-
-def _accept_all(daemon: RunningDaemon, accepted: list[str]) -> None:
-    """Have a function run later again and again, until that is refused."""
-    for number in itertools.count():
-        answer = daemon.run("slowly", {"s": 0.02, "number": number}, X_Amz_Invocation_Type="Event")
-        if answer.status != 202:
-            return
-        accepted.append(answer.json["requestId"])
-
-
-def _deploy_all(daemon: RunningDaemon, deployed: list[int]) -> None:
-    """Deploy again and again, until that is refused."""
-    for number in itertools.count(1):
-        try:
-            daemon.deploy("counted", f"def f(event): return {number}")
-        except DeployFailed as error:
-            assert error.status == 503
-            return
-        deployed.append(number)
 
 
 @case(
