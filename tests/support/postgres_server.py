@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.nobody import NOBODY
 
-FAST = (
+FAST: tuple[str, ...] = (
     "-c",
     "log_min_messages=log",
     "-c",
