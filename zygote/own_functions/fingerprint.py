@@ -14,7 +14,7 @@ import re
 import sys
 import types
 
-from sockd_zygote.forks.module_kinds import MACHINERY, RUNTIME, Kinds, instance_dict, is_a, namespace
+from sockd_zygote.forks.module_kinds import MACHINERY, OWN, RUNTIME, Kinds, instance_dict, is_a, namespace
 from sockd_zygote.own_functions.state import CACHES
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -38,6 +38,10 @@ SHOWN = 100
 """Characters of a value that people are shown."""
 MOST_PARTS = 64
 """The most parts of one value that are compared separately."""
+HEAP_TYPE = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: a class that was made by code, which may have a say in its attributes."""
+MAIN = ("__main__", "__mp_main__")
+"""Modules that `pickle` passes over."""
 PIECE = 64
 """Characters of a long constant that are one part of it."""
 
@@ -85,6 +89,8 @@ class Fingerprint:
             if f"{name}.{key}" in NOT_COMPARED or f"{called}.{key}" in NOT_COMPARED:
                 continue
             found[key] = self.looks(value, DEPTH, home=name)
+            if self._kinds.key_of(name, module) == OWN and (place := place_when_pickled(value)):
+                found[f"{key}, when it is pickled"] = ("constant", "str", place)
         return found
 
     def looks(self, value: Any, depth: int = DEPTH, home: str = "") -> object:
@@ -181,6 +187,20 @@ def caches() -> frozenset[int]:
 
 def digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+
+
+def place_when_pickled(value: Any) -> str:
+    """Return the module by which `pickle` names a function in C that names none, such as SciPy's: the first that has it, in the
+    order of `sys.modules`. Empty: it is something else. Runs no code, as no class in Python is asked."""
+    kind = type(value)
+    table = namespace(sys.modules["copyreg"]).get("dispatch_table") if "copyreg" in sys.modules else None
+    if not isinstance(table, dict) or kind not in table or _OF_CLASS["__flags__"].__get__(kind) & HEAP_TYPE:
+        return ""
+    name = getattr(value, "__name__", None)
+    if type(name) is not str or getattr(value, "__module__", None) is not None:
+        return ""
+    every = [(place, each) for place, each in sys.modules.items() if place not in MAIN and is_a(each, types.ModuleType)]
+    return next((place for place, each in every if namespace(each).get(name) is value), "")
 
 
 def digest_of(names: Names) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 import json
 import logging
@@ -318,3 +319,16 @@ def test_parts_of_equal_values_are_equal_and_few(value: Any) -> None:
 
 def test_parts_of_what_may_be_a_secret_are_told_by_number() -> None:
     assert parts(Fingerprint(Kinds()).looks({"the secret": 1}), is_secret=True).keys() == {"its length", "the item 0"}
+
+
+def test_the_module_that_pickle_finds_for_a_function_in_c_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(copyreg.dispatch_table, type(str.join), lambda value: value.__name__)
+    own, package = module("join = str.join\nother = len\n"), module("join = str.join\n")
+    own.__file__ = "/var/task/p.py"
+    for first, second in (("p", "package"), ("package", "p")):
+        for name in (first, second):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+            monkeypatch.setitem(sys.modules, name, own if name == "p" else package)
+        names = Fingerprint(Kinds()).names_of("p", own)
+        assert names["join, when it is pickled"] == ("constant", "str", first)
+        assert names.keys() == {"join", "other", "join, when it is pickled"}
