@@ -16,7 +16,7 @@ BREAKS = {
     "no-tmp-limit": ({"D4", "D5"}, {"D2", "D6"}),
     "shares-by-subset": ({"P1", "P2"}, {"P3"}),
     "verifies-nothing": ({"P2"}, {"P1", "P3"}),
-    "process-uncompared": ({"P48"}, set()),
+    "process-uncompared": ({"P48"}, {"E8"}),
     "no-reseed": ({"E1"}, {"E8"}),
     "no-canary": ({"E6"}, {"E8"}),
     "late-deadlines": ({"F7"}, {"F4", "F6"}),
