@@ -185,6 +185,8 @@ class Text:
         def may_be(part: ast.expr, depth: int = depth) -> bool:
             return self.may_be_of_package(part, is_unknown=is_unknown, depth=depth)
 
+        if self.is_text(value, depth):
+            return False
         match value:
             case ast.Name(name) if name in self.imported:
                 return name in self.of_packages and name not in self.of_standard
@@ -200,6 +202,19 @@ class Text:
             case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.Lambda():
                 return False
         return any(may_be(each) for each in _parts_of(value))
+
+    def is_text(self, value: ast.expr, depth: int = DEPTH) -> bool:
+        """Return whether a value is a text, or bytes, by how it is made."""
+        match value:
+            case ast.Constant(str() | bytes()) | ast.JoinedStr():
+                return True
+            case ast.BinOp(left, ast.Add() | ast.Mult() | ast.Mod(), right):
+                return self.is_text(left, depth) or self.is_text(right, depth)
+            case ast.Call(ast.Attribute(owner, name)):
+                return name in ("format", "join", "replace", "lower", "strip", "upper") and self.is_text(owner, depth)
+            case ast.Name(name) if name in self.values and depth:
+                return all(self.is_text(each, depth - 1) for each in self.values[name])
+        return False
 
     def is_plain_class(self, name: str) -> bool:
         """Return whether a name stands for a class of this file that has all of its methods from there."""

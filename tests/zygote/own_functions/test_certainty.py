@@ -11,6 +11,7 @@ from tests.zygote.own_functions.starts import Starts
 PACKAGE = """
 def call(function): return function()
 get = call
+TIMES = 2
 class Registry:
     def get(self, function): return function()
     add = info = get
@@ -255,6 +256,7 @@ NOT_PASSED_ON = (
     "names = []\nnames.append(time.time())\n",
     "def elapsed(since):\n    return time.time() - since\nTOOK = elapsed(time.time())\n",
     "log = logging.getLogger(__name__)\nlog.info('started at %s', time.time())\n",
+    "LINE = ' '.join([str(time.time())]) + ' '\nPARTS = ((LINE * base.TIMES).split(), ('a ' * base.TIMES).split())\n",
     "import configured\nlogging.info('started at %s', time.time())\n",
     "print(time.time(), file=sys.stderr)\nsys.stderr.write(str(time.time()))\n",
     "def parts(name):\n    return name.split('.')\nPARTS = parts(str(time.time()))\n",
