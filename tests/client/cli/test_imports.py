@@ -6,7 +6,7 @@ import json
 
 from sockd.client.cli.observe.imports import costs, state, words
 from tests.client.cli.serving import Run
-from tests.http.fake_worker import IMPORTS
+from tests.http.worker_answers import IMPORTS
 
 
 def test_each_package_with_its_cost_and_its_place(run: Run) -> None:

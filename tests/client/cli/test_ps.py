@@ -6,7 +6,7 @@ import json
 
 from sockd.client.cli.observe.ps import row_of
 from tests.client.cli.serving import Run
-from tests.http.fake_worker import SERVICE
+from tests.http.worker_answers import SERVICE
 
 
 def test_services_are_listed_with_their_state_and_last_failure(run: Run) -> None:

@@ -17,7 +17,7 @@ from sockd.client.console.terminal import is_interrupted_within
 from sockd.client.console.times import short_ms, since
 from tests.client.cli.pty_process import Terminal
 from tests.client.cli.serving import Run, Served
-from tests.http.fake_worker import LIVE
+from tests.http.worker_answers import LIVE
 
 
 def test_a_wide_terminal_shows_everything() -> None:

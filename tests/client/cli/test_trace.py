@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from sockd.client.cli.observe import trace as command
 from sockd.client.cli.observe.waterfall import MAX_ROWS, NAME_WIDTH, chrome, column, draw, in_lanes, ms, shorten, words
 from sockd.observe.trace_axis import extent
-from tests.http.fake_worker import MS, TRACE
+from tests.http.worker_answers import MS, TRACE
 
 
 def bars(width: int = 120, trace: Any = TRACE) -> dict[str, str]:

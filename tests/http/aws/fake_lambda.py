@@ -10,7 +10,8 @@ from sockd.base.config import FunctionDefaults
 from sockd.base.notes import Progress
 from sockd.base.telemetry import FunctionInfo
 from sockd.functions.code.function_config import FunctionConfig
-from tests.http.fake_worker import ERRORS, FakeFunctions, FakeWorker, info
+from tests.http.fake_worker import FakeFunctions, FakeWorker
+from tests.http.worker_answers import ERRORS, info
 
 
 class DeployedFunctions(FakeFunctions):

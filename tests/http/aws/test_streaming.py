@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sockd.http.aws.event_stream import encode
 from tests.http.aws.conftest import request
 from tests.http.aws.fake_lambda import FakeLambda
-from tests.http.fake_worker import STREAMS
 from tests.http.raw import Raw, Reply
+from tests.http.worker_answers import STREAMS
 
 pytestmark = pytest.mark.anyio
 TYPE = "application/vnd.amazon.eventstream"

@@ -20,10 +20,6 @@ from sockd.observe.history import Minute
 from sockd.observe.recent import NOTHING, SLOTS, RecentRates
 from sockd.observe.traces import TraceKind
 from tests.http.fake_worker import (
-    ERRORS,
-    IMPORTS,
-    LIVE,
-    TRACE,
     FakeCalls,
     FakeFunctions,
     FakeLogs,
@@ -31,9 +27,8 @@ from tests.http.fake_worker import (
     FakePackages,
     FakeTraces,
     FakeWorker,
-    info,
-    invocation,
 )
+from tests.http.worker_answers import ERRORS, IMPORTS, LIVE, TRACE, info, invocation
 
 MS = 1_000_000
 REQUEST_ID = TRACE["request_id"]

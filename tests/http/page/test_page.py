@@ -16,10 +16,10 @@ from sockd.http.page.page import Page
 from sockd.http.page.parts import TABS
 from sockd.http.page.responses import sandboxed
 from sockd.observe.failure_groups import FailureGroup, FailureKey
-from tests.http.fake_worker import SERVICE
 from tests.http.page.fake_page_worker import FAILED_ID, HOUR_S, REQUEST_ID, STARTED_S, FakePageWorker
 from tests.http.page.page_reader import read
 from tests.http.raw import get, post, raw
+from tests.http.worker_answers import SERVICE
 
 pytestmark = pytest.mark.anyio
 

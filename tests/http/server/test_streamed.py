@@ -11,8 +11,9 @@ from sockd.base.config import HttpConfig
 from sockd.http.front import Front
 from sockd.http.server.listening.sockets import bind_tcp
 from sockd.http.server.server import HttpServer
-from tests.http.fake_worker import FLOOD, FakeWorker
+from tests.http.fake_worker import FakeWorker
 from tests.http.raw import get, post, raw
+from tests.http.worker_answers import FLOOD
 
 pytestmark = pytest.mark.anyio
 

@@ -22,8 +22,9 @@ from sockd.http.server.server import HttpServer
 from sockd.http.urls.url_api import UrlApi
 from tests.http.aws.conftest import KEYS
 from tests.http.aws.fake_lambda import FakeLambda
-from tests.http.fake_worker import ERRORS, FakeCalls, invocation
+from tests.http.fake_worker import FakeCalls
 from tests.http.raw import Raw, raw
+from tests.http.worker_answers import ERRORS, invocation
 from tests.support.memory_store import at_once
 
 MAX_PAYLOAD = 300_000
