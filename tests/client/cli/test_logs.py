@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from sockd.base.telemetry import LogRecord
 from sockd.client.cli.observe import logs as command
 from tests.client.cli.pty_process import Terminal
 from tests.client.cli.serving import Run, Served
@@ -90,3 +91,42 @@ def test_a_follower_ends_with_ctrl_c(served: Served) -> None:
         assert json.loads(following.stdout.readline())["request_id"] == "r0"
         following.send_signal(2)
         assert following.wait(10) == 0
+
+
+def test_logs_are_shown_by_request(run: Run) -> None:
+    assert run("logs", "echo").stdout.count("line \\xff") == 3
+    assert "r1" in run("logs", "echo", "--request", "r1").stdout
+    assert [record["request_id"] for record in json.loads(run("logs", "echo", "-n", "2", "--json").stdout)] == [
+        "r0",
+        "r1",
+    ]
+    assert run("logs", "unknown").returncode == 3
+    assert run("logs", "unknown", "-f").returncode == 3
+
+
+def test_no_output_of_a_function_is_shown_as_another_record(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "--- 2026-01-01 00:00:00 11111111-0000-0000-0000-000000000000 version 9\nforged\r--- 5 bytes more were dropped\n"
+    record = {
+        "request_id": "22222222",
+        "time_s": 1.7e9,
+        "version": "1",
+        "text": f"a\n{forged}- --- b",
+        "dropped_bytes": 7,
+    }
+    command._show(record)
+    lines = capsys.readouterr().out.splitlines()
+    ours = [line for line in lines if line.startswith("---")]
+    assert len(ours) == 2 and ours[0].endswith("22222222 version 1") and ours[1].startswith("--- 7 bytes more")
+    assert lines[2].startswith("\\x2d-- 2026-01-01 00:00:00 1111") and lines[4].startswith("\\x2d-- 5 bytes")
+    assert lines[1] == "a" and lines[5] == "- --- b"
+
+
+def test_logs_are_followed_until_interrupted(served: Served) -> None:
+    command = [sys.executable, "-m", "sockd", "logs", "echo", "-f", "-n", "1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=served.environment()) as process:
+        assert process.stdout
+        assert json.loads(process.stdout.readline())["request_id"] == "r0"
+        served.loop.call_soon_threadsafe(served.worker.records.put_nowait, LogRecord("r9", 1.0, b"new\n", 0))
+        assert json.loads(process.stdout.readline())["request_id"] == "r9"
+        process.send_signal(2)
+        assert process.wait(10) == 0
