@@ -15,7 +15,7 @@ from sockd.functions.serving.function_egress import FunctionEgress
 from sockd.isolation.networks import egress
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
-from tests.functions.test_functions import HELLO, opened
+from tests.functions.house import HELLO, opened
 from tests.support.network_lab import Lab, lab
 from tests.support.package_index import PackageIndex
 

@@ -13,7 +13,7 @@ from sockd.base.errors import CodeLost
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_store import Conflict
 from sockd.functions.registry.registry import Registry
-from tests.functions.test_functions import HELLO, House, opened
+from tests.functions.house import HELLO, House, opened
 from tests.support.package_index import PackageIndex
 
 pytestmark = pytest.mark.anyio
