@@ -1,7 +1,8 @@
-"""Workers of a test, which share a chunk store."""
+"""Workers of a test, which share a chunk store, and imports with the cgroups that their processes are in."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 
 from sockd.images.agent_keeper import agent_link
 from sockd.images.store import first_starts
+from sockd.linux.cgroups.cgroup_pool import CgroupPool
+from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
 from tests.images.store.profiled_workers import (
     IMAGE,
     READS,
     Worker,
     Workers,
 )
+from tests.images.store.running_imports import Imports
 from tests.support.jail import jail_at
 
 
@@ -36,3 +40,19 @@ async def profiled(workers: Workers) -> Worker:
     assert counters["origin_chunks"] >= len(READS) - 1
     await first.record()
     return first
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[CgroupPool]:
+    async with AsyncExitStack() as stack:
+        tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
+        stack.callback(tree.destroy_all, 5)
+        pool = CgroupPool(tree, 0)
+        await pool.start()
+        stack.push_async_callback(pool.aclose)
+        yield pool
+
+
+@pytest.fixture
+def imports(tmp_path: Path, pool: CgroupPool) -> Imports:
+    return Imports(tmp_path, pool)
