@@ -8,134 +8,35 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.s3.client import Client
 from benchmarks.s3.process import S3Process
 from sockd.images.chunks.layout import Image, Reference
 from sockd.images.chunks.root_table import RootEvent, changed_table
 from sockd.images.chunks.root_watch import RootWatch
 from sockd.images.chunks.s3_store import S3Store
 from sockd.images.chunks.upload import THREADS
-from sockd.linux import syscalls
-from sockd.linux.syscalls import MountFlag
 from tests.daemon.images import test_image_zygotes as zygotes
-from tests.daemon.images.test_images import CONFIG, app, deploy, upload
-from tests.daemon.running import Answer, DeployFailed, RunningDaemon
+from tests.daemon.images.test_images import deploy, upload
+from tests.daemon.running import DeployFailed
+from tests.faults.images.image_worker import (
+    ATTEMPT_S,
+    BUCKET,
+    CHUNKS_ONLY,
+    STORE_ERRORS,
+    ImageWorker,
+    drop_sandboxes,
+    serves_again,
+)
 from tests.support.cases import Happened, case
-from tests.support.image_layouts import Files, python_files, write_layout
-from tests.support.private_worker import LedgerBesideWorkers, command_without
+from tests.support.image_layouts import python_files, write_layout
+from tests.support.private_worker import LedgerBesideWorkers
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
-
-BUCKET = "images"
-ATTEMPT_S = 3.0
-CHUNKS_ONLY = f"{BUCKET}/worker/roots/"
-
-
-@dataclass
-class ImageWorker:
-    """A daemon whose chunk store is our S3 server."""
-
-    daemon: RunningDaemon
-    server: S3Process
-    s3: Client
-    python: bytes
-    directory: Path
-    settings: str = ""
-    broken: str = ""
-    count: int = 0
-
-    def start(self, state: Path, settings: str) -> RunningDaemon:
-        return RunningDaemon.start(state, settings, command=command_without(self.broken))
-
-    def new_image(self, name: str, *, data_bytes: int = 0, runs: bool = True) -> str:
-        """An image with a program that answers with its version, which no other image has; its digest.
-
-        Args: runs: False: it lacks the interpreter."""
-        self.count += 1
-        path = self.directory / f"layout-{self.count}"
-        files = app(f"{name}-{self.count}")
-        if data_bytes:
-            files = Files(plain={**files.plain, "data": os.urandom(data_bytes)}, executable=files.executable)
-        write_layout(path, [self.python, files] if runs else [files], CONFIG, compress=False)
-        return upload(self.daemon, path)
-
-    def deployed(self, name: str, **options: Any) -> str:
-        digest = self.new_image(name, **options)
-        deploy(self.daemon, name, digest, timeout_s=60, init_timeout_s=60)
-        return digest
-
-    def asked(self, name: str, event: object = None) -> Answer:
-        return self.daemon.run(name, event)
-
-    def until_unmounted(self, digest: str) -> None:
-        """The next start reads the manifest."""
-        self.daemon.when(lambda: not self.daemon.manage("GET", f"/images/{digest}").json["mounted"])
-
-    def fails_typed(self, name: str, *types: str) -> str:
-        answer = self.asked(name)
-        assert answer.status in (500, 502, 503, 504), answer.body
-        assert answer.json["errorType"] in types, answer.body
-        return f"{answer.status} {answer.json['errorType']}: {answer.json['errorMessage'][:160]}"
-
-
-@pytest.fixture(scope="module")
-def python() -> bytes:
-    return python_files(("http.client", "json", "mmap", "os", "socket")).tar()
-
-
-@pytest.fixture(scope="module")
-def images(
-    request: pytest.FixtureRequest, python: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ImageWorker]:
-    broken: str = request.config.getoption("broken", default="")
-    directory = tmp_path_factory.mktemp("images")
-    with ExitStack() as stack:
-        server = stack.enter_context(S3Process(directory / "s3"))
-        with server.client() as client:
-            client.make_bucket(BUCKET)
-        credentials = directory / "credentials"
-        credentials.touch(mode=0o600)
-        credentials.write_text(
-            f"[default]\naws_access_key_id = {server.access_key}\naws_secret_access_key = {server.secret_key}\n"
-        )
-        settings = f"""
-[images]
-store = "s3://{BUCKET}/worker"
-endpoint = "{server.url}"
-credentials_file = "{credentials}"
-store_attempt_s = {ATTEMPT_S}
-gc_grace_s = 0
-"""
-        daemon = RunningDaemon.start(directory / "state", settings, command=command_without(broken))
-        stack.callback(daemon.close)
-        worker = ImageWorker(daemon, server, server.client(), python, directory, settings, broken)
-        worker.deployed("cached")
-        assert worker.asked("cached").status == 200
-        yield worker
-
-
-@pytest.fixture
-def worker(images: ImageWorker) -> Iterator[ImageWorker]:
-    """The module's worker, with a connection to its store that ends with the test."""
-    with images.server.client() as images.s3:
-        yield images
-        images.s3.remove_faults()
-    assert images.daemon.process.poll() is None
-
-
-def serves_again(worker: ImageWorker, name: str) -> None:
-    """Repeat a request until it is answered, as the error asks its caller to."""
-    worker.daemon.when(lambda: worker.asked(name, {}).status == 200)
-
-
-STORE_ERRORS = ("Images.StoreUnavailable", "Images.Tampered", "Images.ChunkMissing", "Images.Unavailable")
 
 
 @case(
@@ -161,12 +62,6 @@ def test_a_store_that_is_not_reached(worker: ImageWorker, ledger: LedgerBesideWo
     assert worker.asked("unreached").json["version"].startswith("unreached")
     worker.deployed("later")
     assert worker.asked("later").status == 200
-
-
-def drop_sandboxes(worker: ImageWorker, name: str) -> None:
-    """The next request of this function is a cold start of the same image."""
-    record = worker.daemon.manage("GET", f"/functions/{name}").json
-    deploy(worker.daemon, name, record["image"], timeout_s=60, init_timeout_s=60)
 
 
 @pytest.mark.parametrize(
@@ -406,40 +301,6 @@ def test_a_store_that_hangs_during_an_import(worker: ImageWorker, happened: Happ
 
 
 @case(
-    "I46",
-    "the chunk store is a directory on a disk that is full",
-    expect="a deploy gets 507, earlier functions go on, and sockd images gc makes room for the next deploy",
-)
-def test_a_full_disk(python: bytes, tmp_path: Path, happened: Happened) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    syscalls.mount("tmpfs", str(disk), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=44m")
-    try:
-        (disk / "chunks").mkdir()
-        daemon = RunningDaemon.start(tmp_path / "state", f'[images]\nstore = "{disk}/chunks"\ngc_grace_s = 0\n')
-        try:
-            worker = ImageWorker(daemon, None, None, python, tmp_path)  # type: ignore[arg-type]
-            worker.deployed("first")
-            assert worker.asked("first").status == 200
-            with pytest.raises(DeployFailed, match="is full") as refused:
-                worker.new_image("large", data_bytes=24 << 20, runs=False)
-            happened(f"{refused.value.status}: {refused.value.message[:100]}")
-            assert refused.value.status == 507
-            drop_sandboxes(worker, "first")
-            assert worker.asked("first").status == 200
-            collected = daemon.manage("POST", "/images/gc").json["store"]
-            assert collected["deleted"] and collected["problems"] == [], collected
-            happened(f"{collected['deleted']} chunks deleted")
-            worker.deployed("small")
-            assert worker.asked("small").status == 200
-            assert daemon.terminate() == 0
-        finally:
-            daemon.close()
-    finally:
-        syscalls.umount(str(disk))
-
-
-@case(
     "I47",
     "garbage is collected again and again, while functions run in images and an image is removed",
     expect="functions go on; what is not used is deleted",
@@ -486,95 +347,3 @@ def test_a_read_of_an_expired_root(worker: ImageWorker, happened: Happened) -> N
         worker.daemon.manage("POST", "/images/gc")
         assert list(store.names(old)) == []
     assert worker.asked("cached").status == 200
-
-
-DAMAGES = {
-    "changed": "Images.Tampered",
-    "cut": "Images.Tampered",
-    "removed": "Images.ChunkMissing",
-    "forbidden": "Images.ChunkUnreadable",
-    "replaced by directories": "Images.Tampered",
-}
-"""The damages of a store, and the error that the function's caller gets."""
-
-
-@case(
-    "I50",
-    "chunks of a store in a directory are changed by one bit, cut off, removed or made unreadable, and images are deployed",
-    expect="a deploy mends the store, for its image and for a new one that shares chunks; before, the error says so",
-)
-@pytest.mark.parametrize("how", DAMAGES)
-def test_chunks_that_are_damaged_are_mended(python: bytes, tmp_path: Path, happened: Happened, how: str) -> None:
-    (tmp_path / "chunks").mkdir()
-    settings = f'[images]\nstore = "{tmp_path}/chunks"\ncache_mb = 0\nprofile_mb = 0\n'
-    daemon = RunningDaemon.start(tmp_path / "state", settings)
-    try:
-        worker = ImageWorker(daemon, None, None, python, tmp_path)  # type: ignore[arg-type]
-        digest = worker.deployed("damaged")
-        assert worker.asked("damaged").status == 200
-        happened(f"{damage(tmp_path / 'chunks' / 'roots', how)} chunks")
-        assert upload(daemon, tmp_path / "layout-1") == digest, "while the worker runs"
-        assert daemon.terminate() == 0
-        daemon.close()
-        daemon = worker.daemon = RunningDaemon.start(tmp_path / "state", settings)
-        assert worker.asked("damaged").json["version"] == "damaged-1"
-        assert daemon.terminate() == 0
-        daemon.close()
-        damage(tmp_path / "chunks" / "roots", how)
-        daemon = worker.daemon = RunningDaemon.start(tmp_path / "state", settings)
-        happened(worker.fails_typed("damaged", DAMAGES[how]))
-        assert f"of the image {digest[:19]}: deploy that again" in worker.asked("damaged").json["errorMessage"]
-        worker.deployed("sharing")
-        assert worker.asked("sharing").json["version"] == "sharing-2"
-        assert upload(daemon, tmp_path / "layout-1") == digest, "which the worker has not forgotten"
-        assert worker.asked("damaged").json["version"] == "damaged-1"
-        assert daemon.terminate() == 0
-    finally:
-        daemon.close()
-
-
-def damage(directory: Path, how: str) -> int:
-    """All chunks below a directory; how many."""
-    chunks = [path for path in directory.rglob("*") if path.is_file()]
-    for chunk in chunks:
-        data = chunk.read_bytes()
-        chunk.unlink()
-        if how == "forbidden":
-            chunk.write_bytes(data)
-            chunk.chmod(0o600)  # the worker may read it, its agent may not
-        elif how == "replaced by directories":
-            chunk.mkdir()
-            (chunk / "file").touch()
-        elif how != "removed":
-            chunk.write_bytes(data[:-1] if how == "cut" else bytes([data[0] ^ 1]) + data[1:])
-    return len(chunks)
-
-
-@case(
-    "I49",
-    "all objects of the chunk store are removed, while its worker is stopped, and while it runs",
-    expect="the function fails with a typed error, and serves after its image was deployed again",
-)
-@pytest.mark.parametrize("running", [False, True], ids=["stopped", "running"])
-def test_a_store_that_was_emptied(python: bytes, tmp_path: Path, happened: Happened, running: bool) -> None:
-    (tmp_path / "chunks").mkdir()
-    settings = f'[images]\nstore = "{tmp_path}/chunks"\ncache_mb = 0\nprofile_mb = 0\n'
-    daemon = RunningDaemon.start(tmp_path / "state", settings)
-    try:
-        worker = ImageWorker(daemon, None, None, python, tmp_path)  # type: ignore[arg-type]
-        digest = worker.deployed("emptied")
-        assert worker.asked("emptied").status == 200
-        if not running:
-            assert daemon.terminate() == 0
-        for entry in (tmp_path / "chunks").iterdir():
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        if not running:
-            daemon.close()
-            daemon = worker.daemon = RunningDaemon.start(tmp_path / "state", settings)
-            happened(worker.fails_typed("emptied", *STORE_ERRORS))
-        assert upload(daemon, tmp_path / "layout-1") == digest
-        drop_sandboxes(worker, "emptied")
-        assert worker.asked("emptied").json["version"] == "emptied-1"
-        assert daemon.terminate() == 0
-    finally:
-        daemon.close()
