@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd.worker.notify import READY, STOPPING, notify
+from sockd.worker.life.notify import READY, STOPPING, notify
 
 
 def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from sockd.starts.packages.install_cache import PackageSnapshot
 from sockd.starts.zygotes.top_levels.refusals import AFTER_DEADLINE_S, Refusals
 from sockd.starts.zygotes.verification.refused_pairs import Refused
 from sockd.starts.zygotes.zygote_node import ZygoteNode
-from sockd.worker.status_views import package_rows, requirement, tree_snapshot
+from sockd.worker.for_apis.status_views import package_rows, requirement, tree_snapshot
 
 A, B, GONE = "a-1.0-aaaaaaaaaaaa", "b-2.0-bbbbbbbbbbbb", "gone-3.0-cccccccccccc"
 

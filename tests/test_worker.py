@@ -13,9 +13,9 @@ import pytest
 
 from sockd.base.config import ImagesConfig
 from sockd.base.errors import BadConfig, NoCapacity, SandboxFailed
-from sockd.worker.image_parts import check_name, docker_config, store_settings
+from sockd.worker.builders.image_parts import check_name, docker_config, store_settings
+from sockd.worker.builders.starts_parts import try_sandbox
 from sockd.worker.process_setup import FDS_AT_ONCE, affordable_idle
-from sockd.worker.starts_parts import try_sandbox
 
 pytestmark = pytest.mark.anyio
 

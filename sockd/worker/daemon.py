@@ -1,4 +1,4 @@
-"""The daemon: the worker as its APIs see it (`listeners` opens them, `run` is its life from start to end).
+"""The daemon: the worker as its APIs see it (`listeners` opens them, `life/run.py` is its life from start to end).
 
 Owns the asynchronous invocations. Knows nothing of HTTP.
 """
@@ -10,12 +10,12 @@ from collections import Counter
 from sockd.functions.environments import Environments
 from sockd.observe.observations import Observations
 from sockd.worker.asynchronous import Asynchronous, StoredEvents
-from sockd.worker.calls import Calls
-from sockd.worker.group import About, Group
-from sockd.worker.managed_functions import ManagedFunctions
-from sockd.worker.managed_packages import ManagedPackages
-from sockd.worker.observed import Logs, Numbers, Traces
-from sockd.worker.status_views import watch
+from sockd.worker.for_apis.calls import Calls
+from sockd.worker.for_apis.group import About, Group
+from sockd.worker.for_apis.managed_functions import ManagedFunctions
+from sockd.worker.for_apis.managed_packages import ManagedPackages
+from sockd.worker.for_apis.observed import Logs, Numbers, Traces
+from sockd.worker.for_apis.status_views import watch
 from sockd.worker.worker import Worker
 
 

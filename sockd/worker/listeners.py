@@ -43,7 +43,7 @@ from sockd.http.server.server import HttpServer
 from sockd.http.urls.url_api import UrlApi
 from sockd.isolation.networks.networks import Networks
 from sockd.linux.bpf.port_guard import PortGuard
-from sockd.worker.api_parts import ApiParts
+from sockd.worker.builders.api_parts import ApiParts
 from sockd.worker.daemon import Daemon
 from sockd.worker.state_dir import StateDir
 

@@ -38,19 +38,19 @@ from sockd.starts.templates.templates import Templates
 from sockd.starts.zygotes.learning.import_learner import ImportLearner
 from sockd.starts.zygotes.verification.verifier import Verifier
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
-from sockd.worker.function_parts import FunctionParts, make_caches
-from sockd.worker.image_parts import open_images
-from sockd.worker.initscript_parts import open_initscripts
-from sockd.worker.isolation_parts import IsolationParts
-from sockd.worker.linux_parts import LinuxParts
+from sockd.worker.builders.function_parts import FunctionParts, make_caches
+from sockd.worker.builders.image_parts import open_images
+from sockd.worker.builders.initscript_parts import open_initscripts
+from sockd.worker.builders.isolation_parts import IsolationParts
+from sockd.worker.builders.linux_parts import LinuxParts
+from sockd.worker.builders.starts_parts import Installed, StartsParts
 from sockd.worker.process_setup import compile_ours, set_up_process
 from sockd.worker.space_reserve import SpaceReserve
-from sockd.worker.starts_parts import Installed, StartsParts
 from sockd.worker.state_dir import StateDir
 from sockd_initscripts.limits import EngineLimits
 
 if TYPE_CHECKING:
-    from sockd.worker.group_parts import GroupParts
+    from sockd.worker.builders.group_parts import GroupParts
 
 HOUSEKEEPING_S = 5.0
 

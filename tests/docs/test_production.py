@@ -25,7 +25,7 @@ from sockd.base.config import Config as WorkerConfig
 from sockd.http.server.listening.sockets import addresses_of, parse_listen
 from sockd.linux.network.loopback import show
 from sockd.observe.metrics import REASONS
-from sockd.worker.ending import RESTART
+from sockd.worker.life.ending import RESTART
 from tests.abuse.clients import free_port
 from tests.abuse.managing import bearer, cli, key, managed_at
 from tests.daemon.aws_client import KEY, KEYS, SECRET

@@ -149,7 +149,7 @@ LIVE: dict[str, Any] = {
         )
     ],
 }
-"""What the worker is doing: see `sockd.worker.live`."""
+"""What the worker is doing: see `sockd.worker.for_apis.live`."""
 
 
 STREAMS: dict[str, tuple[int, list[tuple[bytes, bytes]]]] = {
@@ -212,4 +212,4 @@ IMPORTS: dict[str, Any] = {
     ],
     "standard": {"ms": 8.5, "ahead_ms": 6.0},
 }
-"""What a function imports: see `sockd.worker.import_report`."""
+"""What a function imports: see `sockd.worker.for_apis.import_report`."""

@@ -136,7 +136,7 @@ class _Forked(subprocess.Popen[Any]):
 def _serve(link: socket.socket) -> None:
     """Fork for each request. Returns in the processes that are forked, and never in the template."""
     gc.disable()
-    import sockd.worker.run  # noqa: F401
+    import sockd.worker.life.run  # noqa: F401
     from sockd.client.cli.main import COMMANDS
 
     for module in {module for module, _ in COMMANDS.values()}:

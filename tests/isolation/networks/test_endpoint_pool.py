@@ -17,7 +17,7 @@ from sockd.isolation.networks.endpoint import MEMORY_BYTES, Endpoint
 from sockd.isolation.networks.endpoint_pool import AT_ONCE, MOST_ENDED, EndpointPool
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
-from sockd.worker.idle_memory import IdleMemory
+from sockd.worker.builders.idle_memory import IdleMemory
 from tests.isolation.networks.conftest import WORKER
 from tests.support.network_lab import Lab, OwnNamespaces, read
 

@@ -15,7 +15,7 @@ from sockd.base.key_file import read_key
 from sockd.client.cli.doctor.checks import GB, Check
 from sockd.images.chunks import root_table
 from sockd.images.chunks.store_settings import StoreSettings, open_store
-from sockd.worker.image_parts import ca_file, check_parts, docker_config, store_settings
+from sockd.worker.builders.image_parts import ca_file, check_parts, docker_config, store_settings
 
 STORE, KEY = "image store", "image key"
 CONFIG_FIX = "correct [images] in the worker's configuration file"

@@ -22,7 +22,7 @@ from sockd.linux.syscall_table import ARCHITECTURES
 
 if TYPE_CHECKING:
     from sockd.base.config import Config
-    from sockd.worker.ending import Ended
+    from sockd.worker.life.ending import Ended
 
 
 @click.command()
@@ -85,7 +85,7 @@ def up(
     if os.geteuid() != 0:
         raise Failure("a worker needs root", why="it makes namespaces, mounts and cgroups", fix=same_as_root())
     if check:
-        import sockd.worker.run  # noqa: F401
+        import sockd.worker.life.run  # noqa: F401
 
         return
     if detach:
@@ -113,8 +113,8 @@ def _serve(settings: Config, *, take_over: bool) -> Ended:
 
     from sockd.http.server.listening.inherited import Inherited
     from sockd.linux.event_loop import EventLoop
-    from sockd.worker import takeover
-    from sockd.worker.run import serve
+    from sockd.worker.life import takeover
+    from sockd.worker.life.run import serve
 
     gc.freeze()
     gc.enable()

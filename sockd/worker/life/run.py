@@ -18,16 +18,16 @@ from sockd.base.config import Config
 from sockd.http.server.listening.inherited import Inherited
 from sockd.http.server.listening.sockets import url_of
 from sockd.observe.observations import Observations
-from sockd.worker.api_parts import ApiParts
 from sockd.worker.asynchronous import StoredEvents
+from sockd.worker.builders.api_parts import ApiParts
 from sockd.worker.daemon import Daemon
-from sockd.worker.drain import Drain
-from sockd.worker.ending import Ended, Endings, followed, named_sockets, until_ended
-from sockd.worker.handover import HandoverSocket
+from sockd.worker.life.drain import Drain
+from sockd.worker.life.ending import Ended, Endings, followed, named_sockets, until_ended
+from sockd.worker.life.handover import HandoverSocket
+from sockd.worker.life.notify import READY, notify
+from sockd.worker.life.takeover import Predecessor
 from sockd.worker.listeners import Guards, Listeners, Servers, open_without_key
-from sockd.worker.notify import READY, notify
 from sockd.worker.state_dir import HISTORY, StateDir
-from sockd.worker.takeover import Predecessor
 from sockd.worker.worker import Worker
 
 UMASK = 0o022

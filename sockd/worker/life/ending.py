@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from sockd.http.server.listening.inherited import HTTP, KEYED, MANAGEMENT, RUN, Named
 from sockd.http.server.server import HttpServer
-from sockd.worker.drain import Drain
-from sockd.worker.handover import Successor
-from sockd.worker.notify import STOPPING, notify
+from sockd.worker.life.drain import Drain
+from sockd.worker.life.handover import Successor
+from sockd.worker.life.notify import STOPPING, notify
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from sockd.starts.zygotes.top_levels.remedies import remedy
 from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.top_levels.top_level import STANDARD_LIBRARY, TopLevel
 from sockd.starts.zygotes.zygote_node import ZygoteNode
-from sockd.worker.status_views import requirement, requirements
+from sockd.worker.for_apis.status_views import requirement, requirements
 from sockd.worker.worker import Worker
 
 PassedOver = list[dict[str, Any]]

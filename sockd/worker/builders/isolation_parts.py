@@ -32,7 +32,7 @@ from sockd.isolation.sandbox.sandbox_pipes import SandboxPipes
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.network.resolv_conf import nameservers
 from sockd.starts.zygotes.children import SPARE_MEMORY_BYTES
-from sockd.worker.linux_parts import LinuxParts
+from sockd.worker.builders.linux_parts import LinuxParts
 from sockd.worker.state_dir import StateDir
 
 IDLE_NETWORKS = 0.25

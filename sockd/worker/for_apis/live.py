@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from sockd.observe.recent import WINDOW_NS, Recent
-from sockd.worker.status_views import sandbox_counts
+from sockd.worker.for_apis.status_views import sandbox_counts
 from sockd.worker.worker import Worker
 
 

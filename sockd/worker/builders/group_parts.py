@@ -28,7 +28,7 @@ from sockd.http.management.peer_key import PeerKey
 from sockd.images.chunks.image_keys import ImageKeys
 from sockd.images.chunks.store import ChunkStore
 from sockd.starts.packages.install_cache import InstallCache
-from sockd.worker.image_parts import OpenedImages
+from sockd.worker.builders.image_parts import OpenedImages
 from sockd.worker.state_dir import REGISTRY, StateDir
 
 

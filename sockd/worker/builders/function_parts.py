@@ -31,14 +31,14 @@ from sockd.isolation.sandbox.task_limits import function_task_limit
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.starts.sources import Starts
 from sockd.starts.zygotes.program_zygotes import ProgramZygotes
-from sockd.worker.image_parts import OpenedImages
-from sockd.worker.isolation_parts import IsolationParts
-from sockd.worker.linux_parts import LinuxParts
-from sockd.worker.starts_parts import StartsParts
+from sockd.worker.builders.image_parts import OpenedImages
+from sockd.worker.builders.isolation_parts import IsolationParts
+from sockd.worker.builders.linux_parts import LinuxParts
+from sockd.worker.builders.starts_parts import StartsParts
 from sockd.worker.state_dir import REGISTRY, StateDir
 
 if TYPE_CHECKING:
-    from sockd.worker.group_parts import GroupParts
+    from sockd.worker.builders.group_parts import GroupParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class FunctionParts:
         vault = Vault.at(key_path(config.secrets, state.path))
         group = None
         if config.group.name:
-            from sockd.worker.group_parts import GroupParts  # what a worker without a group does not need
+            from sockd.worker.builders.group_parts import GroupParts  # what a worker without a group does not need
 
             group = await GroupParts.open(config, state, vault, code, packages, caches, images, stack)
             registry = group.registry

@@ -20,7 +20,7 @@ from sockd.events.clock import LoopClock, pause
 from sockd.events.membership import Membership
 from sockd.http.management.peer_key import PeerKey
 from sockd.http.management.peers import PeerAnswer, Peers
-from sockd.worker.calls import Calls
+from sockd.worker.for_apis.calls import Calls
 from sockd.worker.worker import Worker
 
 DIGEST_CHARS = 12

@@ -43,7 +43,7 @@ from sockd.isolation.roots.base import Base
 from sockd.isolation.roots.image_mounting import ImageMounting
 from sockd.isolation.roots.jail import built, jail_on
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
-from sockd.worker.linux_parts import LinuxParts
+from sockd.worker.builders.linux_parts import LinuxParts
 from sockd.worker.state_dir import StateDir
 
 OWN_STORE = "chunks"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from sockd.base.notes import Progress
-from sockd.worker.import_report import imports
-from sockd.worker.status_views import package_rows
+from sockd.worker.for_apis.import_report import imports
+from sockd.worker.for_apis.status_views import package_rows
 from sockd.worker.worker import Worker
 
 

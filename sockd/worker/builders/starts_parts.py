@@ -23,8 +23,8 @@ from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.verification.verifier import Verifier
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
-from sockd.worker.idle_memory import IdleMemory
-from sockd.worker.isolation_parts import IsolationParts
+from sockd.worker.builders.idle_memory import IdleMemory
+from sockd.worker.builders.isolation_parts import IsolationParts
 from sockd.worker.process_setup import affordable_idle
 from sockd.worker.state_dir import StateDir
 

@@ -20,8 +20,8 @@ from sockd.observe.observations import Observations
 from sockd.observe.recent import RecentRates
 from sockd.observe.trace_spans import describe, summary
 from sockd.observe.traces import TraceKind
-from sockd.worker.live import live
-from sockd.worker.status_views import status, tree_snapshot
+from sockd.worker.for_apis.live import live
+from sockd.worker.for_apis.status_views import status, tree_snapshot
 from sockd.worker.worker import Worker
 
 REPORT_DEADLINE_S = 1.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from sockd.base.errors import BadConfig
 from sockd.http.server.listening.inherited import Inherited
 from sockd.linux.descriptor_passing import receive
-from sockd.worker.handover import MOST_BYTES, MOST_SOCKETS, REFUSED, RELEASED, SERVES, TAKE, connect, peer_pid
+from sockd.worker.life.handover import MOST_BYTES, MOST_SOCKETS, REFUSED, RELEASED, SERVES, TAKE, connect, peer_pid
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""What the APIs use of the worker: requests, functions, packages, observations and the group."""

@@ -1,0 +1,1 @@
+"""The life of a worker with its ports open: start, handover between two workers, drain and end."""
