@@ -48,24 +48,11 @@ NEEDED = {
         *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
-        *("app_kinds", "apps", "asgi", "botocore_data", "botocore_events", "debugging", "http_events", "image_program"),
-        *(
-            "init_reads",
-            "interpreter_settings",
-            "own_listener",
-            "package_path",
-            "service",
-            "snapshot_hooks",
-            "snapshot_restore_py",
-            "wasm",
-            "wasm_deadline",
-            "wasm_guests",
-            "wasm_imports",
-            "wasm_runtime",
-            "web_server",
-            "wsgi",
-        ),
+        *("app_kinds", "apps", "asgi", "botocore_data", "botocore_events", "debugging", "init_reads"),
+        *("interpreter_settings", "package_path", "snapshot_hooks", "snapshot_restore_py", "wsgi"),
     ],
+    "handlers.programs": "http_events image_program own_listener runtime_api service web_server".split(),
+    "handlers.wasm": "deadline guests host imports runtime".split(),
     "messages": "log_layout rare_answers".split(),
     "own_functions": [
         *(

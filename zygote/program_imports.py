@@ -23,7 +23,8 @@ import subprocess  # noqa: F401
 import threading
 import traceback  # noqa: F401
 
-from sockd_zygote.handlers import apps, image_program, runtime_api, service, web_server  # noqa: F401
+from sockd_zygote.handlers import apps  # noqa: F401
+from sockd_zygote.handlers.programs import image_program, runtime_api, service, web_server  # noqa: F401
 from sockd_zygote.messages import details, errors, log_layout, outlet  # noqa: F401
 
 

@@ -15,24 +15,24 @@ from wasmtime import component
 from sockd_initscripts.engine import compile as compiler
 from sockd_initscripts.engine.modules import first_line
 from sockd_initscripts.errors import BadModule
-from sockd_zygote.handlers import wasm_guests, wasm_runtime
+from sockd_zygote.handlers.wasm import guests, runtime
 
 
 def compile_function(wasm: bytes, *, limit_bytes: int) -> bytes:
     """The content of the compiled file. Raises: BadModule, when it can never serve a request."""
     if len(wasm) > limit_bytes:
         raise BadModule(f"it has more than {limit_bytes} bytes")
-    if not wasm.startswith(wasm_runtime.MAGIC):  # the library would take text, too
+    if not wasm.startswith(runtime.MAGIC):  # the library would take text, too
         raise BadModule("not a WebAssembly binary")
-    engine = wasm_runtime.machine()
-    kind = component.Component if wasm_runtime.is_component(wasm) else wasmtime.Module
+    engine = runtime.machine()
+    kind = component.Component if runtime.is_component(wasm) else wasmtime.Module
     try:
         loaded = kind(engine, wasm)
-        wasm_guests.guest_of(engine, loaded)
+        guests.guest_of(engine, loaded)
         return bytes(loaded.serialize())
     except wasmtime.WasmtimeError as error:
         raise BadModule(f"malformed: {first_line(error)}") from error
-    except wasm_guests.Unfit as error:
+    except guests.Unfit as error:
         raise BadModule(first_line(error)) from error
 
 

@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 from benchmarks.s3.process import S3Process
-from sockd_zygote.handlers.wasm_runtime import compiled_path
+from sockd_zygote.handlers.wasm.runtime import compiled_path
 from tests.daemon.aws_client import KEYS, client_of
 from tests.daemon.prefetching import fetching, patient
 from tests.daemon.running import DeployFailed, RunningDaemon

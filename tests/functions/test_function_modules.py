@@ -16,7 +16,7 @@ from sockd.functions.modules.function_modules import FunctionModules, compiled_f
 from sockd.functions.modules.module_compiler import ModuleCompiler
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.starts.packages.distribution import Closure, Distribution
-from sockd_zygote.handlers.wasm_runtime import PACKAGE
+from sockd_zygote.handlers.wasm.runtime import PACKAGE
 from tests.support.jail import jail_at
 from tests.support.wasm_modules import COMMAND
 

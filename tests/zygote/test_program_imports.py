@@ -23,7 +23,7 @@ refused = []
 sys.meta_path[:] = [Refusing()]
 import os
 from sockd_zygote.messages import errors
-from sockd_zygote.handlers import runtime_api
+from sockd_zygote.handlers.programs import runtime_api
 runtime_api.is_own = lambda peer, port: True  # this process is in no sandbox
 function = {"name": "f", "version": "1", "memory_mb": 128, "provided": "image", "env": {},
             "image": {"command": [sys.argv[2], "-c", sys.argv[3]], "directory": "/"}}
@@ -48,7 +48,7 @@ print(failed(directory="/nowhere").decode())
 print(failed(command=["no\\0thing"]).decode())
 print(failed(command=[sys.argv[2], "-c", sys.argv[3], "init"]).decode())
 print(failed(command=[sys.argv[2], "-c", "raise SystemExit(9)"]).decode())
-from sockd_zygote.handlers import web_server
+from sockd_zygote.handlers.programs import web_server
 import json
 class Outlet:
     def head(self, status, headers): print(status, sorted(dict(headers)))

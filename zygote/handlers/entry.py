@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-WASM_HOST = "sockd_zygote.handlers.wasm"
+WASM_HOST = "sockd_zygote.handlers.wasm.host"
 """The module that serves WebAssembly. It imports the runtime, which only such functions have."""
 
 
 def open_handler(function: dict) -> Handler:
     """Load the entry point. Raises: HandlerNotFound; whatever its module raises."""
     if function.get("service"):
-        from sockd_zygote.handlers.service import Service
+        from sockd_zygote.handlers.programs.service import Service
 
         return Service(function)
     if function.get("provided"):
         if "port" in (function.get("image") or ()):
-            from sockd_zygote.handlers.web_server import WebServer
+            from sockd_zygote.handlers.programs.web_server import WebServer
 
             return WebServer(function)
-        from sockd_zygote.handlers.runtime_api import Program
+        from sockd_zygote.handlers.programs.runtime_api import Program
 
         return Program(function)
     if function.get("wasm"):

@@ -102,7 +102,8 @@ def note_loaded() -> None:
 
 def hide(beginnings: tuple[str, ...] = (OURS,)) -> None:
     """Take out what was loaded since `note_loaded`. Args: beginnings: of the names of modules."""
-    for name in [name for name in sys.modules if name.startswith(beginnings)]:
+    # A package after its modules, which are then no attributes of it.
+    for name in [name for name in reversed(sys.modules) if name.startswith(beginnings)]:
         if name not in _of_every_start and name not in WITH_PACKAGES:
             _hidden[name] = take_out(name)
 
@@ -117,11 +118,13 @@ def take_out(name: str) -> ModuleType:
 
 
 def show(name: str) -> ModuleType | None:
-    """Put a hidden module where an import of it expects it. Returns: None, if there is none of this name."""
+    """Put a hidden module where an import of it expects it, and its packages. Returns: None, if there is none of this name."""
     module = _hidden.pop(name, None)
     if module is not None:
-        sys.modules[name] = module
         parent, _, child = name.rpartition(".")
+        if parent not in sys.modules:
+            show(parent)
+        sys.modules[name] = module
         setattr(sys.modules[parent], child, module)
     return module
 

@@ -28,7 +28,7 @@ RESERVED_ENV_PREFIX = "AWS_LAMBDA_"
 """Set by us. AWS reserves its credentials and region too; here the function may set them."""
 EXEC_WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
 """The one of that prefix that is the function's own to set: a program that starts the runtime
-(`sockd_zygote.handlers.runtime_api`)."""
+(`sockd_zygote.handlers.programs.runtime_api`)."""
 
 
 def check_name(name: str) -> str:

@@ -115,7 +115,7 @@ def variables(config: FunctionConfig, image: ImageConfig, of_function: dict[str,
 
 
 def init_part(config: FunctionConfig, image: ImageConfig) -> dict[str, Any]:
-    """INIT's `image` (`sockd_zygote.handlers.image_program`)."""
+    """INIT's `image` (`sockd_zygote.handlers.programs.image_program`)."""
     words = with_memory(command(config, image), variables(config, image, config.environment), config.memory_mb)
     part: dict[str, Any] = {"command": words, "directory": directory(config, image)}
     if config.app_port is not None:

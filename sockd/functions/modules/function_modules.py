@@ -28,7 +28,7 @@ from sockd.functions.modules.module_compiler import FUNCTION, Bounds, ModuleComp
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.starts.packages.distribution import Closure
 from sockd_initscripts.errors import BadModule
-from sockd_zygote.handlers.wasm_runtime import PACKAGE, compiled_path
+from sockd_zygote.handlers.wasm.runtime import PACKAGE, compiled_path
 
 
 class FunctionModules:

@@ -32,7 +32,7 @@ from sockd.starts.packages.provided_names import Provided, provided_by
 from sockd.starts.zygotes.top_levels.soundness import ImportView, visible_limits
 from sockd_zygote import protocol
 from sockd_zygote.handlers import storage_finder
-from sockd_zygote.handlers.wasm_runtime import compiled_path
+from sockd_zygote.handlers.wasm.runtime import compiled_path
 
 FOR_EVER_S = 10 * 365 * 86_400.0
 """The time of the one request of a service's sandbox, which ends with its program."""
@@ -175,7 +175,7 @@ def _program(
 
 
 def service_part(config: FunctionConfig, command: list[str]) -> dict[str, Any]:
-    """What INIT says of a service (`sockd_zygote.handlers.service`)."""
+    """What INIT says of a service (`sockd_zygote.handlers.programs.service`)."""
     assert config.service is not None
     return {
         "service": {

@@ -57,7 +57,9 @@ def no_packet_guard() -> None:
 @breaks("any-listener")
 def any_listener() -> None:
     """A web server's requests go to any process that listens on its port."""
-    patch_zygote("handlers/web_server.py", r"if found is not None and self\._listener\.find\(\) == found:", "if True:")
+    patch_zygote(
+        "handlers/programs/web_server.py", r"if found is not None and self\._listener\.find\(\) == found:", "if True:"
+    )
 
 
 @breaks("any-function")

@@ -19,6 +19,7 @@ import_hooks.note_loaded()
 {code}
 """
 CLOCKS = "sockd_zygote.forks.clocks"
+PROGRAMS = "sockd_zygote.handlers.programs"
 CODE = {
     "a module that was loaded since is not in sys.modules, and comes back as the same": f"""
 from sockd_zygote.forks import clocks
@@ -41,6 +42,15 @@ assert "sockd_zygote.handlers.import_hooks" in sys.modules
 import sockd_zygote.handlers.botocore_data, sockd_zygote.handlers.botocore_events
 import_hooks.hide()
 assert {"sockd_zygote.handlers.botocore_data", "sockd_zygote.handlers.botocore_events"} <= sys.modules.keys()
+""",
+    "a package is hidden with its modules, and comes back before them": f"""
+for _ in range(2):
+    from sockd_zygote.handlers.programs import http_events as first
+    import_hooks.hide()
+    package = import_hooks._hidden[{PROGRAMS!r}]
+    assert {PROGRAMS!r} not in sys.modules and not hasattr(package, "http_events")
+    import {PROGRAMS}.http_events as again
+    assert again is first is package.http_events and sys.modules[{PROGRAMS!r}] is package
 """,
     "a template hides what no init loads": f"""
 from sockd_zygote.forks import clocks

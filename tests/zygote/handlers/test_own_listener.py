@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd_zygote.handlers.own_listener import OwnListener
+from sockd_zygote.handlers.programs.own_listener import OwnListener
 
 OTHERS = """
 import os, socket, sys

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sockd_zygote.handlers.runtime_api import LOOPBACK, is_own, started
+from sockd_zygote.handlers.programs.runtime_api import LOOPBACK, is_own, started
 from sockd_zygote.messages.errors import ReportedError
 
 

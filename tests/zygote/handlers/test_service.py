@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sockd_zygote.handlers.service import LAST_POLL_S, next_poll_s
+from sockd_zygote.handlers.programs.service import LAST_POLL_S, next_poll_s
 
 
 def attempts(start_s: float) -> tuple[int, float]:
@@ -30,6 +30,6 @@ def test_a_long_start_is_looked_at_fifty_times_a_second() -> None:
 
 
 def test_a_start_imports_no_module_that_takes_milliseconds() -> None:
-    code = "import sys; old = set(sys.modules); import sockd_zygote.handlers.service; print(*(set(sys.modules) - old))"
+    code = "import sys; old = set(sys.modules); import sockd_zygote.handlers.programs.service; print(*(set(sys.modules) - old))"
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
     assert {"threading", "contextlib", "subprocess"}.isdisjoint(done.stdout.split())

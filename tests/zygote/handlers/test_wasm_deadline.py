@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from sockd_zygote.handlers.wasm_deadline import Deadline
+from sockd_zygote.handlers.wasm.deadline import Deadline
 
 MS = 1_000_000
 

@@ -20,7 +20,7 @@ import time
 from sockd_zygote import protocol
 from sockd_zygote.handlers import initscript_link
 from sockd_zygote.handlers.handler import Handler
-from sockd_zygote.handlers.runtime_api import LOOPBACK, own_environment, own_ports
+from sockd_zygote.handlers.programs.runtime_api import LOOPBACK, own_environment, own_ports
 from sockd_zygote.messages import errors
 
 TYPE_CHECKING = False
@@ -121,7 +121,7 @@ def started(function: dict, variables: dict[str, str]) -> int:
     """Start the program, and return its pid. Raises: errors.ReportedError: it cannot be run."""
     link, fds = initscript_link.inherited()
     if "image" in function:
-        from sockd_zygote.handlers import image_program
+        from sockd_zygote.handlers.programs import image_program
 
         environment = image_program.environment(function)
         program = image_program.start(function["image"], {**environment, **variables, **link}, fds)
@@ -143,7 +143,7 @@ def started(function: dict, variables: dict[str, str]) -> int:
 
 
 def _not_run(name: str, path: str, code: str, error: OSError) -> errors.ReportedError:
-    from sockd_zygote.handlers import image_program
+    from sockd_zygote.handlers.programs import image_program
 
     file = image_program.find(name, path, code)
     where = f"in its PATH ({path})" if "/" not in name else "in its code"

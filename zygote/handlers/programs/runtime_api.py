@@ -203,7 +203,7 @@ def started(function: dict, runtime: dict[str, str], fds: tuple[int, ...]) -> su
 
     image = function.get("image")
     if image is not None:
-        from sockd_zygote.handlers import image_program
+        from sockd_zygote.handlers.programs import image_program
 
         return image_program.start(image, {**image_program.environment(function), **runtime}, fds)
     environment = {**own_environment(function), **runtime}
@@ -211,7 +211,7 @@ def started(function: dict, runtime: dict[str, str], fds: tuple[int, ...]) -> su
     try:
         return subprocess.Popen([program, *arguments], env=environment, pass_fds=fds)
     except OSError as error:
-        from sockd_zygote.handlers import image_program
+        from sockd_zygote.handlers.programs import image_program
 
         is_there = os.path.exists(program)
         message = image_program.why_not_run(program, error) if is_there else f"{program} does not exist"

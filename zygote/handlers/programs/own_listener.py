@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from sockd_zygote.handlers.runtime_api import LISTENING, LOOPBACK, TABLE
+from sockd_zygote.handlers.programs.runtime_api import LISTENING, LOOPBACK, TABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import wasmtime
 from wasmtime import component
 
-from sockd_zygote.handlers import wasm_imports
+from sockd_zygote.handlers.wasm import imports
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Command:
             raise Unfit(f"no function () -> () is exported as {START!r}: it must be a WASI command, and not a library")
         linker = wasmtime.Linker(engine)
         linker.define_wasi()
-        wasm_imports.define(linker)
+        imports.define(linker)
         try:
             self._pre = linker.instantiate_pre(module)
         except wasmtime.WasmtimeError as error:

@@ -16,9 +16,9 @@ import time
 import wasmtime
 from wasmtime import _bindings, component
 
-from sockd_zygote.handlers import wasm_guests, wasm_runtime
 from sockd_zygote.handlers.handler import Context, Handler, shared_context
-from sockd_zygote.handlers.wasm_deadline import Deadline
+from sockd_zygote.handlers.wasm import guests, runtime
+from sockd_zygote.handlers.wasm.deadline import Deadline
 from sockd_zygote.messages import errors
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -50,17 +50,17 @@ class WasmHandler(Handler):
         self._max_bytes = function["max_answer_bytes"]
         memory_mb = function["memory_mb"]
         self._memory_bytes = max(memory_mb - HOST_MB, memory_mb // 2) << 20
-        self._engine = wasm_runtime.machine()
+        self._engine = runtime.machine()
         self._deadline = Deadline(self._engine.increment_epoch)
         own = {name: value for name, value in os.environ.items() if name not in PER_REQUEST}
         self._variables = Variables({**own, **dict.fromkeys(PER_REQUEST, "")})
         with open(f"{self._code}/{self._name}", "rb") as file:
-            kind = component.Component if wasm_runtime.is_component(file.read(8)) else wasmtime.Module
+            kind = component.Component if runtime.is_component(file.read(8)) else wasmtime.Module
         try:
             loaded = kind.deserialize_file(self._engine, f"{self._code}/{function['wasm']}")
-            self._guest = wasm_guests.guest_of(self._engine, loaded)
+            self._guest = guests.guest_of(self._engine, loaded)
             self._guest.instance(self._store(wasmtime.WasiConfig()))
-        except wasm_guests.Unfit as error:
+        except guests.Unfit as error:
             raise errors.ReportedError("Runtime.InvalidModule", f"{self._name}: {error}", []) from None
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             raise self._error(str(error)) from None
@@ -86,7 +86,7 @@ class WasmHandler(Handler):
             if error.code:
                 raise errors.ReportedError("Runtime.ExitError", f"exit status {error.code}", []) from None
             text = ""
-        except wasm_guests.Failed as error:
+        except guests.Failed as error:
             raise errors.ReportedError("HandlerError", str(error), []) from None
         except UnicodeDecodeError:
             raise errors.InvalidEvent("the event is not UTF-8, and handle takes a string") from None

@@ -23,12 +23,12 @@ import time
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 
 from sockd_zygote import protocol
-from sockd_zygote.handlers import image_program
 from sockd_zygote.handlers.apps import App, Exchange, Request
 from sockd_zygote.handlers.handler import Context, shared_context
-from sockd_zygote.handlers.http_events import answer_of, as_json, is_http, of_event
-from sockd_zygote.handlers.own_listener import OwnListener
-from sockd_zygote.handlers.runtime_api import LOOPBACK, own_ports
+from sockd_zygote.handlers.programs import image_program
+from sockd_zygote.handlers.programs.http_events import answer_of, as_json, is_http, of_event
+from sockd_zygote.handlers.programs.own_listener import OwnListener
+from sockd_zygote.handlers.programs.runtime_api import LOOPBACK, own_ports
 from sockd_zygote.messages import errors
 from sockd_zygote.messages.outlet import Outlet
 

@@ -1,0 +1,1 @@
+"""WebAssembly functions: their modules and components, served by the runtime in the function's own sandbox."""
