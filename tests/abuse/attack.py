@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.emulated import SLOWER
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 NOBODYS = {"home", "root", "boot", "mnt", "srv", "sys", "media"} - {Path(os.path.realpath(sys.base_prefix)).parts[1]}
 """Names in a host's root that no sandbox has, unless the interpreter is there."""

@@ -19,9 +19,9 @@ from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import DeployFailed, RunningDaemon, zipped
 from tests.faults.watching import disk_usage
 from tests.support.cases import Happened, case
-from tests.support.image_layouts import Files, python_files, write_layout
-from tests.support.package_index import wheel
+from tests.support.images.image_layouts import Files, python_files, write_layout
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 
 @case(

@@ -10,8 +10,8 @@ from typing import Any
 from tests.abuse.attack import WORTH_A_ZYGOTE, attack, in_zygote
 from tests.abuse.prelude import outcome
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 SYS_KCMP, KCMP_FILE = 312, 0
 _syscall = ctypes.CDLL(None, use_errno=True).syscall

@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.abuse.clients import as_nobody, client, invoke_as_nobody
 from tests.daemon.running import RunningDaemon
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 APP = """
 import sockd

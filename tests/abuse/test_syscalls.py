@@ -17,8 +17,8 @@ from tests.abuse.attack import PRELUDE, WORTH_A_ZYGOTE, attack, in_zygote
 from tests.abuse.prelude import in_child, outcome, refusal, syscall
 from tests.support.cases import Happened, case
 from tests.support.emulated import SLOWER
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 from tests.support.threads import at_once
 from tests.support.worker_processes import INITIAL_USER_NAMESPACE, Process
 

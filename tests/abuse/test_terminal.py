@@ -9,8 +9,8 @@ from tests.abuse.clients import environment
 from tests.client.cli.pty_process import Terminal
 from tests.daemon.running import DeployFailed
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 EVIL = "\x1b]0;owned\x07\x9b2J\u202egpj\x1b[1A\x08\r\nWARNING sockd.forged: all is well"
 CODE = f"""

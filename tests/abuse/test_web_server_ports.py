@@ -12,7 +12,7 @@ from tests.daemon.gate import Gate
 from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import RunningDaemon
 from tests.support.cases import Happened, case
-from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
+from tests.support.images.image_layouts import PYTHON, Files, python_files, write_layout
 from tests.support.private_worker import LedgerBesideWorkers, command_without
 
 pytestmark = pytest.mark.root

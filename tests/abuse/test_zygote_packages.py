@@ -15,8 +15,8 @@ from tests.abuse.prelude import (
     outcome,
 )
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 STEAL = """
 def steal(stolen):

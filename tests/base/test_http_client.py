@@ -12,7 +12,7 @@ import pytest
 from sockd.base.http_client.connection import BROKEN
 from sockd.base.http_client.pool import Answer, ConnectionPool, TooLong
 from sockd.base.http_client.retries import Again, GaveUp, Retries, Stopped
-from tests.support.closing_server import ClosingServer
+from tests.support.servers.closing_server import ClosingServer
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

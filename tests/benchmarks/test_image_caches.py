@@ -10,7 +10,7 @@ from benchmarks.image_caches import BUFFER_BYTES, FLEETS, measure_simulated, rea
 from sockd.base.config import ImagesConfig
 from sockd.client.cli.worker.cache_node import cache_node
 from sockd.images.caches import node_connection
-from tests.support.cache_nodes import addresses, cache_nodes
+from tests.support.images.cache_nodes import addresses, cache_nodes
 
 
 def test_the_reader_of_stripes_has_the_receive_buffer_of_a_worker() -> None:

@@ -10,7 +10,7 @@ from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run
 from benchmarks.image_parts import dedup, oci_layout
 from benchmarks.image_parts.variants import Variant
-from tests.support.image_files import reader_of
+from tests.support.images.image_files import reader_of
 
 
 def an_image(scratch: Path, name: str, text: str) -> Variant:

@@ -13,8 +13,8 @@ from tests.daemon.aws_client import client_of
 from tests.daemon.gate import Gate
 from tests.daemon.running import RunningDaemon
 from tests.support.ledger import Entry, Ledger
-from tests.support.package_index import PackageIndex
 from tests.support.private_worker import command_without
+from tests.support.servers.package_index import PackageIndex
 
 
 class LedgerBesideDaemons(Ledger):

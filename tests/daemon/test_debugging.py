@@ -23,7 +23,7 @@ from tests.daemon.kernel_view import wait_readable
 from tests.daemon.running import REPO, RunningDaemon
 from tests.support import sockd_template
 from tests.support.dap import Debugger
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 STAND_IN = """
 import signal, socket

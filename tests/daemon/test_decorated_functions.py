@@ -16,7 +16,7 @@ import pytest
 from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
 from tests.support.nobody import NOBODY, needs_nobody
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
 

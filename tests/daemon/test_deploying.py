@@ -15,7 +15,7 @@ import pytest
 from tests.daemon.gate import Gate
 from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import DeployFailed, RunningDaemon, zipped
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 from tests.support.threads import at_once, in_background
 
 FILES = {"f.py": "from gate import wait\nVERSION = {}\ndef f(event):\n return [VERSION, event and wait(event)]"}

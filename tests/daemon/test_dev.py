@@ -17,7 +17,7 @@ import pytest
 from tests.daemon.gate import Gate
 from tests.daemon.running import REPO, RunningDaemon
 from tests.support import sockd_template
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 from tests.support.threads import in_background
 
 pytestmark = pytest.mark.root

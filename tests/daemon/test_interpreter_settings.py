@@ -11,7 +11,7 @@ from tests.daemon.running import RunningDaemon
 from tests.daemon.starts.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.daemon.test_python_versions import OTHERS
 from tests.support.foreign import installed
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

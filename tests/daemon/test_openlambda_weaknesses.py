@@ -21,7 +21,7 @@ from tests.daemon.gate import WAITS, Gate
 from tests.daemon.kernel_view import cgroup_directories, host_pid, open_fds, rss_kb, unified, wait_event
 from tests.daemon.running import DEADLINE_S, Answer, RunningDaemon
 from tests.support.measured import at_least_once
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 from tests.support.threads import at_once, in_background
 
 FDS_OF_CGROUP = 12

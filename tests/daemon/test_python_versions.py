@@ -14,7 +14,7 @@ from sockd.isolation.roots.interpreter import OWN_PYTHON
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.starts.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.support.foreign import installed
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
 

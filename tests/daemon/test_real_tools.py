@@ -11,7 +11,7 @@ import pytest
 from tests.daemon import aws_client
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_runtime_api import BOOTSTRAP, RIC, archive
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
 

@@ -16,7 +16,7 @@ from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_environments import sockd
 from tests.daemon.test_runtime_api import archive
-from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
+from tests.support.images.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

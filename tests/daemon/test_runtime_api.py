@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
 

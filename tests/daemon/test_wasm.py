@@ -18,7 +18,7 @@ from tests.daemon.aws_client import KEYS, client_of
 from tests.daemon.prefetching import fetching, patient
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.support.cases import case
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 from tests.support.wasm_modules import (
     COMMAND,
     COMMAND_COMPONENT,

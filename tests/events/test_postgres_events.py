@@ -24,7 +24,7 @@ from sockd.events.schedules.schedule_table import Schedule
 from tests.events.backends import PostgresBackends, lost_answers
 from tests.events.test_schedules import Calendar
 from tests.support.fake_clock import until
-from tests.support.postgres_server import PostgresServer, postgres_server, programs
+from tests.support.servers.postgres_server import PostgresServer, postgres_server, programs
 
 NOW = 1_700_000_000.0
 TIMEOUT_S = 60.0

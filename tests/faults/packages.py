@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 IN_ZYGOTE = "import os\nif os.getpid() != 1:\n    "

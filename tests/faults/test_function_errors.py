@@ -9,8 +9,8 @@ import pytest
 
 from tests.faults import failing
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import Answer, PrivateWorker
+from tests.support.servers.package_index import wheel
 from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root

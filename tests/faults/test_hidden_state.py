@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

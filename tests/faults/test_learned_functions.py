@@ -13,8 +13,8 @@ import pytest
 from tests.daemon.running import COMMAND, RunningDaemon
 from tests.faults.packages import SLOW, deploy, package
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 pytestmark = pytest.mark.root
 

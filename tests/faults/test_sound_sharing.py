@@ -15,8 +15,8 @@ import pytest
 
 from tests.faults.packages import SLOW
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 pytestmark = pytest.mark.root
 

@@ -11,8 +11,8 @@ import pytest
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.faults.packages import SLOW
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 pytestmark = pytest.mark.root
 LEARN_DEADLINE_S = 120.0

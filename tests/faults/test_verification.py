@@ -15,8 +15,8 @@ from sockd.starts.zygotes.top_levels.refusals import AFTER_DEADLINE_S
 from tests.daemon.running import DEADLINE_S
 from tests.faults.packages import SLOW
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.private_worker import Answer, PrivateWorker
+from tests.support.servers.package_index import wheel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from sockd.functions.serving.function import Caches
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.starts.packages.install_cache import InstallCache
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 MB = 1 << 20
 

@@ -16,8 +16,8 @@ from sockd.isolation.networks import egress
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from tests.functions.house import HELLO, opened
-from tests.support.network_lab import Lab, lab
-from tests.support.package_index import PackageIndex
+from tests.support.networks.network_lab import Lab, lab
+from tests.support.servers.package_index import PackageIndex
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 ONE, OTHER = ["10.0.0.0/8:5432"], ["192.168.7.7:443", "internet:443"]

@@ -20,7 +20,7 @@ from sockd.base.notes import Note
 from sockd.functions.environments import Environments
 from sockd_zygote import protocol
 from tests.functions.house import HELLO, MB, opened, with_packages
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.anyio
 

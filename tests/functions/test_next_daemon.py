@@ -22,7 +22,7 @@ from sockd.functions.environments import Environments
 from sockd.functions.serving import live_functions, restoring
 from sockd.starts.packages.distribution import Closure
 from tests.functions.house import HELLO, opened, with_packages
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.anyio
 

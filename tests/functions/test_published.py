@@ -18,7 +18,7 @@ from sockd.functions.serving.group_shares import GroupShares
 from sockd.functions.versions import Versions
 from sockd.starts.packages.install_cache import InstallCache
 from tests.functions.house import HELLO, MB, House, opened, with_packages
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.anyio
 

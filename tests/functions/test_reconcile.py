@@ -14,7 +14,7 @@ from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_store import Conflict
 from sockd.functions.registry.registry import Registry
 from tests.functions.house import HELLO, House, opened
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 pytestmark = pytest.mark.anyio
 

@@ -30,7 +30,7 @@ from tests.support.caller import Caller
 from tests.support.emulated import SLOWER
 from tests.support.ledger import Ledger
 from tests.support.older_kernel import release
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 from tests.support.watch import Watch
 from tests.support.worker_processes import Process, look_at
 

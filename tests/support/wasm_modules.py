@@ -8,7 +8,7 @@ from pathlib import Path
 
 import wasmtime
 
-from tests.support.package_index import wheel
+from tests.support.servers.package_index import wheel
 
 COMMAND = wasmtime.wat2wasm("""
 (module

@@ -17,14 +17,14 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from sockd.base.sigv4.canonical import Credentials
-from tests.support.line_server import LineServer, raw
-from tests.support.peers import vector_db
-from tests.support.sqs import Sqs
+from tests.support.servers.line_server import LineServer, raw
+from tests.support.servers.peers import vector_db
+from tests.support.servers.sqs import Sqs
 
 KEYS = Credentials("key", "secret")
 ASK = """
 import sys, grpc
-from tests.support.vector_db import ECHO, GET, get_shard, shard
+from tests.support.servers.vector_db import ECHO, GET, get_shard, shard
 with grpc.insecure_channel(sys.argv[1].removeprefix("grpc://")) as channel:
     get = channel.unary_unary(GET)
     assert get(get_shard("a")) == shard("a") != shard("b")

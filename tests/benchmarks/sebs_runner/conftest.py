@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.sebs_runner.errors import FetchFailed
 from benchmarks.sebs_runner.suite import SUITE, Suite, fetch
-from tests.support.package_index import wheel
+from tests.support.servers.package_index import wheel
 
 BENCHMARKS = "sebs/benchmarks"
 FUNCTION = (

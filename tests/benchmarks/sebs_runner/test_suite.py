@@ -10,7 +10,7 @@ import pytest
 from benchmarks.sebs_runner.errors import FetchFailed, SuiteChanged, SuiteMissing, WrongHash
 from benchmarks.sebs_runner.suite import SUITE, Pin, Suite, default_cache, fetch
 from tests.benchmarks.sebs_runner.conftest import THUMBNAILER
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from sockd.linux.cgroups.hierarchies import Hierarchies
 from sockd.linux.erofs import mounting
 from sockd.linux.network import network_namespaces
 from sockd.linux.ways import Release, Ways
-from tests.support.network_lab import lab
+from tests.support.networks.network_lab import lab
 from tests.support.nobody import NOBODY, needs_nobody
 
 ROOT = Path(sockd.__file__).parents[1]

@@ -17,9 +17,10 @@ from sockd.client.cli.functions.initscript import initscript
 from sockd_initscripts.authoring import recorder, toolchain
 from tests.client.cli.serving import Run
 from tests.initscripts.builds import build, build_text, example
-from tests.support import peers, sockd_template
-from tests.support.sqs import Sqs
-from tests.support.vector_db import shard
+from tests.support import sockd_template
+from tests.support.servers import peers
+from tests.support.servers.sqs import Sqs
+from tests.support.servers.vector_db import shard
 
 SOURCE = '#include "sockd_init.h"\nSOCKD_EXPORT void boot(void) { sockd_exit(7); }\n'
 IMPORTER = """

@@ -13,10 +13,10 @@ from sockd.images.registry import documents
 from tests.daemon.aws_client import KEYS, ROLE
 from tests.daemon.images.test_images import CONFIG, app
 from tests.daemon.running import RunningDaemon, zipped
-from tests.support import docker_registry as registries
-from tests.support.docker_registry import Registry, docker_registry
-from tests.support.image_layouts import Files, made, python_files
-from tests.support.oci_images import Blobs, digest, needs
+from tests.support.images import docker_registry as registries
+from tests.support.images.docker_registry import Registry, docker_registry
+from tests.support.images.image_layouts import Files, made, python_files
+from tests.support.images.oci_images import Blobs, digest, needs
 
 pytestmark = [pytest.mark.root, needs(registries.PROGRAM)]
 

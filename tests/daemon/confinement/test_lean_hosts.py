@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.images.test_image_zygotes import CONFIG, FILES
 from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import COMMAND, DeployFailed, RunningDaemon
-from tests.support.image_layouts import python_files, write_layout
+from tests.support.images.image_layouts import python_files, write_layout
 from tests.support.lean_host import command_without
 from tests.support.older_kernel import KERNEL
 

@@ -6,7 +6,7 @@ import pytest
 
 from sockd.linux.ways import Ways
 from tests.daemon.running import RunningDaemon
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 from tests.support.threads import at_once
 
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"

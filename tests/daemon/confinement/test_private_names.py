@@ -9,8 +9,8 @@ import pytest
 
 from sockd.isolation.networks import dns
 from tests.daemon.running import RunningDaemon
-from tests.support.nameserver import Nameserver
-from tests.support.network_lab import PUBLIC, Lab, lab
+from tests.support.networks.nameserver import Nameserver
+from tests.support.networks.network_lab import PUBLIC, Lab, lab
 
 pytestmark = pytest.mark.root
 

@@ -19,8 +19,8 @@ from tests.daemon.running import RunningDaemon
 from tests.daemon.snapshots.snapshotted import deploy, origin
 from tests.daemon.test_runtime_api import archive
 from tests.initscripts.guests import module
-from tests.support.network_lab import HOST, METADATA, OTHER_PORT, PORT, PRIVATE, PUBLIC, Lab, lab
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.networks.network_lab import HOST, METADATA, OTHER_PORT, PORT, PRIVATE, PUBLIC, Lab, lab
+from tests.support.servers.package_index import PackageIndex, wheel
 from tests.support.threads import at_once
 
 pytestmark = pytest.mark.root

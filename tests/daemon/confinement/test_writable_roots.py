@@ -13,9 +13,9 @@ from sockd.isolation.roots.owner_maps import MOST_MAPS
 from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.kernel_view import open_fds
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.support import oci_images
 from tests.support.cases import case
-from tests.support.image_layouts import ASK, PYTHON, python_files, write_layout
+from tests.support.images import oci_images
+from tests.support.images.image_layouts import ASK, PYTHON, python_files, write_layout
 from tests.support.older_kernel import kernel_paths
 
 pytestmark = pytest.mark.root

@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.groups.workers import Workers
 from tests.support.cases import happened  # noqa: F401  a fixture
 from tests.support.ledger import Ledger
-from tests.support.postgres_server import PostgresServer, postgres_server, programs
+from tests.support.servers.postgres_server import PostgresServer, postgres_server, programs
 
 
 @pytest.fixture

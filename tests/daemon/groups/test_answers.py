@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.gate import Gate
 from tests.daemon.groups.workers import WAITS, Workers
-from tests.support.postgres_server import PostgresServer
+from tests.support.servers.postgres_server import PostgresServer
 from tests.support.threads import in_background
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]

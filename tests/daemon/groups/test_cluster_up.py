@@ -14,7 +14,7 @@ from demo.cluster import Group, kill, running
 from tests.daemon.kernel_view import mounts_under
 from tests.daemon.test_events import soon
 from tests.support.ledger import Ledger
-from tests.support.postgres_server import programs
+from tests.support.servers.postgres_server import programs
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

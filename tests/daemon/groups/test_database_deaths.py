@@ -11,7 +11,7 @@ from tests.daemon.groups.workers import Workers
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_events import configure, soon
 from tests.support.cases import case
-from tests.support.postgres_server import PostgresServer, synchronous_standby
+from tests.support.servers.postgres_server import PostgresServer, synchronous_standby
 from tests.support.threads import in_background
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]

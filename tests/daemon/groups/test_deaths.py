@@ -15,7 +15,7 @@ from tests.daemon.groups.workers import CONCURRENCY, WAITS, Workers
 from tests.daemon.running import DEADLINE_S, RunningDaemon
 from tests.daemon.test_events import COUNTED, Tally, configure, later, soon
 from tests.support.cases import case
-from tests.support.postgres_server import PostgresServer
+from tests.support.servers.postgres_server import PostgresServer
 from tests.support.threads import at_once, in_background
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]

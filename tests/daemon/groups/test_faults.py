@@ -23,8 +23,8 @@ from tests.support import skewed_clock, sockd_template
 from tests.support.caller import Caller
 from tests.support.cases import Happened, case
 from tests.support.ledger import Ledger
-from tests.support.postgres_server import PostgresServer, postgres_server, programs
-from tests.support.slow_relay import SlowRelay, slow_relay
+from tests.support.servers.postgres_server import PostgresServer, postgres_server, programs
+from tests.support.servers.slow_relay import SlowRelay, slow_relay
 from tests.support.small_disk import small_disk
 from tests.support.watch import Watch
 

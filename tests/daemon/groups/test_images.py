@@ -10,7 +10,7 @@ from tests.daemon.groups.workers import Workers
 from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_events import soon
-from tests.support.image_layouts import python_files, write_layout
+from tests.support.images.image_layouts import python_files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 

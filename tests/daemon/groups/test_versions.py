@@ -12,7 +12,7 @@ from tests.daemon.groups.workers import WAITS, Workers
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.test_events import configure, later
 from tests.support.newer import LABEL
-from tests.support.postgres_server import PostgresServer
+from tests.support.servers.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 NEWER = (sys.executable, "-m", "tests.support.newer")

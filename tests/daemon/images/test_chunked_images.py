@@ -11,7 +11,7 @@ from benchmarks.s3.client import Client
 from benchmarks.s3.process import S3Process
 from tests.daemon.images.test_images import CONFIG, app, deploy, small, upload
 from tests.daemon.running import RunningDaemon
-from tests.support.image_layouts import Files, python_files, write_layout
+from tests.support.images.image_layouts import Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 BUCKET = "images"

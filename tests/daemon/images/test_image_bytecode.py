@@ -16,7 +16,7 @@ import pytest
 from sockd.images.registry.bytecode import HEADER
 from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import RunningDaemon
-from tests.support.image_layouts import MTIME_S, PYTHON, Files, python_files, write_layout
+from tests.support.images.image_layouts import MTIME_S, PYTHON, Files, python_files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

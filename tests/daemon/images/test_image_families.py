@@ -16,7 +16,7 @@ import pytest
 from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import RunningDaemon
 from tests.daemon.starts.test_families import build, needs
-from tests.support.image_layouts import Files, write_layout
+from tests.support.images.image_layouts import Files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.families, pytest.mark.timeout(900)]
 

@@ -10,9 +10,9 @@ import pytest
 from sockd.images.registry import documents
 from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import COMMAND, RunningDaemon
-from tests.support import oci_images
-from tests.support.image_layouts import Files, made, python_files, write_layout
-from tests.support.scripted_registry import Script, scripted_registry
+from tests.support.images import oci_images
+from tests.support.images.image_layouts import Files, made, python_files, write_layout
+from tests.support.images.scripted_registry import Script, scripted_registry
 
 pytestmark = pytest.mark.root
 

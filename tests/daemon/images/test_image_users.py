@@ -11,8 +11,8 @@ import pytest
 
 from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import RunningDaemon
-from tests.support import oci_images
-from tests.support.image_layouts import ASK, PYTHON, python_files, write_layout
+from tests.support.images import oci_images
+from tests.support.images.image_layouts import ASK, PYTHON, python_files, write_layout
 from tests.support.older_kernel import kernel_paths
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]

@@ -14,7 +14,7 @@ from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.in_images import image_programs
 from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
+from tests.support.images.image_layouts import PYTHON, Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 

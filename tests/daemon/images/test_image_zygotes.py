@@ -15,7 +15,7 @@ from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.starts.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.isolation.roots.test_python_probe import DEBIANS
 from tests.support.house import namespaces_of, status_of
-from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
+from tests.support.images.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

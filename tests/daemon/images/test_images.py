@@ -16,7 +16,7 @@ import pytest
 from sockd.linux import syscalls
 from sockd.linux.syscalls import MountFlag
 from tests.daemon.running import COMMAND, DeployFailed, RunningDaemon
-from tests.support.image_layouts import ASK, PYTHON, Files, python_files, write_layout
+from tests.support.images.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 

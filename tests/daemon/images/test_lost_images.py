@@ -23,7 +23,7 @@ from tests.daemon.images.test_image_zygotes import zygotes
 from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import Answer, RunningDaemon
 from tests.support.cases import case
-from tests.support.image_layouts import Files, python_files, write_layout
+from tests.support.images.image_layouts import Files, python_files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
 

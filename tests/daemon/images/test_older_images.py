@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.images.test_image_zygotes import CONFIG, FILES, served
 from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import RunningDaemon
-from tests.support.image_layouts import python_files, write_layout
+from tests.support.images.image_layouts import python_files, write_layout
 
 pytestmark = pytest.mark.root
 

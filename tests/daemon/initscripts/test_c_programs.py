@@ -14,7 +14,7 @@ from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.prefetching import fetching, sources, trace
 from tests.daemon.running import RunningDaemon
 from tests.daemon.test_runtime_api import archive
-from tests.support.image_layouts import Files, write_layout
+from tests.support.images.image_layouts import Files, write_layout
 
 pytestmark = pytest.mark.root
 

@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.kernel_view import cgroup_directories, mounts_under
 from tests.daemon.running import RunningDaemon, Start
 from tests.support.ledger import Ledger
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.kernel_view import cgroup_directories, mounts_under
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.initscripts.guests import module
-from tests.support.image_layouts import python_files, write_layout
+from tests.support.images.image_layouts import python_files, write_layout
 from tests.support.ledger import Ledger
-from tests.support.package_index import PackageIndex, sdist
-from tests.support.postgres_server import PostgresServer, postgres_server, programs
+from tests.support.servers.package_index import PackageIndex, sdist
+from tests.support.servers.postgres_server import PostgresServer, postgres_server, programs
 
 pytestmark = pytest.mark.root
 StartWorker = Callable[[str], RunningDaemon]

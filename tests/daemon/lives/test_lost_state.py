@@ -16,8 +16,8 @@ from tests.daemon.aws_client import KEYS, client_of
 from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import Answer, RunningDaemon
 from tests.initscripts.guests import module
-from tests.support.image_layouts import python_files, write_layout
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.images.image_layouts import python_files, write_layout
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from tests.daemon.gate import WAITS, Gate
 from tests.daemon.running import RunningDaemon, Start
 from tests.daemon.test_events import SOON, configure, later, records, settled
 from tests.support.ledger import Ledger
-from tests.support.postgres_server import PostgresServer, postgres_server, programs
+from tests.support.servers.postgres_server import PostgresServer, postgres_server, programs
 
 pytestmark = pytest.mark.root
 

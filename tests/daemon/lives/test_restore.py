@@ -14,8 +14,8 @@ import pytest
 from tests.abuse.managing import cli
 from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import RunningDaemon
-from tests.support.image_layouts import python_files, write_layout
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.images.image_layouts import python_files, write_layout
+from tests.support.servers.package_index import PackageIndex, wheel
 
 KILLED_AT_EVENTS = """
 import os, sys

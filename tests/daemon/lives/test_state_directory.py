@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from tests.daemon.running import RunningDaemon, Start
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 
 def test_a_second_daemon_on_the_directory_refuses_with_the_pid_of_the_first(start: Start, tmp_path: Path) -> None:

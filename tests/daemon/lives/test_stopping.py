@@ -16,7 +16,7 @@ import pytest
 from tests.daemon.gate import WAITS, Gate
 from tests.daemon.kernel_view import cgroup_directories
 from tests.daemon.running import DEADLINE_S, Start
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 from tests.support.threads import in_background
 
 

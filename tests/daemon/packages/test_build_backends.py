@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 pytestmark = [pytest.mark.root, pytest.mark.families, pytest.mark.timeout(600)]
 

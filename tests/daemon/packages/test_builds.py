@@ -18,7 +18,7 @@ from sockd.linux.network.own_addresses import own_addresses
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.versions.numbered import until
 from tests.support import sockd_template
-from tests.support.package_index import PackageIndex, sdist, wheel
+from tests.support.servers.package_index import PackageIndex, sdist, wheel
 
 pytestmark = pytest.mark.root
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.running import RunningDaemon
 from tests.daemon.starts.test_zygote_tree_of_a_daemon import LOUD, SLOW, wait_for_node
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
 

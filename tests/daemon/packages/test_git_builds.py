@@ -14,7 +14,7 @@ import pytest
 
 from sockd.starts.packages.distribution import Closure, Source
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.support.package_index import sdist
+from tests.support.servers.package_index import sdist
 
 pytestmark = pytest.mark.root
 FILES = {"f.py": "import built\ndef f(event): return built.WHO\n"}

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from sockd.linux import syscalls
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
 

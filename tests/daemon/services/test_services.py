@@ -15,7 +15,7 @@ import pytest
 
 from tests.daemon.images.test_images import upload
 from tests.daemon.running import DeployFailed, RunningDaemon
-from tests.support.image_layouts import PYTHON, Files, python_files, write_layout
+from tests.support.images.image_layouts import PYTHON, Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
 

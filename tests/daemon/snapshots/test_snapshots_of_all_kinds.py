@@ -18,7 +18,7 @@ from tests.daemon.running import RunningDaemon, zipped
 from tests.daemon.snapshots.snapshotted import TOKEN, deploy, origin
 from tests.daemon.test_python_versions import OTHERS
 from tests.daemon.versions.numbered import ready, until
-from tests.support.image_layouts import Files, python_files, write_layout
+from tests.support.images.image_layouts import Files, python_files, write_layout
 from tests.support.threads import in_background
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.running import Answer, RunningDaemon
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
 """An import that is worth a Zygote: 30 ms of work."""

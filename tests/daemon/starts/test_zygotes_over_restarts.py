@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sockd.functions.serving.live_functions import OPENED_AT_START
 from tests.daemon.running import RunningDaemon
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\nV = 1\n"
 

@@ -10,9 +10,9 @@ import pytest
 from tests.support.cases import ALL
 from tests.support.emulated import SLOWER
 from tests.support.ledger import Ledger
-from tests.support.package_index import PackageIndex
 from tests.support.plans import Plans
 from tests.support.private_worker import PrivateWorker, command_without
+from tests.support.servers.package_index import PackageIndex
 
 FAILING = f"""
 [zygote]

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable, waited_for_cpu_s
 from tests.daemon.running import RunningDaemon
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 GONE = (ConnectionError, http.client.HTTPException, TimeoutError)
 """What a client sees of a daemon that is killed."""

@@ -20,9 +20,9 @@ from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.faults.daemon.lives import Lives
 from tests.faults.daemon.telling import TYPED
 from tests.support.cases import Happened, case
-from tests.support.package_index import PackageIndex, wheel
 from tests.support.plans import Plans
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import PackageIndex, wheel
 from tests.support.threads import in_background
 from tests.support.worker_processes import look_at
 

@@ -12,8 +12,8 @@ from tests.daemon.gate import WAITS, Gate
 from tests.daemon.running import RunningDaemon
 from tests.faults.daemon.lives import Lives
 from tests.support.cases import Happened, case
-from tests.support.package_index import PackageIndex
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import PackageIndex
 from tests.support.threads import in_background
 
 pytestmark = pytest.mark.root

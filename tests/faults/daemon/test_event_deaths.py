@@ -13,7 +13,7 @@ from tests.daemon.gate import Gate
 from tests.daemon.running import DEADLINE_S
 from tests.faults.daemon.lives import Lives
 from tests.support.cases import Happened, case
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 

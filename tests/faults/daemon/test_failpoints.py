@@ -13,9 +13,9 @@ import pytest
 from tests.faults.daemon.telling import TYPED, in_words
 from tests.support import failing as daemon_side
 from tests.support.cases import Happened, case
-from tests.support.package_index import wheel
 from tests.support.plans import Plans
 from tests.support.private_worker import PrivateWorker
+from tests.support.servers.package_index import wheel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 

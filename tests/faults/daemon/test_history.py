@@ -24,7 +24,7 @@ from tests.faults.daemon.lives import GONE, Lives
 from tests.faults.daemon.telling import TYPED
 from tests.initscripts.guests import module
 from tests.support.cases import Happened, case
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 from tests.support.worker_processes import look_at
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.daemon.lives import GONE, Lives
 from tests.support.cases import Happened, case
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 

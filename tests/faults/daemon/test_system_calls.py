@@ -18,8 +18,8 @@ from tests.daemon.running import COMMAND, DeployFailed
 from tests.faults.daemon.lives import GONE, Lives
 from tests.faults.daemon.telling import TYPED
 from tests.support.cases import Happened, case
-from tests.support.package_index import PackageIndex
 from tests.support.private_worker import Answer, PrivateWorker
+from tests.support.servers.package_index import PackageIndex
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 

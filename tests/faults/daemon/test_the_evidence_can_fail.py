@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.daemon.history import History, expected
 from tests.faults.daemon.lives import Lives
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 SALT = "s"
 

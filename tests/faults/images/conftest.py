@@ -10,7 +10,7 @@ import pytest
 from benchmarks.s3.process import S3Process
 from tests.daemon.running import RunningDaemon
 from tests.faults.images.image_worker import ATTEMPT_S, BUCKET, ImageWorker
-from tests.support.image_layouts import python_files
+from tests.support.images.image_layouts import python_files
 from tests.support.private_worker import command_without
 
 

@@ -11,7 +11,7 @@ from benchmarks.s3.client import Client
 from benchmarks.s3.process import S3Process
 from tests.daemon.images.test_images import CONFIG, app, deploy, upload
 from tests.daemon.running import Answer, RunningDaemon
-from tests.support.image_layouts import Files, write_layout
+from tests.support.images.image_layouts import Files, write_layout
 from tests.support.private_worker import command_without
 
 BUCKET = "images"

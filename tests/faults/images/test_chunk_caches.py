@@ -15,9 +15,9 @@ import pytest
 
 from sockd.images.caches.node_http import stripe_path
 from sockd.images.caches.stripes import split
-from tests.support.cache_nodes import CacheNode, addresses, cache_nodes
 from tests.support.cases import Happened, case
-from tests.support.chunk_probe import ChunkProbe, chunk_probe, command
+from tests.support.images.cache_nodes import CacheNode, addresses, cache_nodes
+from tests.support.images.chunk_probe import ChunkProbe, chunk_probe, command
 
 CHUNKS = 16
 READS = 100

@@ -33,7 +33,7 @@ from tests.faults.images.image_worker import (
     serves_again,
 )
 from tests.support.cases import Happened, case
-from tests.support.image_layouts import python_files, write_layout
+from tests.support.images.image_layouts import python_files, write_layout
 from tests.support.private_worker import LedgerBesideWorkers
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]

@@ -15,7 +15,7 @@ from uv import find_uv_bin
 from sockd.base.errors import BadArchive, ResolveFailed
 from sockd.functions.code.dependencies import Dependencies, read
 from sockd.isolation.roots.interpreter import OWN_PYTHON
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 PROJECT = """
 [project]

@@ -21,7 +21,7 @@ from sockd.functions.registry.postgres_store import PostgresStore
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault
 from tests.support.ledger import Ledger
-from tests.support.postgres_server import PostgresServer, postgres_server, programs
+from tests.support.servers.postgres_server import PostgresServer, postgres_server, programs
 
 pytestmark = pytest.mark.anyio
 SOON_S = 20.0

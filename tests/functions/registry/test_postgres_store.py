@@ -19,7 +19,7 @@ from sockd.functions.registry.function_store import Conflict
 from sockd.functions.registry.postgres_store import PostgresStore, WrittenByNewer
 from sockd.functions.registry.registry import Registry
 from sockd.functions.registry.secrets import Vault
-from tests.support.postgres_server import PostgresServer
+from tests.support.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
 CONFIG = '{"env":{"A":"hidden-4711"},"sealed":null}'

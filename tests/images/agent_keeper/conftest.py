@@ -23,9 +23,9 @@ from sockd.images.chunks.store import ChunkStore
 from sockd.images.chunks.store_settings import StoreSettings, open_store
 from sockd.linux.confined.confined_process import Jail
 from tests.images.agent_keeper.read_image import IMAGE, NOTHING_AHEAD, part
-from tests.support.chunked_images import stored
+from tests.support.images.chunked_images import stored
+from tests.support.images.startup_profiles import opened
 from tests.support.jail import jail_at
-from tests.support.startup_profiles import opened
 
 UID = 0x0FFFFE00
 Start = Callable[..., Awaitable[ImageAgent]]

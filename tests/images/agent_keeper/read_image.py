@@ -16,7 +16,7 @@ import pytest
 from sockd.images.agent_keeper.image_agent import ImageAgent
 from sockd.images.chunks.chunk import CHUNK_BYTES
 from sockd.images.profiles.profile import Profile
-from tests.support.chunked_images import random_image, read_at
+from tests.support.images.chunked_images import random_image, read_at
 
 CHUNKS = 40
 IMAGE = random_image(CHUNKS)

@@ -34,7 +34,7 @@ from tests.images.agent_keeper.read_image import (
     right_part,
 )
 from tests.support.cases import case
-from tests.support.chunked_images import digest_of, random_image, stored
+from tests.support.images.chunked_images import digest_of, random_image, stored
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

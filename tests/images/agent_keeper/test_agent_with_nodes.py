@@ -16,9 +16,9 @@ import pytest
 
 from sockd.images.chunks.directory_store import DirectoryStore
 from tests.images.agent_keeper.conftest import Start
-from tests.support.cache_nodes import CacheNode, addresses, cache_nodes
 from tests.support.cases import case
-from tests.support.chunked_images import digest_of, random_image, stored
+from tests.support.images.cache_nodes import CacheNode, addresses, cache_nodes
+from tests.support.images.chunked_images import digest_of, random_image, stored
 
 CHUNKS = 20
 IMAGE = random_image(CHUNKS)

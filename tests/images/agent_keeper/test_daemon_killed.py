@@ -40,9 +40,11 @@ def test_a_killed_daemon_ends_while_a_thread_of_its_own_waits_for_a_chunk(tmp_pa
 
 @contextmanager
 def killed_daemon(directory: Path, who_reads: str) -> Iterator[subprocess.Popen[str]]:
-    """A daemon that has ended with its agent and the process that reads; `who_reads` is for `tests.support.agent_daemon`."""
+    """A daemon that has ended with its agent and the process that reads.
+
+    Args: who_reads: for `tests.support.images.agent_daemon`."""
     cgroup = f"sockd-test-{uuid.uuid4().hex[:8]}"
-    command = [sys.executable, "-m", "tests.support.agent_daemon", str(directory), cgroup, str(UID), who_reads]
+    command = [sys.executable, "-m", "tests.support.images.agent_daemon", str(directory), cgroup, str(UID), who_reads]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
         try:
             assert daemon.stdout

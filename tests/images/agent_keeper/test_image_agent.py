@@ -23,9 +23,17 @@ from sockd.images.profiles.profile import Profile
 from sockd.linux import mounts
 from sockd.linux.erofs.mounting import mount_image
 from tests.images.agent_keeper.conftest import Start
-from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at, stored
-from tests.support.image_files import Facts, Layers, directory, facts_of_directory, facts_of_tree, symlink, written
-from tests.support.startup_profiles import opened
+from tests.support.images.chunked_images import chunk_path, digest_of, flip_bit, random_image, read_at, stored
+from tests.support.images.image_files import (
+    Facts,
+    Layers,
+    directory,
+    facts_of_directory,
+    facts_of_tree,
+    symlink,
+    written,
+)
+from tests.support.images.startup_profiles import opened
 
 CHUNKS = 40
 IMAGE = random_image(CHUNKS)

@@ -34,9 +34,9 @@ from sockd.images.profiles.startup_memory import StartupMemory
 from tests.images.agent_keeper.conftest import UID, Start
 from tests.images.agent_keeper.read_image import kill
 from tests.support.cases import case
-from tests.support.chunked_images import digest_of, random_image, read_at, stored
+from tests.support.images.chunked_images import digest_of, random_image, read_at, stored
+from tests.support.images.startup_profiles import KEY, opened, unsealed
 from tests.support.jail import jail_at
-from tests.support.startup_profiles import KEY, opened, unsealed
 
 CHUNKS = 40
 IMAGE = random_image(CHUNKS)

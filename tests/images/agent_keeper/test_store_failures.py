@@ -36,7 +36,7 @@ from tests.images.agent_keeper.read_image import (
     right_part,
 )
 from tests.support.cases import case
-from tests.support.chunked_images import chunk_path, digest_of, flip_bit, random_image, stored
+from tests.support.images.chunked_images import chunk_path, digest_of, flip_bit, random_image, stored
 from tests.support.jail import jail_at
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]

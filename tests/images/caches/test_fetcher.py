@@ -17,7 +17,7 @@ from sockd.base.errors import ChunkMissing, StoreUnavailable, Tampered
 from sockd.images.caches.fetcher import Fetcher, open_fetcher, open_l1
 from sockd.images.caches.l2_client import L2Client
 from sockd.images.chunks.chunk import CHUNK_BYTES, verify
-from tests.support.cache_nodes import addresses, cache_nodes
+from tests.support.images.cache_nodes import addresses, cache_nodes
 
 ROOT = "r1"
 L1_BYTES = 40 * CHUNK_BYTES

@@ -20,7 +20,7 @@ from sockd.images.caches.l2_client import L2Client
 from sockd.images.caches.node_set import NodeSet
 from sockd.images.caches.placement import PARTITIONS
 from sockd.images.caches.stripes import STRIPES
-from tests.support.cache_nodes import CacheNode, addresses, cache_nodes
+from tests.support.images.cache_nodes import CacheNode, addresses, cache_nodes
 from tests.support.threads import in_background
 
 DEADLINE_S = 5.0

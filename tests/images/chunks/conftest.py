@@ -19,7 +19,7 @@ from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.s3_connections import Patience
 from sockd.images.chunks.s3_store import S3Store
 from sockd.images.chunks.store import ChunkStore
-from tests.support.chunk_memory import MemoryStore
+from tests.support.images.chunk_memory import MemoryStore
 
 QUICK = Patience(connect_s=5.0, attempt_s=20.0, attempts=3, pause_s=0.001)
 

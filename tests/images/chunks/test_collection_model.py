@@ -24,8 +24,8 @@ from sockd.images.chunks.manifest import chunk_names
 from sockd.images.chunks.root_table import RootState, read_table
 from sockd.images.chunks.root_watch import RootWatch
 from sockd.images.chunks.store import StoredObject
-from tests.support.chunk_memory import MemoryStore
-from tests.support.stepped import Process, SteppedStore, current
+from tests.support.images.chunk_memory import MemoryStore
+from tests.support.images.stepped import Process, SteppedStore, current
 
 KEYS = ImageKeys(bytes(32))
 WORKERS = ("w0", "w1")

@@ -24,7 +24,7 @@ from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.manifest import Manifest
 from sockd.linux import mounts, syscalls
 from sockd.linux.syscalls import MountFlag
-from tests.support.chunked_images import flip_bit
+from tests.support.images.chunked_images import flip_bit
 
 # Puts chunks until it is killed, and says when it has begun.
 WRITER = """

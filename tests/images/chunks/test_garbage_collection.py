@@ -19,7 +19,7 @@ from sockd.images.chunks.root_table import RootState, read_table
 from sockd.images.chunks.root_watch import RootWatch
 from sockd.images.chunks.store import ChunkStore, StoredObject
 from sockd.images.chunks.upload import upload
-from tests.support.chunk_memory import MemoryStore
+from tests.support.images.chunk_memory import MemoryStore
 
 KEYS = ImageKeys(bytes(32))
 GRACE_S = 1000.0

@@ -18,7 +18,7 @@ from sockd.images.chunks.root_table import (
     ensured_table,
     read_table,
 )
-from tests.support.chunk_memory import MemoryStore
+from tests.support.images.chunk_memory import MemoryStore
 
 
 def test_every_transition_that_is_not_in_the_table_is_refused() -> None:

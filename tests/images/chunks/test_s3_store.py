@@ -20,7 +20,7 @@ from sockd.images.chunks.s3_connections import Patience
 from sockd.images.chunks.s3_store import S3Store
 from sockd.images.chunks.store_settings import StoreSettings, open_store
 from tests.images.chunks.conftest import QUICK
-from tests.support.closing_server import ClosingServer
+from tests.support.servers.closing_server import ClosingServer
 
 SECRET = "a-secret-that-nobody-may-read"
 

@@ -13,7 +13,7 @@ from sockd.images.chunks.chunk import CHUNK_BYTES, Chunk, decrypt, encrypt
 from sockd.images.chunks.manifest import Manifest
 from sockd.images.chunks.store import ChunkStore
 from sockd.images.chunks.upload import upload
-from tests.support.chunk_memory import MemoryStore
+from tests.support.images.chunk_memory import MemoryStore
 
 SALT = bytes(32)
 

@@ -14,7 +14,7 @@ from sockd.images.chunks.chunk import CHUNK_BYTES, Chunk
 from sockd.images.chunks.manifest import Manifest
 from sockd.images.profiles.profile import Profile, first_chunks, seal_profile
 from sockd.images.profiles.segments import SEGMENT_BYTES, seal
-from tests.support.startup_profiles import KEY, opened, unsealed, whole
+from tests.support.images.startup_profiles import KEY, opened, unsealed, whole
 
 CHUNKS = (Chunk(b"a" * 32, b"k" * 32), None, Chunk(b"b" * 32, b"k" * 32))
 IMAGE = Manifest("image", 3 * CHUNK_BYTES, "r1", CHUNKS)

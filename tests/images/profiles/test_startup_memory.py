@@ -20,8 +20,8 @@ from sockd.images.profiles.profile import OpenProfile, Profile, seal_profile
 from sockd.images.profiles.segments import SEGMENT_BYTES, Segments
 from sockd.images.profiles.startup_memory import StartupMemory
 from sockd.images.profiles.startup_room import NoStartupRoom, StartupRoom
+from tests.support.images.startup_profiles import KEY, opened, unsealed
 from tests.support.own_descriptors import descriptors
-from tests.support.startup_profiles import KEY, opened, unsealed
 
 IMAGE = Manifest("image", CHUNK_BYTES, "r1", (None,))
 DATA = random.Random(5).randbytes(3 * SEGMENT_BYTES + 100)

@@ -13,7 +13,7 @@ from sockd.images.registry.merge import Merged, apply_layers
 from sockd.images.registry.reference import Reference
 from sockd.images.registry.sources import open_source
 from sockd.images.registry.unpacked import UnpackedLayers
-from tests.support import oci_images
+from tests.support.images import oci_images
 
 Merge = Callable[..., Merged]
 

@@ -22,7 +22,7 @@ from sockd.images.registry.limits import Limits
 from sockd.images.registry.merge import apply_layers, unreadable_note
 from sockd.images.registry.unpacked import UnpackedLayers
 from tests.images.registry.conftest import Images
-from tests.support.oci_images import EPOCH, link, member, needs, tar
+from tests.support.images.oci_images import EPOCH, link, member, needs, tar
 
 
 def shown(tree: FileTree, layers: UnpackedLayers) -> dict[str, str]:

@@ -31,10 +31,10 @@ from sockd.images.registry.origin import Origin, is_loopback
 from sockd.images.registry.reference import Reference
 from sockd.images.registry.sources import open_source
 from sockd.images.registry.unpacked import UnpackedLayers
-from tests.support import docker_registry as registries
-from tests.support.docker_registry import Registry, docker_registry
-from tests.support.oci_images import Blobs, descriptor, digest, member, needs, tar
-from tests.support.scripted_registry import TOKEN, Script, raw_registry, scripted_registry
+from tests.support.images import docker_registry as registries
+from tests.support.images.docker_registry import Registry, docker_registry
+from tests.support.images.oci_images import Blobs, descriptor, digest, member, needs, tar
+from tests.support.images.scripted_registry import TOKEN, Script, raw_registry, scripted_registry
 
 LAYERS = [tar([member("etc/a", b"1" * 3_000_000)]), tar([member("etc/b", b"2")])]
 GIVEN = Credentials("user", "password")

@@ -20,7 +20,7 @@ from sockd.images.registry.reference import Reference
 from sockd.images.registry.sources import open_source
 from tests.images.registry.conftest import Images
 from tests.support.cases import case
-from tests.support.oci_images import Blobs, configuration, descriptor, digest, layout, member, needs, tar
+from tests.support.images.oci_images import Blobs, configuration, descriptor, digest, layout, member, needs, tar
 
 LAYERS = [tar([member("etc/a", b"1")]), tar([member("etc/b", b"2"), member("etc/.wh.a", b"")])]
 RUN: dict[str, Any] = {

@@ -18,7 +18,7 @@ from sockd.images.registry.limits import Limits
 from sockd.images.registry.merge import apply_layers
 from sockd.images.registry.tar_members import BLOCK, Member, members
 from tests.images.registry.conftest import Images
-from tests.support.oci_images import link, member, needs, tar
+from tests.support.images.oci_images import link, member, needs, tar
 
 
 def read(data: bytes, limits: Limits | None = None) -> list[Member]:

@@ -31,7 +31,7 @@ from sockd.images.store.import_runs import ImportRuns, ImportSettings
 from sockd.images.store.kept_copies import PROFILE, copy_of
 from sockd.images.store.opened_store import ChunkParts
 from sockd.linux.confined.confined_process import Jail
-from tests.support.chunked_images import digest_of, random_image, read_at
+from tests.support.images.chunked_images import digest_of, random_image, read_at
 
 CHUNKS = 20
 IMAGE = random_image(CHUNKS)

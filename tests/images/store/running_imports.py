@@ -10,9 +10,9 @@ from sockd.images.registry.reference import Reference
 from sockd.images.store.import_runs import FILE, Compile, ImportRuns, ImportSettings
 from sockd.images.store.import_wire import Imported
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
-from tests.support.erofs_reader import ErofsReader
-from tests.support.oci_images import Blobs, link, member, tar
-from tests.support.scripted_registry import Script
+from tests.support.images.erofs_reader import ErofsReader
+from tests.support.images.oci_images import Blobs, link, member, tar
+from tests.support.images.scripted_registry import Script
 
 UID = 0x0FFFFF05
 

@@ -30,9 +30,9 @@ from tests.images.store.profiled_workers import (
     Worker,
     Workers,
 )
-from tests.support.chunked_images import flip_bit
+from tests.support.images.chunked_images import flip_bit
+from tests.support.images.startup_profiles import unsealed, whole
 from tests.support.own_descriptors import descriptors
-from tests.support.startup_profiles import unsealed, whole
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

@@ -25,9 +25,9 @@ from sockd.images.store import derived_profile as module
 from sockd.images.store.derived_profile import derived_profile, possible_parents
 from sockd.images.store.image_record import ImageRecord
 from sockd.images.store.kept_copies import PROFILE, keep_manifest, keep_profile, kept_profile
-from tests.support.chunked_images import flip_bit, random_image
+from tests.support.images.chunked_images import flip_bit, random_image
+from tests.support.images.startup_profiles import whole
 from tests.support.own_descriptors import descriptors
-from tests.support.startup_profiles import whole
 
 KEYS = ImageKeys(bytes(range(32)))
 CHUNKS = 12

@@ -21,8 +21,8 @@ from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.confined.confined_process import ConfinedProcess
 from sockd.linux.syscalls import MountFlag
 from tests.images.store.running_imports import Imports, reader, script
-from tests.support.oci_images import member, tar
-from tests.support.scripted_registry import scripted_registry
+from tests.support.images.oci_images import member, tar
+from tests.support.images.scripted_registry import scripted_registry
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

@@ -23,8 +23,8 @@ from sockd.images.store.waiting_process import WaitingProcess
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.confined.confined_process import ConfinedProcess
 from tests.images.store.running_imports import UID, Imports, script
-from tests.support.oci_images import member, tar
-from tests.support.scripted_registry import scripted_registry
+from tests.support.images.oci_images import member, tar
+from tests.support.images.scripted_registry import scripted_registry
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

@@ -24,8 +24,8 @@ from sockd.images.store.import_wire import Imported
 from tests.images.registry.test_registry import certificate
 from tests.images.store.running_imports import LAYERS, Imports, reader, script
 from tests.support.cases import case
-from tests.support.oci_images import Blobs, digest, member, tar
-from tests.support.scripted_registry import Script, scripted_registry
+from tests.support.images.oci_images import Blobs, digest, member, tar
+from tests.support.images.scripted_registry import Script, scripted_registry
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

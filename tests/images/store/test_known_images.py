@@ -16,7 +16,7 @@ from tests.images.store.profiled_workers import (
     Worker,
     Workers,
 )
-from tests.support.chunked_images import chunk_path, flip_bit
+from tests.support.images.chunked_images import chunk_path, flip_bit
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

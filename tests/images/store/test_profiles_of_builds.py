@@ -20,8 +20,8 @@ from tests.images.store.profiled_workers import (
     Worker,
     Workers,
 )
-from tests.support.chunked_images import digest_of, flip_bit
-from tests.support.startup_profiles import unsealed, whole
+from tests.support.images.chunked_images import digest_of, flip_bit
+from tests.support.images.startup_profiles import unsealed, whole
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

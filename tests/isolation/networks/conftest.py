@@ -12,7 +12,7 @@ from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from tests.support.cases import happened
 from tests.support.emulated import not_in_uml
-from tests.support.network_lab import Lab, lab
+from tests.support.networks.network_lab import Lab, lab
 
 __all__ = ["happened"]
 

@@ -16,7 +16,7 @@ from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.linux.network import network_namespaces
 from tests.isolation.networks.conftest import WORKER
 from tests.support.cases import Happened, case
-from tests.support.network_lab import PORT, PUBLIC, Lab, OwnNamespaces
+from tests.support.networks.network_lab import PORT, PUBLIC, Lab, OwnNamespaces
 
 SIZES = [4096, 1024, 256, 64]
 SANDBOXES, FLOWS, OF_FUNCTION = 12, 600, 1200

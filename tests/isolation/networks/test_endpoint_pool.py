@@ -19,7 +19,7 @@ from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.worker.builders.idle_memory import IdleMemory
 from tests.isolation.networks.conftest import WORKER
-from tests.support.network_lab import Lab, OwnNamespaces, read
+from tests.support.networks.network_lab import Lab, OwnNamespaces, read
 
 LEAST = 6
 PERMANENT = 0x80

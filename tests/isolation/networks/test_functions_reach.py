@@ -19,7 +19,7 @@ import pytest
 from sockd.isolation.networks.ruleset import GATEWAY
 from tests.daemon.running import RunningDaemon
 from tests.support.cases import Happened, case
-from tests.support.network_lab import (
+from tests.support.networks.network_lab import (
     CLOUD_METADATA,
     HOST,
     METADATA,

@@ -15,7 +15,7 @@ from sockd.isolation.networks.ruleset import TABLE
 from sockd.linux.network import rtnetlink
 from sockd.linux.network.netlink import ROUTE, NetlinkSocket
 from tests.isolation.networks.test_networks import connect, endpoint
-from tests.support.network_lab import HOST, PORT, PUBLIC, Lab
+from tests.support.networks.network_lab import HOST, PORT, PUBLIC, Lab
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 LATER = "5.5.5.88"

@@ -26,8 +26,8 @@ from tests.isolation.networks.test_networks import endpoint
 from tests.isolation.networks.test_resolver import NAMESERVER, ask
 from tests.support.cases import Happened, case
 from tests.support.jail import jail_at
-from tests.support.nameserver import Nameserver
-from tests.support.network_lab import Lab
+from tests.support.networks.nameserver import Nameserver
+from tests.support.networks.network_lab import Lab
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

@@ -16,7 +16,7 @@ from sockd.isolation.networks.networks import Networks
 from sockd.isolation.networks.uplink import link_of, table_of
 from tests.isolation.networks.conftest import WORKER
 from tests.isolation.networks.test_networks import connect, endpoint
-from tests.support.network_lab import HOST, PORT, Lab, frames_of
+from tests.support.networks.network_lab import HOST, PORT, Lab, frames_of
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

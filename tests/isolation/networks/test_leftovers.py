@@ -17,7 +17,7 @@ from sockd.isolation.networks.uplink import link_of, table_of
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.linux.network import network_namespaces
 from tests.isolation.networks.conftest import WORKER
-from tests.support.network_lab import Lab, OwnNamespaces, read
+from tests.support.networks.network_lab import Lab, OwnNamespaces, read
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 
@@ -27,7 +27,7 @@ import asyncio, os, signal, sys
 from sockd.isolation.networks.networks import Networks
 from sockd.base.config import NetworkConfig
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
-from tests.support.network_lab import OwnNamespaces
+from tests.support.networks.network_lab import OwnNamespaces
 
 async def main():
     networks = await Networks.open(NetworkConfig(), sys.argv[1], MemoryBudget(1 << 30).reserve_nowait)

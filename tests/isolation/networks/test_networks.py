@@ -13,7 +13,7 @@ from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.linux.network import network_namespaces
 from tests.isolation.networks.conftest import WORKER
-from tests.support.network_lab import OTHER_PORT, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
+from tests.support.networks.network_lab import OTHER_PORT, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

@@ -12,9 +12,9 @@ from sockd.base.config import NetworkConfig
 from sockd.isolation.networks import egress, router, ruleset, uplink
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from tests.isolation.networks.conftest import WORKER
-from tests.support import network_attacks, network_stage, network_talks
 from tests.support.cases import case
-from tests.support.network_lab import Lab
+from tests.support.networks import network_attacks, network_stage, network_talks
+from tests.support.networks.network_lab import Lab
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
 

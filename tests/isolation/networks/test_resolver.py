@@ -27,8 +27,8 @@ from sockd.linux.confined.confined_process import Jail
 from tests.isolation.networks.conftest import WORKER
 from tests.support.cases import case
 from tests.support.jail import jail_at
-from tests.support.nameserver import TTL_S, Nameserver
-from tests.support.network_lab import METADATA, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
+from tests.support.networks.nameserver import TTL_S, Nameserver
+from tests.support.networks.network_lab import METADATA, OTHER_PUBLIC, PORT, PRIVATE, PUBLIC, Lab, OwnNamespaces
 
 NAMESERVER = "127.0.0.77"
 MX, TXT, SRV = 15, 16, 33

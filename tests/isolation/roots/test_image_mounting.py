@@ -18,7 +18,7 @@ from sockd.linux import mounts, syscalls
 from sockd.linux.erofs.mount_points import add_mount_points
 from sockd.linux.mount_namespaces import MountNamespaces
 from sockd.linux.ways import Ways
-from tests.support.image_files import Layers, directory, written
+from tests.support.images.image_files import Layers, directory, written
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.root

@@ -23,7 +23,7 @@ from sockd.linux import mounts, syscalls, user_namespaces
 from sockd.linux.erofs.mount_points import add_mount_points
 from sockd.linux.ways import Ways
 from tests.support.house import House
-from tests.support.image_files import Layers, directory, written
+from tests.support.images.image_files import Layers, directory, written
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.root

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sockd.base.file_tree import FileTree, Inode
 from sockd.linux.erofs.layout import Layout
-from tests.support.image_files import (
+from tests.support.images.image_files import (
     Facts,
     Layers,
     directory,
@@ -26,7 +26,7 @@ from tests.support.image_files import (
     symlink,
     written,
 )
-from tests.support.image_tools import needs
+from tests.support.images.image_tools import needs
 
 BLOCK, CHUNK = 4096, 512 << 10
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK - 1, CHUNK, CHUNK + 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20)

@@ -14,7 +14,7 @@ from sockd.base.errors import BadImage
 from sockd.base.file_tree import FileTree, Inode
 from sockd.images.chunks import chunk
 from sockd.linux.erofs.layout import CHUNK_BYTES, Layout, starts_chunk
-from tests.support.image_files import Layers, directory, reader_of, symlink, written
+from tests.support.images.image_files import Layers, directory, reader_of, symlink, written
 
 SIZES = 0, 300, 4000, 9000, 20_000
 

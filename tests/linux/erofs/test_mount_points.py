@@ -9,7 +9,7 @@ import pytest
 from sockd.base.errors import BadImage
 from sockd.base.file_tree import FileTree, Inode, resolve
 from sockd.linux.erofs.mount_points import add_mount_points
-from tests.support.image_files import Layers, directory, symlink, written
+from tests.support.images.image_files import Layers, directory, symlink, written
 
 DIRECTORIES, FILES = ("var/task", "proc", "opt/sockd/sockd_zygote"), ("etc/hosts",)
 

@@ -12,7 +12,7 @@ import pytest
 from sockd.base.errors import DamagedImage
 from sockd.linux import loop_device, mounts
 from sockd.linux.erofs.mounting import LOOP, find_way, mount_image, why_no_images
-from tests.support.image_files import Layers, directory, mounted, written
+from tests.support.images.image_files import Layers, directory, mounted, written
 
 BLKRAGET = 0x1263
 

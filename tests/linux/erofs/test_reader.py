@@ -13,8 +13,8 @@ import pytest
 from sockd.base.errors import DamagedImage
 from sockd.base.file_tree import FileTree, Inode
 from sockd.linux.erofs import format
-from tests.support.erofs_reader import ErofsReader
-from tests.support.image_files import (
+from tests.support.images.erofs_reader import ErofsReader
+from tests.support.images.image_files import (
     Layers,
     directory,
     facts_of_directory,
@@ -24,7 +24,7 @@ from tests.support.image_files import (
     symlink,
     written,
 )
-from tests.support.image_tools import needs
+from tests.support.images.image_tools import needs
 
 
 def an_image() -> bytes:

@@ -18,7 +18,7 @@ from sockd.starts.packages.distribution import Closure, Distribution, Source
 from sockd.starts.packages.resolver import Resolver, choose, split
 from sockd.starts.packages.uv import Uv, confinement, environment
 from sockd.starts.packages.wheel_tags import NEVER, preference
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 DIGEST = "8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"
 PURE = "https://i/six-1.0-py3-none-any.whl"

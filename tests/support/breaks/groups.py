@@ -11,8 +11,8 @@ from sockd.events.postgres import attempts as postgres_attempts
 from sockd.events.postgres import events as postgres_events
 from sockd.http.server.listening import inherited
 from sockd.worker.for_apis import group
-from tests.support import postgres_server
 from tests.support.breaks.breaking import breaks
+from tests.support.servers import postgres_server
 
 if TYPE_CHECKING:
     import socket

@@ -1,4 +1,4 @@
-"""Breaks of the chunk caches: a probe of them, or a cache node (tests/support/chunk_probe.py)."""
+"""Breaks of the chunk caches: a probe of them, or a cache node (tests/support/images/chunk_probe.py)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from sockd.base.config import PackageConfig
 from sockd.starts.packages.install_cache import InstallCache
 from tests.starts.packages.install.store import Opened
-from tests.support.package_index import PackageIndex
+from tests.support.servers.package_index import PackageIndex
 
 
 @pytest.fixture

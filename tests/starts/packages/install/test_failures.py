@@ -15,7 +15,7 @@ from sockd.base.errors import Draining, InstallFailed, PackagesFailed
 from sockd.starts.packages.distribution import Closure, Distribution
 from sockd.starts.packages.install_cache import InstallCache
 from tests.starts.packages.install.store import NOISE, Opened, nothing_half_done, stored
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from sockd.isolation.roots.interpreter import OWN_PYTHON
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.packages.install_cache import InstallCache
 from tests.starts.packages.install.store import NOISE, Opened, nothing_half_done, stored
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import pytest
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.packages.install_cache import InstallCache
 from tests.starts.packages.install.store import nothing_half_done, stored
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.anyio
 

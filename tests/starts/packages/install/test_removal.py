@@ -11,7 +11,7 @@ from sockd.base.errors import BadRequest, NoSuchPackage
 from sockd.starts.packages.distribution import Closure
 from sockd.starts.packages.install_cache import InstallCache
 from tests.starts.packages.install.store import NOISE, nothing_half_done, stored
-from tests.support.package_index import PackageIndex, wheel
+from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.anyio
 

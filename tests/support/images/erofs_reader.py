@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from sockd.base.errors import DamagedImage
 from sockd.linux.erofs import format
-from tests.support.erofs_decoder import (
+from tests.support.images.erofs_decoder import (
     FoundInode,
     SuperBlock,
     decode_directory,

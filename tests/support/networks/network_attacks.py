@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from sockd.isolation.networks.ruleset import GATEWAY
 from sockd.linux.network import network_namespaces, rtnetlink
 from sockd.linux.network.netlink import ROUTE, NetlinkSocket
-from tests.support.network_lab import (
+from tests.support.networks.network_lab import (
     HOST,
     OTHER_PORT,
     OTHER_PUBLIC,
@@ -32,7 +32,7 @@ from tests.support.network_lab import (
     tcp_segment,
     udp_datagram,
 )
-from tests.support.network_stage import (
+from tests.support.networks.network_stage import (
     BRIDGE,
     EVERYWHERE,
     LOST,

@@ -17,7 +17,7 @@ from typing import Any
 
 from sockd.base.sigv4.canonical import Credentials, SignedRequest
 from sockd.base.sigv4.verifier import SignatureRefused, Verifier
-from tests.support.closing_server import ClosingServer
+from tests.support.servers.closing_server import ClosingServer
 
 Json = dict[str, Any]
 MAX_WAIT_S = 20.0

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from tests.support.closing_server import ClosingServer
+from tests.support.servers.closing_server import ClosingServer
 
 
 def raw(count: int) -> bytes:

@@ -1,6 +1,6 @@
 """`benchmarks.instruments.chunk_probe` as a process of a test, with one protection taken away or whole.
 
-python -m tests.support.chunk_probe NAME probe|node ...     the program without the protection NAME; "": with all
+python -m tests.support.images.chunk_probe NAME probe|node ...     the program without the protection NAME; "": with all
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from benchmarks.instruments import chunk_probe as probe
 from sockd.images.caches import node
 from tests.support.broken import BREAKS
-from tests.support.cache_nodes import REPO
+from tests.support.images.cache_nodes import REPO
 
 
 def command(broken: str, program: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tests.support.chunk_probe", broken, program, *arguments]
+    return [sys.executable, "-m", "tests.support.images.chunk_probe", broken, program, *arguments]
 
 
 class ChunkProbe:

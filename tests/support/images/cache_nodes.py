@@ -14,7 +14,7 @@ from sockd.images.caches import node, stripes
 from sockd.images.caches.node_store import Framed, NodeStore
 from sockd.images.chunks.chunk import CHUNK_BYTES
 
-REPO = Path(__file__).parent.parent.parent
+REPO = Path(__file__).parents[3]
 
 
 class CacheNode:
@@ -22,7 +22,7 @@ class CacheNode:
 
     def __init__(self, *options: str, lies: bool = False, command: Sequence[str] = ()) -> None:
         """Args: command: what to run instead of a node."""
-        module = "tests.support.cache_nodes" if lies else "sockd.images.caches.node"
+        module = "tests.support.images.cache_nodes" if lies else "sockd.images.caches.node"
         self._command = [*(command or (sys.executable, "-m", module)), *options]
         self.address = "127.0.0.1:0"
         self._process: subprocess.Popen[str] | None = None

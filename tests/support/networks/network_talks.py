@@ -11,13 +11,13 @@ from sockd.isolation.networks import egress, ruleset
 from sockd.isolation.networks.ruleset import GATEWAY
 from sockd.linux.network import network_namespaces, nfnetlink
 from sockd.linux.network.netlink import NETFILTER, NetlinkSocket
-from tests.support.network_lab import (
+from tests.support.networks.network_lab import (
     OTHER_PORT,
     PORT,
     PRIVATE,
     PUBLIC,
 )
-from tests.support.network_stage import BY_NAME, MOST, NAME, OF_THE_HOST, RULES, Stage
+from tests.support.networks.network_stage import BY_NAME, MOST, NAME, OF_THE_HOST, RULES, Stage
 
 
 def talk(stage: Stage) -> dict[str, bool]:

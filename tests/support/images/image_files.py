@@ -14,7 +14,7 @@ from pathlib import Path
 from sockd.base.file_tree import FileTree, Inode, LayerData
 from sockd.linux.erofs.layout import Layout
 from sockd.linux.erofs.mounting import mount_image
-from tests.support.erofs_reader import ErofsReader
+from tests.support.images.erofs_reader import ErofsReader
 
 
 class Layers:

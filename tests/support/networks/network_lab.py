@@ -139,7 +139,7 @@ def read(namespace: int) -> dict[str, list[list[Any]]]:
             [sys.executable, "-m", "sockd.client.cli.doctor.network_reader"],
             capture_output=True,
             check=True,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
         )
     found: dict[str, list[list[Any]]] = json.loads(done.stdout)
     return found

@@ -1,6 +1,6 @@
 """A daemon that has nothing but an agent of images, for tests that kill it.
 
-    python -m tests.support.agent_daemon DIRECTORY CGROUP UID reader|thread
+    python -m tests.support.images.agent_daemon DIRECTORY CGROUP UID reader|thread
 
 Prints {"launcher", "agent", "reader"} and waits. The reader is a process that reads an uncached image from a descriptor, as a
 function does, and whose output is ours: the errno of its failure. Or it is the daemon itself, a thread of which waits for a chunk
@@ -26,7 +26,7 @@ from sockd.images.chunks.chunk import CHUNK_BYTES
 from sockd.images.chunks.directory_store import DirectoryStore
 from sockd.images.chunks.store_settings import StoreSettings
 from sockd.linux import mounts
-from tests.support.chunked_images import random_image, read_at, stored
+from tests.support.images.chunked_images import random_image, read_at, stored
 from tests.support.jail import jail_at
 
 READER = """

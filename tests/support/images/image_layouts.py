@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support import oci_images
+from tests.support.images import oci_images
 
 MTIME_S = 1_600_000_000
 LEFT_OUT = (

@@ -1,9 +1,9 @@
 """The services that initscripts talk to besides S3, for tests and for trying the examples by hand.
 
-    python -m tests.support.peers vector_db [PORT]      gRPC; prints grpc://127.0.0.1:PORT
-    python -m tests.support.peers sqs [PORT]            queue `work`, keys from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY;
+    python -m tests.support.servers.peers vector_db [PORT]      gRPC; prints grpc://127.0.0.1:PORT
+    python -m tests.support.servers.peers sqs [PORT]            queue `work`, keys from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY;
                                                         every line of the standard input is sent to it
-    python -m tests.support.peers lines [PORT]          tcp://; the value of `key` is `value`
+    python -m tests.support.servers.peers lines [PORT]          tcp://; the value of `key` is `value`
 
 All end when their standard input does.
 """
@@ -18,17 +18,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sockd.base.sigv4.canonical import Credentials
-from tests.support.line_server import LineServer
-from tests.support.sqs import Sqs
+from tests.support.servers.line_server import LineServer
+from tests.support.servers.sqs import Sqs
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @contextlib.contextmanager
 def vector_db() -> Iterator[str]:
     """grpc://host:port of a server in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.peers", "vector_db"],
+        [sys.executable, "-m", "tests.support.servers.peers", "vector_db"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -50,7 +50,7 @@ def main(kind: str, port: int) -> None:
     """Serve until the standard input ends."""
     match kind:
         case "vector_db":
-            from tests.support import vector_db as shards  # needs grpcio, which the others do not
+            from tests.support.servers import vector_db as shards  # needs grpcio, which the others do not
 
             server, port = shards.serve(port)
             print(f"grpc://127.0.0.1:{port}", flush=True)

@@ -20,7 +20,7 @@ from sockd.isolation.networks.ruleset import GATEWAY
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.linux.network import network_namespaces, rtnetlink
 from sockd.linux.network.netlink import ROUTE, NetlinkSocket
-from tests.support.network_lab import (
+from tests.support.networks.network_lab import (
     HOST,
     OTHER_PUBLIC,
     PORT,

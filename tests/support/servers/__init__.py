@@ -1,0 +1,1 @@
+"""Servers that tests start beside a worker: databases, queues, package indexes, and servers that go away."""
