@@ -76,8 +76,7 @@ def origin(first_byte_ms: float, key: bytes) -> Iterator[Origin]:
         client = stack.enter_context(server.client())
         client.make_bucket(BUCKET)
         _write_private(files / "key", key)
-        secret = f"[default]\naws_access_key_id = {server.access_key}\naws_secret_access_key = {server.secret_key}\n"
-        _write_private(files / "credentials", secret.encode())
+        server.write_credentials(files / "credentials")
         registry = stack.enter_context(_registry(files))
         nodes = tuple(stack.enter_context(_node()) for _ in range(NODES))
         store = server.url

@@ -76,6 +76,13 @@ class S3Process:
         """A new client, the caller's to close."""
         return Client(self.url, self.credentials, admin_token=self.admin_token)
 
+    def write_credentials(self, path: Path) -> None:
+        """Write the keys as AWS's credentials file, which no other user may read. The file must not exist."""
+        path.touch(mode=0o600, exist_ok=False)
+        path.write_text(
+            f"[default]\naws_access_key_id = {self.access_key}\naws_secret_access_key = {self.secret_key}\n"
+        )
+
     def env(self, url: str | None = None) -> dict[str, str]:
         """The variables with which a function finds this server.
 

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.s3.client import Client
 from benchmarks.s3.process import S3Process
+from tests.daemon.images.conftest import BUCKET
 from tests.daemon.images.test_images import CONFIG, app, deploy, small, upload
 from tests.daemon.running import RunningDaemon
 from tests.support.images.image_layouts import Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
-BUCKET = "images"
 
 
 @pytest.fixture(scope="module")
-def s3(ledger_of_module: None) -> Iterator[S3Process]:
-    with S3Process() as process:
-        with process.client() as client:
-            client.make_bucket(BUCKET)
-        yield process
-
-
-@pytest.fixture(scope="module")
-def config(s3: S3Process, tmp_path_factory: pytest.TempPathFactory) -> str:
-    credentials = tmp_path_factory.mktemp("credentials") / "credentials"
-    credentials.touch(mode=0o600)
-    credentials.write_text(f"[default]\naws_access_key_id = {s3.access_key}\naws_secret_access_key = {s3.secret_key}\n")
-    return f"""
-[images]
-store = "s3://{BUCKET}/worker"
-endpoint = "{s3.url}"
-credentials_file = "{credentials}"
-gc_grace_s = 0
-"""
-
-
-@pytest.fixture
-def bucket(s3: S3Process) -> Iterator[Client]:
-    with s3.client() as client:
-        client.forget_requests()
-        yield client
+def config(store: str) -> str:
+    return f"{store}gc_grace_s = 0\n"
 
 
 @pytest.fixture(scope="module")

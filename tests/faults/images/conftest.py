@@ -30,10 +30,7 @@ def images(
         with server.client() as client:
             client.make_bucket(BUCKET)
         credentials = directory / "credentials"
-        credentials.touch(mode=0o600)
-        credentials.write_text(
-            f"[default]\naws_access_key_id = {server.access_key}\naws_secret_access_key = {server.secret_key}\n"
-        )
+        server.write_credentials(credentials)
         settings = f"""
 [images]
 store = "s3://{BUCKET}/worker"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +52,25 @@ def test_by_default_there_is_a_page_on_loopback_only(configured: Config, there: 
     assert (PageAccess.of(configured, Keys()) is not None) == there
 
 
+@asynccontextmanager
+async def shown(worker: FakePageWorker, access: PageAccess, viewers: int) -> AsyncGenerator[int]:
+    """A server with the page. Yields its port."""
+    page = Page(worker, FakePageSources(), access, OPEN, viewers=viewers)
+    server = HttpServer(Front(worker, HttpConfig(listen="127.0.0.1:0"), site=page), bind_tcp("127.0.0.1:0"))
+    await server.start()
+    yield server.port
+    await server.aclose(0)
+
+
 async def statuses(access: PageAccess | None, *headers: str) -> list[int]:
     assert access is not None
     worker = FakePageWorker("echo")
-    front = Front(
-        worker,
-        HttpConfig(listen="127.0.0.1:0"),
-        site=Page(worker, FakePageSources(), access, OPEN, viewers=4),
-    )
-    server = HttpServer(front, bind_tcp("127.0.0.1:0"))
-    await server.start()
     worker.calls.draining = True  # a stream that is opened ends at once
     found = []
-    for path in (*PAGES, f"/events?token={access.token}"):
-        async with raw(server.port) as client:
-            found.append((await client.ask(get(path, *headers))).status)
-    await server.aclose(0)
+    async with shown(worker, access, viewers=4) as port:
+        for path in (*PAGES, f"/events?token={access.token}"):
+            async with raw(port) as client:
+                found.append((await client.ask(get(path, *headers))).status)
     assert bool(worker.read) == (found[0] == 200)
     return found
 
@@ -118,20 +123,9 @@ async def test_who_has_a_key_may_look_and_the_browser_is_told_how() -> None:
     access = PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True), Keys())
     assert await statuses(access, SHOWN, basic(f"ALICE:{SECRET}")) == [200] * 4
     assert access is not None
-    worker = FakePageWorker("echo")
-    server = HttpServer(
-        Front(
-            worker,
-            HttpConfig(listen="127.0.0.1:0"),
-            site=Page(worker, FakePageSources(), access, OPEN, viewers=1),
-        ),
-        bind_tcp("127.0.0.1:0"),
-    )
-    await server.start()
-    async with raw(server.port) as client:
+    async with shown(FakePageWorker("echo"), access, viewers=1) as port, raw(port) as client:
         reply = await client.ask(get("/"))
     assert reply.headers["www-authenticate"].startswith("Basic")
-    await server.aclose(0)
 
 
 def page_key(text: str) -> str:
@@ -177,20 +171,10 @@ async def test_a_stream_wants_the_token_that_stands_in_the_page() -> None:
     assert access is not None
     real, access.token = access.token, "another"
     assert await statuses(access) == [200] * 4
-    worker = FakePageWorker("echo")
-    server = HttpServer(
-        Front(
-            worker,
-            HttpConfig(listen="127.0.0.1:0"),
-            site=Page(worker, FakePageSources(), access, OPEN, viewers=1),
-        ),
-        bind_tcp("127.0.0.1:0"),
-    )
-    await server.start()
-    for query in ("", "?token=", f"?token={real}", "?token=%C3%A9"):
-        async with raw(server.port) as client:
-            assert (await client.ask(get(f"/events{query}"))).status == 403
-    await server.aclose(0)
+    async with shown(FakePageWorker("echo"), access, viewers=1) as port:
+        for query in ("", "?token=", f"?token={real}", "?token=%C3%A9"):
+            async with raw(port) as client:
+                assert (await client.ask(get(f"/events{query}"))).status == 403
 
 
 async def test_beyond_this_machine_a_browser_needs_tls() -> None:
