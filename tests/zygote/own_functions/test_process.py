@@ -98,37 +98,50 @@ CHANGES = {
     "an event loop that is set": "asyncio.set_event_loop(asyncio.new_event_loop())",
     "a variable, past all registries": "import ctypes; ctypes.CDLL(None).setenv(b'OWN', b'1', 1)",
 }
-BEGIN = (
-    "import asyncio, decimal, gc, importlib.machinery, locale, os, random, resource, signal, socket, subprocess, sys, threading\n"
-    "import base, held\n"
+LOADED = (
+    *(
+        "asyncio",
+        "decimal",
+        "gc",
+        "hashlib",
+        "importlib.machinery",
+        "io",
+        "locale",
+        "os",
+        "random",
+        "resource",
+        "signal",
+    ),
+    *("socket", "subprocess", "sys", "threading"),
 )
+BEGIN = f"import {', '.join(LOADED)}\nimport base, held\n"
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_before_an_import_is_seen(starts: Starts, what: str) -> None:
     restored = "import os\nos.path.exists('/proc/self/fd/9') and os.dup2(9, 1)\n"
-    recording = starts.record(f"{BEGIN}{CHANGES[what]}\nimport other\n{restored}")
+    recording = starts.record(f"{BEGIN}{CHANGES[what]}\nimport other\n{restored}", loaded=LOADED)
     assert recording.failure == "" and recording.step("base").before == ""
     assert recording.step("other").before, "an import may see it, and nothing was noted"
 
 
 def test_without_a_change_nothing_is_seen(starts: Starts) -> None:
     code = f"{BEGIN}kept = []\nopen('/dev/null').close()\nlog = print\nimport other\n"
-    recording = starts.record(code)
+    recording = starts.record(code, loaded=LOADED)
     assert recording.failure == "" and recording.step("other").before == ""
     assert recording.step("other").writes == ()
 
 
 def test_a_class_of_own_code_is_a_change_to_an_import_that_lists_those_of_its_base(starts: Starts) -> None:
     code = f"{BEGIN}class Own(Exception): pass\nimport other\nimport lists\n"
-    recording = starts.record(code)
+    recording = starts.record(code, loaded=LOADED)
     assert recording.step("other").before == ""
     assert recording.step("lists").before == "subclasses, which lists lists,"
-    recording = starts.record(f"{BEGIN}class Own: pass\nimport lists\n")
+    recording = starts.record(f"{BEGIN}class Own: pass\nimport lists\n", loaded=LOADED)
     assert recording.step("lists").before == "", "classes of another base are not listed"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is of Python 3.12")
 def test_a_tool_that_monitors_is_a_change(starts: Starts) -> None:
-    recording = starts.record(f"{BEGIN}sys.monitoring.use_tool_id(5, 'own')\nimport other\n")
+    recording = starts.record(f"{BEGIN}sys.monitoring.use_tool_id(5, 'own')\nimport other\n", loaded=LOADED)
     assert recording.step("other").before == "tools of sys.monitoring"
