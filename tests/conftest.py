@@ -83,6 +83,16 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of which `make check` runs no test: half of them."""
+    if not collection_path.is_relative_to(TESTS):
+        return None
+    file = collection_path.relative_to(TESTS.parent)
+    is_left_out = {"root": file.parts[1:2] and file.parts[1] in OF_ROOT, "slow": str(file) in slow_files()}
+    expression = config.option.markexpr
+    return True if any(left_out and f"not {mark}" in expression for mark, left_out in is_left_out.items()) else None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what `make check` leaves out, before `-m` selects: tests that start workers, and those of slow files."""
     file = item.path.relative_to(TESTS.parent) if item.path.is_relative_to(TESTS) else item.path

@@ -31,6 +31,9 @@ LONGEST_TEST_NAME = 80
 """Characters: a test's name says subject, condition and result, and fits into a line of a report."""
 LARGE = tomllib.loads((ROOT / "tests/large.toml").read_text())
 """The files and classes that are larger, with their sizes; the list may only shrink."""
+MAY_SWALLOW = re.compile(r"except(?: (?:Base)?Exception(?: as \w+)?)?:")
+MAY_NEED_ITS_NEIGHBOUR = re.compile(r"[\"'](?:\\\n)?\s*" + NEEDS_ITS_NEIGHBOUR.pattern)
+"""Any string that begins with one of the words, as a file's text has it."""
 SLEEPERS = {("time", "sleep"), ("asyncio", "sleep"), ("anyio", "sleep")}
 
 
@@ -91,12 +94,12 @@ def swallows(node: ast.AST) -> bool:
     return False
 
 
-def places(files: list[Path], word: str, is_offence: Callable[[ast.AST], bool]) -> list[str]:
-    """Args: word: of each offence's source, so that files without it are not parsed."""
+def places(files: list[Path], word: str | re.Pattern[str], is_offence: Callable[[ast.AST], bool]) -> list[str]:
+    """Args: word: in each offence's source, so that files without it are not parsed."""
     return [
         f"{name(file)}:{getattr(node, 'lineno', 0)}"
         for file in files
-        if word in file.read_text()
+        if re.search(word, file.read_text())
         for node in ast.walk(parsed(file))
         if is_offence(node)
     ]
@@ -150,7 +153,7 @@ def test_the_product_waits_for_any_descriptor() -> None:
 
 
 def test_no_error_is_swallowed_unseen() -> None:
-    assert places(OURS, "pass", swallows) == []
+    assert places(OURS, MAY_SWALLOW, swallows) == []
 
 
 def test_parts_are_given_to_each_other_as_arguments_or_listeners() -> None:
@@ -158,7 +161,8 @@ def test_parts_are_given_to_each_other_as_arguments_or_listeners() -> None:
     is made to be given one, by the code that answers its request."""
     roots = [file for file in PRODUCT if ROOT / "sockd/worker" in file.parents]
     scopes: list[tuple[Path, ast.AST]] = [(file, parsed(file)) for file in roots]
-    scopes += [(file, node) for file in PRODUCT for node in ast.walk(parsed(file)) if is_constructor(node)]
+    with_constructor = [file for file in PRODUCT if "def __init__" in file.read_text()]
+    scopes += [(file, node) for file in with_constructor for node in ast.walk(parsed(file)) if is_constructor(node)]
     found = [(file, node) for file, scope in scopes for node in ast.walk(scope) if assigns_to_another_part(node)]
     assert [f"{name(file)}:{getattr(node, 'lineno', 0)}" for file, node in found] == []
 
@@ -185,6 +189,7 @@ def test_files_and_classes_are_small_and_the_large_ones_do_not_grow() -> None:
     classes = {
         f"{name(file)}:{node.name}": sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
         for file in PRODUCT
+        if file.read_text().count("def ") > METHODS
         for node in ast.walk(parsed(file))
         if isinstance(node, ast.ClassDef)
     }
@@ -233,7 +238,9 @@ def test_a_module_opens_by_saying_what_it_is() -> None:
 
 
 def test_a_docstring_can_be_read_alone() -> None:
-    found = [(name(file), line, text) for file in DOCUMENTED for line, text in docstrings(file) if is_unclear(text)]
+    texts = {file: file.read_text() for file in DOCUMENTED}
+    files = [file for file, text in texts.items() if MAY_NEED_ITS_NEIGHBOUR.search(text) or NO_SUBJECT.search(text)]
+    found = [(name(file), line, text) for file in files for line, text in docstrings(file) if is_unclear(text)]
     assert found == []
 
 
@@ -253,6 +260,7 @@ def test_paths_in_docstrings_lead_to_files() -> None:
     found = [
         (name(file), line, paths)
         for file in DOCUMENTED
+        if stale_paths(file.read_text())
         for line, text in docstrings(file)
         if (paths := stale_paths(text))
     ]
