@@ -667,6 +667,8 @@ GROUP_BOUNDS: dict[str, tuple[float, float]] = {
     "heartbeat_s": (0.1, 60),
     "silent_s": (0.5, 600),
     "drain_notice_s": (0, 60),
+    "cache_node_memory_mb": (0, 1 << 20),
+    "cache_node_port": (0, 65535),
 }
 """Minimum and maximum of each number in [group]."""
 BEATS_OF_SILENCE = 3
@@ -688,6 +690,11 @@ class GroupConfig(Slice, frozen=True):
     """How long a worker may report nothing until the others take over its events; three heartbeats at least."""
     drain_notice_s: float = 2.0
     """How long a worker that is stopped still serves, while /healthz answers 503 to have a proxy send its requests elsewhere."""
+    cache_node_memory_mb: int = 256
+    """The MB of chunks of images that this worker keeps in memory for all of the group, encrypted, in a process of its own; 0: it
+    keeps none. Without effect where `images.nodes` names cache nodes."""
+    cache_node_port: int = 0
+    """The port at which the other workers reach that process, at the address where they reach this worker; 0: any."""
 
     def __post_init__(self) -> None:
         for key, (least, most) in GROUP_BOUNDS.items():

@@ -14,12 +14,13 @@ KEPT_FOR_ROOTS = 16
 MOST_ZYGOTES = 96
 """Most Zygotes of a worker, as all but one may be children of one root. The blocks that are left are for those that were evicted
 and whose sandboxes live on."""
-ENGINE_BELOW, COMPILER_BELOW, RESOLVER_BELOW, AGENT_BELOW, IMPORTER_BELOW, PROXY_BELOW = range(1, 7)
+ENGINE_BELOW, COMPILER_BELOW, RESOLVER_BELOW, AGENT_BELOW, IMPORTER_BELOW, PROXY_BELOW, NODE_BELOW = range(1, 8)
 """How far below the base: the initscript engine and compiler (unless `initscripts.uid` is set), the resolver of names, the agent
-that serves images, the process that reads their layers, and the proxy to ports of the host."""
+that serves images, the process that reads their layers, the proxy to ports of the host, and a
+cache node."""
 
 
 def confined(base_uid: int, engine_uid: int | None = None) -> list[range]:
     """All uids that a worker gives to what it confines, on the host. Args: engine_uid: `initscripts.uid`."""
     engine = [range(engine_uid - 1, engine_uid + 1)] if engine_uid is not None else []
-    return [range(base_uid - PROXY_BELOW, base_uid + 2 * ROOT_UIDS), *engine]
+    return [range(base_uid - NODE_BELOW, base_uid + 2 * ROOT_UIDS), *engine]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,14 +43,18 @@ class Membership:
         config: GroupConfig,
         about: Callable[[], dict[str, Any]],
         divide: Callable[[Sequence[str]], None],
+        follow_nodes: Callable[[Mapping[str, str]], None] | None = None,
     ) -> None:
-        """Args: about: what this worker reports of itself; divide: called with the live workers at each report."""
+        """Args:
+        about: what this worker reports of itself; divide: called with the live workers at each report.
+        follow_nodes: called at each report with where the cache nodes of the live workers are, by worker."""
         self._group = group
         self._events = events
         self._schedules = schedules
         self._config = config
         self._about = about
         self._divide = divide
+        self._follow_nodes = follow_nodes
         self._warnings = RepeatedWarnings(_log)
         self._revision = 0
         """The revision of what all workers share, as it was read last."""
@@ -112,7 +116,8 @@ class Membership:
             await pause(self._events.clock, self._config.heartbeat_s, self._group.heard)
 
     async def _report(self) -> int:
-        about = msgspec.json.encode(self._about())
+        said = self._about()
+        about = msgspec.json.encode(said)
         reported = await self._group.report(about)
         while reported is None:
             if not await self._group.join_again():
@@ -126,6 +131,9 @@ class Membership:
             self._since_s = now_s
         self._reported_s = now_s
         self._divide(reported.workers)
+        if self._follow_nodes is not None:
+            mine = {self._group.owner.worker: said["cache_node"]} if said.get("cache_node") else {}
+            self._follow_nodes({**dict(each.split(" ") for each in reported.nodes), **mine})
         return reported.revision
 
     async def _take_over(self, dead: str) -> None:

@@ -106,8 +106,8 @@ class Asynchronous:
         self.schedules = Schedules(self.events, recovered.schedules, self._check, read_schedule)
         self.membership: Membership | None = None
         if group is not None:
-            divide = worker.shares.change
-            self.membership = Membership(group, self.events, self.schedules, worker.config.group, about, divide)
+            divide, follow = worker.shares.change, worker.cache.follow if worker.cache is not None else None
+            self.membership = Membership(group, self.events, self.schedules, worker.config.group, about, divide, follow)
         watch(metrics, self.events, self.schedules)
 
     def start(self) -> None:

@@ -44,6 +44,7 @@ from sockd.worker.builders.initscript_parts import open_initscripts
 from sockd.worker.builders.isolation_parts import IsolationParts
 from sockd.worker.builders.linux_parts import LinuxParts
 from sockd.worker.builders.starts_parts import Installed, StartsParts
+from sockd.worker.group_cache import GroupCache, open_group_cache
 from sockd.worker.process_setup import compile_ours, set_up_process
 from sockd.worker.space_reserve import SpaceReserve
 from sockd.worker.state_dir import StateDir
@@ -88,6 +89,8 @@ class Worker:
     shares: GroupShares
     group: GroupParts | None
     """None: the worker is in no group."""
+    cache: GroupCache | None
+    """None: images are read from the cache nodes of the configuration, or from none."""
     heap: HeapTrim = field(default_factory=HeapTrim)
     _timer: asyncio.TimerHandle | None = None
 
@@ -141,6 +144,7 @@ class Worker:
             ),
             shares=parts.shares,
             group=parts.group,
+            cache=open_group_cache(config, images.parts, stack),
         )
         worker._keep_house()
         stack.callback(worker._stop_keeping_house)

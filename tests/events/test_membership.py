@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,8 @@ class Member:
     """The workers that divide limits, at each report."""
     said: dict[str, Any]
     """What the worker reports of itself."""
+    nodes: list[Mapping[str, str]]
+    """The cache nodes of the group, at each report."""
 
     @property
     def ran(self) -> list[bytes]:
@@ -64,6 +66,7 @@ async def start(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[Start]:
 
         async def start(name: str, **settings: Any) -> Member:
             clock, divided, said = FakeClock(), list[Sequence[str]](), dict[str, Any]()
+            nodes = list[Mapping[str, str]]()
             config, functions = EventsConfig(**settings), FakeFunctions(clock)
             functions.do["f"] = lambda payload: b'"ok"'
             postgres = PostgresConfig(dsn=postgres_dsn, worker=name, timeout_s=60.0)
@@ -77,13 +80,13 @@ async def start(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[Start]:
             schedules = Schedules(events, recovered.schedules, functions.check, backend.group.schedule)
             stack.push_async_callback(schedules.aclose)
             membership = Membership(
-                backend.group, events, schedules, GROUP, lambda: {"name": name, **said}, divided.append
+                backend.group, events, schedules, GROUP, lambda: {"name": name, **said}, divided.append, nodes.append
             )
             stack.push_async_callback(membership.aclose)
             events.start()
             schedules.start(clock.alarm)
             await membership.beat()
-            return Member(backend, events, schedules, membership, functions, clock, divided, said)
+            return Member(backend, events, schedules, membership, functions, clock, divided, said, nodes)
 
         yield start
 
@@ -118,6 +121,19 @@ async def test_a_silent_workers_events_run_on_another_and_the_suspects_later(sta
     living.clock.pass_by(10.0)
     await until(lambda: len(living.ran) == 3 and not sum(living.events.depth().values()))
     assert (living.ran, living.functions.most_at_once) == ([b"3", b"1", b"2"], 1)
+
+
+async def test_a_report_returns_the_cache_nodes_of_live_workers_also_of_one_that_drains(start: Start) -> None:
+    first, second, third = await start("w1"), await start("w2"), await start("w3")
+    assert [each.nodes[-1] for each in (first, second, third)] == [{}, {}, {}]
+    first.said.update(cache_node="10.0.0.1:7100")
+    second.said.update(cache_node="10.0.0.2:7100", draining=True)
+    for each in (first, second, third):
+        await each.membership.report()
+    assert second.nodes[-1] == third.nodes[-1] == {"w1": "10.0.0.1:7100", "w2": "10.0.0.2:7100"}
+    await silent_rows(third, "w1")
+    await third.membership.report()
+    assert third.nodes[-1] == {"w2": "10.0.0.2:7100"}
 
 
 async def test_an_event_during_which_too_many_workers_died_is_a_dead_letter(start: Start) -> None:

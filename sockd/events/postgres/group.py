@@ -38,6 +38,9 @@ REPORT = f"""
 UPDATE workers SET seen_at = {CLOCK}, about = $3 WHERE {ME} RETURNING (SELECT revision FROM shared), ARRAY(
     SELECT id FROM workers WHERE id = $1 OR taken_by = '' AND seen_at + silent_s >= {CLOCK} AND silent_s > 0
         AND (about::json->>'draining') IS DISTINCT FROM 'true' ORDER BY id
+), ARRAY(
+    SELECT id || ' ' || (about::json->>'cache_node') FROM workers WHERE id <> $1 AND taken_by = ''
+        AND seen_at + silent_s >= {CLOCK} AND silent_s > 0 AND about::json->>'cache_node' <> '' ORDER BY id
 )
 """
 LEAVE = f"UPDATE workers SET seen_at = 0 WHERE {ME}"
@@ -68,6 +71,8 @@ class Reported(NamedTuple):
     """The revision of what all workers share."""
     workers: list[str]
     """The workers that are live and take requests, and this one, by name."""
+    nodes: list[str]
+    """The cache nodes of the other live workers, also of those that drain: the worker's name, a space, ADDRESS:PORT."""
 
 
 class Member(msgspec.Struct, frozen=True):

@@ -21,7 +21,8 @@ from sockd.linux.confined.software import Places, software
 
 MODULE = "sockd.images.agent"
 TMP_BYTES, PIDS, OPEN_FILES = 1 << 20, 128, 1024
-LIBRARIES = ("blake3", "cryptography", "msgspec")
+LIBRARIES = ("blake3", "cryptography", "msgspec", "uvloop")
+"""What the agent and a cache node import."""
 MOST_AT_ONCE = 64
 """Messages that are read before the loop does something else."""
 _log = logging.getLogger(__name__)

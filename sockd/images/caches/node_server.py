@@ -38,7 +38,7 @@ CONNECTION_BYTES = 1 << 20
 """At most for one connection: an incomplete request, what was read with it, and an answer."""
 _SEND_BUFFER_BYTES = 512 << 10
 _READ_BYTES = 8192
-_BACKLOG = 1024
+BACKLOG = 1024
 
 
 class NodeServer:
@@ -63,9 +63,14 @@ class NodeServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address, with the port that the kernel chose for port 0. Raises: OSError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), host, port, backlog=_BACKLOG)
+        self._server = await loop.create_server(lambda: _Connection(self), host, port, backlog=BACKLOG)
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
+
+    async def start_on(self, bound: socket.socket) -> None:
+        """Listen at a socket, which is owned from now on. Raises: OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), sock=bound, backlog=BACKLOG)
 
     async def aclose(self) -> None:
         """Close all connections and release the store."""

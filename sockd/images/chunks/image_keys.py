@@ -5,6 +5,7 @@
     proof      = HMAC-SHA256(secret, "store", root id)
     blob key   = HMAC-SHA256(secret, "blob")
     peer key   = HMAC-SHA256(secret, "peer")
+    node token = HMAC-SHA256(secret, "cache nodes")
 
 The salt depends on the secret, so that a reader of the store alone cannot test whether it holds a known file. All workers that
 share a store have the same file, which the proof in the store's table of roots is for. Without the file the images in the store
@@ -63,6 +64,10 @@ class ImageKeys:
     def peer_key(self) -> bytes:
         """The key by which workers of a group know each other."""
         return self._derived("peer")
+
+    def node_token(self) -> str:
+        """The token of the cache nodes that workers of a group run."""
+        return self._derived("cache nodes").hex()
 
     def salt(self, root: str, *, zone: str = "", epoch: int = 0, tenant: str = "") -> bytes:
         """What the chunks of an upload are salted with. Chunks under different salts are never shared.

@@ -5,12 +5,13 @@ Nothing is opened or started before the first image.
 
 from __future__ import annotations
 
+import asyncio
 import configparser
 import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from sockd.images.agent.agent_wire import SourceSettings
 from sockd.images.agent_keeper import agent_link
 from sockd.images.agent_keeper.agent_directory import L1_FILE
 from sockd.images.agent_keeper.agent_link import AgentSettings
+from sockd.images.agent_keeper.cache_node import CacheNode
 from sockd.images.agent_keeper.image_agent import ImageAgent
 from sockd.images.caches.node_set import node_address
 from sockd.images.chunks.catalog import Catalog
@@ -43,6 +45,7 @@ from sockd.isolation.roots.base import Base
 from sockd.isolation.roots.image_mounting import ImageMounting
 from sockd.isolation.roots.jail import built, jail_on
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
+from sockd.linux.confined.confined_process import Jail
 from sockd.worker.builders.linux_parts import LinuxParts
 from sockd.worker.state_dir import StateDir
 
@@ -56,9 +59,22 @@ SHARED_GRACE_S = 24 * 3600.0
 class ImageParts:
     """The parts of one worker that concern images. Owns the root that the agent's process stands on."""
 
-    def __init__(self, config: ImagesConfig, state: Path, worker_id: str, cgroups: CgroupPool, base_uid: int) -> None:
-        """Args: worker_id: of the state directory. Raises: BadConfig."""
+    def __init__(
+        self,
+        config: ImagesConfig,
+        state: Path,
+        worker_id: str,
+        cgroups: CgroupPool,
+        base_uid: int,
+        *,
+        has_group: bool = False,
+    ) -> None:
+        """Args: worker_id: of the state directory; has_group: workers of a group run cache nodes. Raises: BadConfig."""
         self._config = config
+        self._has_group = has_group
+        self._nodes: Mapping[str, str] = {node: node for node in config.nodes}
+        self._agent: ImageAgent | None = None
+        self._building = asyncio.Lock()
         self._state = state
         self._settings = store_settings(config, state)
         self._docker_config = docker_config(config)
@@ -103,6 +119,19 @@ class ImageParts:
             self._watch,
         )
 
+    def use_nodes(self, nodes: Mapping[str, str]) -> None:
+        """Have chunks from other cache nodes from now on. Args: nodes: ADDRESS:PORT by name."""
+        self._nodes = nodes
+        if self._agent is not None:
+            self._agent.use_nodes(nodes)
+
+    async def start_node(self, listening: socket.socket, memory_bytes: int) -> CacheNode:
+        """Start a cache node of this worker's. Args: as of `CacheNode`. Raises: OSError, SecretsLocked."""
+        uid = self._base_uid - uids.NODE_BELOW
+        return CacheNode(
+            await self._jail(), uid, listening, memory_bytes=memory_bytes, token=await in_thread(self._token)
+        )
+
     def close(self) -> None:
         if self._root is not None:
             self._root.close()
@@ -139,17 +168,9 @@ class ImageParts:
         self, on_trouble: Callable[[str, SockdError], None], on_refused: Callable[[str], None]
     ) -> ImageAgent:
         config = self._config
-        places = agent_link.places()
-        root = self._state / "agent-root"
-        if self._root is None:
-            self._root = await in_thread(built, root, places)
-        jail = jail_on(root, places, self._cgroups.take, self._cgroups.give_back)
-        source = SourceSettings(
-            store=self._settings,
-            l1_bytes=config.cache_mb * MB,
-            nodes={node: node for node in config.nodes},
-            token=_token(config.nodes_token_file),
-        )
+        jail, token = await self._jail(), await in_thread(self._token)
+        nodes = self._nodes
+        source = SourceSettings(store=self._settings, l1_bytes=config.cache_mb * MB, nodes=dict(nodes), token=token)
         settings = AgentSettings(
             uid=self._base_uid - uids.AGENT_BELOW,
             source=source,
@@ -159,7 +180,24 @@ class ImageParts:
             fill_bytes_s=config.fill_mb_s * MB,
             startup_bytes=config.startup_mb * MB,
         )
-        return await ImageAgent.start(jail, settings, self._state / "agent", on_trouble, on_refused)
+        self._agent = await ImageAgent.start(jail, settings, self._state / "agent", on_trouble, on_refused)
+        if self._nodes is not nodes:  # they changed meanwhile
+            self._agent.use_nodes(self._nodes)
+        return self._agent
+
+    async def _jail(self) -> Jail:
+        """Where the agent runs, and a cache node. Raises: OSError."""
+        places, root = agent_link.places(), self._state / "agent-root"
+        async with self._building:
+            if self._root is None:
+                self._root = await in_thread(built, root, places)
+        return jail_on(root, places, self._cgroups.take, self._cgroups.give_back)
+
+    def _token(self) -> str:
+        """Return the token of the cache nodes. Blocks. Raises: BadConfig, SecretsLocked."""
+        if self._has_group and not self._config.nodes:
+            return ImageKeys.at(Path(self._config.key_file or "")).node_token()
+        return _token(self._config.nodes_token_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +207,21 @@ class OpenedImages:
     store: ImageStore
     garbage: ImageGarbage
     importer: ChunkedImporter
+    parts: ImageParts
 
 
 def open_images(config: Config, state: StateDir, base: Base, linux: LinuxParts, stack: AsyncExitStack) -> OpenedImages:
     """Open the images of an earlier worker on `stack`. Nothing is started."""
     mounting = ImageMounting.open(linux.ways, state.path / "mounted", config.sandbox.kernel_release)
     stack.callback(mounting.close)
-    parts = ImageParts(config.images, state.path, state.id, linux.cgroups, config.sandbox.base_uid)
+    parts = ImageParts(
+        config.images,
+        state.path,
+        state.id,
+        linux.cgroups,
+        config.sandbox.base_uid,
+        has_group=bool(config.group.name),
+    )
     stack.callback(parts.close)
     importer = parts.importer()
     store = ImageStore(
@@ -187,7 +233,7 @@ def open_images(config: Config, state: StateDir, base: Base, linux: LinuxParts, 
     garbage = parts.garbage(importer)
     garbage.start()
     stack.push_async_callback(garbage.aclose)
-    return OpenedImages(store, garbage, importer)
+    return OpenedImages(store, garbage, importer, parts)
 
 
 def store_settings(config: ImagesConfig, state: Path) -> StoreSettings:

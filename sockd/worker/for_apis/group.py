@@ -49,6 +49,7 @@ class About:
             "functions": len(self._worker.functions.live.names()),
             "revision": self._worker.group.following.revision if self._worker.group is not None else 0,
             "divisor": self._worker.shares.divisor,
+            "cache_node": self._worker.cache.address if self._worker.cache is not None else "",
         }
 
     @cached_property
@@ -65,7 +66,7 @@ def digest(config: Config) -> str:
         management=msgspec.structs.replace(config.management, listen=""),
         postgres=msgspec.structs.replace(config.postgres, worker=""),
         images=msgspec.structs.replace(config.images, worker=None),
-        group=msgspec.structs.replace(config.group, address=""),
+        group=msgspec.structs.replace(config.group, address="", cache_node_port=0),
     )
     return hashlib.sha256(msgspec.json.encode(same, order="sorted")).hexdigest()[:DIGEST_CHARS]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sockd.base.config import Config, HttpConfig, LambdaApiConfig, PageConfig
-from sockd.base.uids import PROXY_BELOW, ROOT_UIDS
+from sockd.base.uids import NODE_BELOW, PROXY_BELOW, ROOT_UIDS
 from sockd.http.access.callers import Callers
 from sockd.http.access.keys import Keys, Right
 from sockd.http.front import Front
@@ -79,7 +79,9 @@ async def test_this_machine_may_look() -> None:
     assert await statuses(PageAccess.of(config(), Keys())) == [200] * 4
 
 
-@pytest.mark.parametrize("uid", [BASE_UID, BASE_UID + 2 * ROOT_UIDS - 1, BASE_UID - 1, BASE_UID - PROXY_BELOW, None])
+@pytest.mark.parametrize(
+    "uid", [BASE_UID, BASE_UID + 2 * ROOT_UIDS - 1, BASE_UID - 1, BASE_UID - PROXY_BELOW, BASE_UID - NODE_BELOW, None]
+)
 async def test_sandboxes_the_engine_and_whoever_is_unknown_may_not(
     monkeypatch: pytest.MonkeyPatch, uid: int | None
 ) -> None:
