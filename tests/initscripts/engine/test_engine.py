@@ -61,6 +61,7 @@ async def test_a_reply_goes_on_to_the_app(here: Room) -> None:
             "offset": 0,
             "length": 5,
             "size": 1024 * 1024,
+            "headers": {"content-length": "5"},
         },
     ]
     (record,) = ran.report.rpcs
