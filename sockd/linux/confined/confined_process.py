@@ -7,6 +7,7 @@ owner makes (`sockd.isolation.roots.jail`): a mounted tree with the software tha
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +85,7 @@ class ConfinedProcess:
             with mounts.owned(scratch(uid, tmp_bytes)) as tmp:
                 procs = cgroup.procs_fds
                 confinement = {
+                    "daemon": os.getpid(),
                     "root": str(jail.root),
                     "scratch": tmp,
                     "procs": procs,

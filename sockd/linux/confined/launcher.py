@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import sys
 from typing import Any
 
@@ -28,18 +29,21 @@ PROC_OPTIONS = "hidepid=invisible,subset=pid"
 
 def main(text: str) -> int:
     """Confine and run; returns the exit status."""
-    confinement, daemon = json.loads(text), os.getppid()
+    confinement = json.loads(text)
     launching.die_with_parent()
+    if os.getppid() != confinement["daemon"]:
+        return 127  # it ended before we asked for the signal
     launching.enter(
         confinement["root"],
         scratch_fd=confinement["scratch"],
         procs_fds=confinement["procs"],
         more_namespaces=0 if confinement["network"] == "host" else syscalls.CLONE_NEWNET,
     )
+    ours = os.pidfd_open(os.getpid())
     child = os.fork()  # noqa: TID251  SAFETY: this process is single-threaded and was exec'd for this
     if child == 0:
         try:
-            become(confinement)
+            become(confinement, ours)
         except BaseException as error:
             os.write(2, f"the process could not be confined: {error}\n".encode())
         finally:
@@ -51,14 +55,14 @@ def main(text: str) -> int:
     # only if we may signal it: so we take its uid, of which it can make no use from its pid namespace.
     become_user(confinement["uid"])
     launching.die_with_parent()
-    if os.getppid() != daemon:
+    if os.getppid() != confinement["daemon"]:
         return 127
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 
 
-def become(confinement: dict[str, Any]) -> None:
-    """Everything between fork and exec. Returns only by raising."""
+def become(confinement: dict[str, Any], launcher: int) -> None:
+    """Everything between fork and exec. Returns only by raising. Args: launcher: its pidfd."""
     flags = MountFlag.NOSUID | MountFlag.NODEV | MountFlag.NOEXEC
     syscalls.mount("proc", "/proc", "proc", flags, PROC_OPTIONS)
     # A core pattern that starts with `|` ignores 0 and honours 1 (core(5)), and no dump is that small. A hard limit of 0 that
@@ -75,6 +79,8 @@ def become(confinement: dict[str, Any]) -> None:
     linux.lock_securebits()
     become_user(confinement["uid"])
     launching.die_with_parent()
+    if select.select([launcher], [], [], 0)[0]:
+        raise ProcessLookupError("its launcher has ended")
     syscalls.close_on_exec_from(3)
     for fd in confinement["keep"]:
         os.set_inheritable(fd, True)
