@@ -150,6 +150,11 @@ _kept_sockets: list[tuple[int, int, int, int]] = []
 """(descriptor, family, type with its flags, whether it is closed on exec)."""
 
 
+def kept_sockets() -> set[int]:
+    """Return the numbers of the sockets that each child gets anew."""
+    return {fd for fd, *_ in _kept_sockets}
+
+
 def has_late_files() -> bool:
     """Whether a child opens kept files again only with its code."""
     return any(path.startswith(LATE) for *_, path in _kept_files)

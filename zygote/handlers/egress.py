@@ -70,15 +70,19 @@ def uses_of_sockets() -> int | None:
 def _has_used_socket() -> bool:
     """Whether this process has a socket that reaches beyond the sandbox: a snapshot's forks inherit what its init opened.
 
-    One of TCP that is not connected was made in this fork, in place of a connection (`sockd_zygote.forks.parked`): it is counted
-    when it connects."""
+    One of TCP that was made in this sandbox's cgroup in place of a connection (`sockd_zygote.forks.parked`) is counted when it connects;
+    one that a hook of the fork has made may be of the Zygote's cgroup, where nobody looks."""
     import socket
 
+    from sockd_zygote.forks.kept import kept_sockets
+
+    remade = kept_sockets()
     for number in os.listdir(FDS):
         try:
             if os.readlink(f"{FDS}/{number}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(number))) as found:
-                    if found.family != socket.AF_UNIX and not _is_unconnected(found):
+                    is_counted = int(number) in remade and _is_unconnected(found)
+                    if found.family != socket.AF_UNIX and not is_counted:
                         return True
         except OSError:  # the descriptor of the directory itself
             continue

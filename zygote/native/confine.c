@@ -183,10 +183,11 @@ int confine_zygote(const struct fd_list *given, int waits, int maps_ready, int k
  * until here, and its old cgroup is charged for, are their hooks (`os.register_at_fork`): 0.3 MB; nothing is for it to read yet. */
 void await_move(int moved)
 {
-    if (moved < 0)
-        return;
-    await_byte(moved, "waiting for its cgroups");
-    close(moved);
+    if (moved >= 0) {
+        await_byte(moved, "waiting for its cgroups");
+        close(moved);
+    }
+    must(make_kept_sockets(), "making sockets in place of connections");
 }
 
 /* -- for Python */

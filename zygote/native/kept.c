@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define MAX_KEPT 64 /* kept.MOST: of either */
@@ -43,13 +45,7 @@ static int place(int fd, int number, int closes_on_exec)
 /* A description of its own at the same number; or for now /dev/null, so that nothing else takes that number. */
 static int reopen(const struct kept_file *file, int is_there)
 {
-    int fd;
-
-    if (!file->path) {
-        fd = socket(file->family, file->type | SOCK_CLOEXEC, 0);
-        return fd < 0 ? -1 : place(fd, file->fd, file->closes_on_exec);
-    }
-    fd = is_there ? open(file->path, file->flags | O_CLOEXEC | O_NOCTTY) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int fd = is_there ? open(file->path, file->flags | O_CLOEXEC | O_NOCTTY) : open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     if (fd < 0 || place(fd, file->fd, file->closes_on_exec) < 0)
         return -1;
@@ -72,11 +68,33 @@ static int part(const struct kept_mapping *mapping)
 int take_over_kept(void)
 {
     for (int i = 0; i < file_count; i++)
-        if (reopen(&files[i], !files[i].in_tmp) < 0)
+        if (reopen(&files[i], files[i].path && !files[i].in_tmp) < 0)
             return -1;
     for (int i = 0; i < mapping_count; i++)
         if (part(&mappings[i]) < 0)
             return -1;
+    return 0;
+}
+
+static int is_null(int fd)
+{
+    struct stat status;
+
+    return fstat(fd, &status) == 0 && S_ISCHR(status.st_mode) && status.st_rdev == makedev(1, 3);
+}
+
+/* In the child, in its own cgroups: a socket stays with its maker's, whose programs count its use. -1 with errno. */
+int make_kept_sockets(void)
+{
+    for (int i = 0; i < file_count; i++) {
+        int fd;
+
+        if (files[i].path || !is_null(files[i].fd)) /* a hook of the fork may have closed it */
+            continue;
+        fd = socket(files[i].family, files[i].type | SOCK_CLOEXEC, 0);
+        if (fd < 0 || place(fd, files[i].fd, files[i].closes_on_exec) < 0)
+            return -1;
+    }
     return 0;
 }
 

@@ -59,6 +59,7 @@ void after_fork_in_child(void);
 
 /* kept.c; -1 with errno */
 int take_over_kept(void);
+int make_kept_sockets(void);
 int out_of_the_way(int fd);
 
 /* observe.c */
