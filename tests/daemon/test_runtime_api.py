@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import stat
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from tests.daemon.running import DeployFailed, RunningDaemon
+from tests.daemon.snapshots.snapshotted import command_line
 from tests.support.servers.package_index import PackageIndex, wheel
 
 pytestmark = pytest.mark.root
@@ -172,7 +172,7 @@ def test_a_program_that_ends_behind_its_answer_fails_no_other_request(
 def test_a_sandbox_whose_program_has_panicked_is_not_kept(daemon: RunningDaemon) -> None:
     daemon.deploy("panics", archive(), timeout_s=10)
     daemon.run("panics", {"what": "panic", "after": 0.1})
-    daemon.when(lambda: not any(b"panics" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in daemon.pids()))
+    daemon.when(lambda: not any("panics" in command_line(pid) for pid in daemon.pids()))
 
 
 def test_an_answer_that_fails_in_the_middle_is_an_error_of_the_function(daemon: RunningDaemon, program: str) -> None:

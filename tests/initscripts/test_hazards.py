@@ -84,7 +84,7 @@ async def test_hazard_3_recursion_is_a_trap_in_every_guest_thread(tmp_path: Path
     deep = "(func $deep (param i64 i64 i64 i64) (call $log (i32.const 0) (i32.const 0) (i32.const 0)) (call $deep (local.get 3) (local.get 2) (local.get 1) (local.get 0)))"  # fmt: skip  # noqa: E501
     body = "(call $deep (i64.const 1) (i64.const 2) (i64.const 3) (i64.const 4))"
     async with room(tmp_path, limits=EngineLimits(runs=8, ready_threads=1)) as here:
-        function = here.define(module(body, extra=deep), budget=TIRELESS)
+        function = here.define(module(body, extra=deep), budget=Budget(deadline_s=900, cpu_ms=3_600_000))
         rans = await asyncio.gather(*(here.finish(*here.start(function)) for _ in range(8)))
     assert {(ran.report.outcome, ran.report.message) for ran in rans} == {("trap", "stack overflow")}
 

@@ -144,10 +144,15 @@ def test_no_worker_is_declared_dead_because_the_database_was_away(
     port: int, watch: Watch, wired: Mapping[str, Machine], far_workers: Workers
 ) -> None:
     watch.begin(0.002)
-    with wired[DATABASE].cut():
-        ends = time.monotonic() + 2 * SILENT_S
-        while time.monotonic() < ends:
-            wait_for_calls(watch.caller, CALLS)
+    first, *others = NAMES
+    with ExitStack() as later_ones:
+        with wired[DATABASE].cut():
+            ends = time.monotonic() + 2 * SILENT_S
+            while time.monotonic() < ends:
+                wait_for_calls(watch.caller, CALLS)
+            for name in others:
+                later_ones.enter_context(wired[name].cut(wired[DATABASE]))
+        soon(lambda: far_workers.members(first)[first]["seen_s"] < SILENT_S / 2)
     soon(lambda: all(row["seen_s"] < SILENT_S / 2 for row in far_workers.members("w1").values()))
     for daemon in far_workers.by_name.values():
         assert later(daemon, "echo", 1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import os
+import socket
+import subprocess
+import sys
 
 from sockd.client.cli.cluster import haproxy
 from sockd.events import membership
@@ -13,9 +16,6 @@ from sockd.http.server.listening import inherited
 from sockd.worker.for_apis import group
 from tests.support.breaks.breaking import breaks
 from tests.support.servers import postgres_server
-
-if TYPE_CHECKING:
-    import socket
 
 
 @breaks("any-owner")
@@ -40,12 +40,18 @@ def no_notice() -> None:
 
 @breaks("closed-last")
 def closed_last() -> None:
-    """The kernel closes the listening socket of a killed worker after its connections."""
+    """The listening socket of a killed worker is closed after its connections: another process has it for two seconds more."""
+    held = (
+        "import os, select, sys; select.select([os.pidfd_open(int(sys.argv[1]))], [], []); select.select([], [], [], 2)"
+    )
 
-    def as_it_is(sock: socket.socket) -> socket.socket:
+    def closed_last(sock: socket.socket) -> socket.socket:
+        subprocess.Popen(
+            [sys.executable, "-c", held, str(os.getpid())], pass_fds=[sock.fileno()], start_new_session=True
+        )
         return sock
 
-    inherited.closed_first = as_it_is  # type: ignore[attr-defined]
+    inherited.closed_first = closed_last  # type: ignore[attr-defined]
 
 
 @breaks("endless-wait", in_tests=True)

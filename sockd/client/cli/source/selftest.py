@@ -26,7 +26,7 @@ LIBRARIES = (
         "pytest",
         "pytest_timeout",
     ),
-    *("wasmtime", "ziglang"),
+    *("wasmtime", "websockets", "ziglang"),
 )
 """The libraries of the extra `selftest`."""
 FOLDERS = (
