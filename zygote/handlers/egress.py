@@ -70,8 +70,8 @@ def uses_of_sockets() -> int | None:
 def _has_used_socket() -> bool:
     """Whether this process has a socket that reaches beyond the sandbox: a snapshot's forks inherit what its init opened.
 
-    One of TCP that was made in this sandbox's cgroup in place of a connection (`sockd_zygote.forks.parked`) is counted when it connects;
-    one that a hook of the fork has made may be of the Zygote's cgroup, where nobody looks."""
+    One of TCP that was made in this sandbox's cgroup in place of a connection (`sockd_zygote.forks.parked`) is counted when it
+    connects; one that a hook of the fork has made may be of the Zygote's cgroup, whose count is not asked for."""
     import socket
 
     from sockd_zygote.forks.kept import kept_sockets

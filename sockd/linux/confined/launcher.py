@@ -79,7 +79,9 @@ def become(confinement: dict[str, Any], launcher: int) -> None:
     linux.lock_securebits()
     become_user(confinement["uid"])
     launching.die_with_parent()
-    if select.select([launcher], [], [], 0)[0]:
+    ended = select.poll()
+    ended.register(launcher, select.POLLIN)
+    if ended.poll(0):
         raise ProcessLookupError("its launcher has ended")
     syscalls.close_on_exec_from(3)
     for fd in confinement["keep"]:
