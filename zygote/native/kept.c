@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define MAX_KEPT 64 /* kept.MOST: of either */
@@ -45,7 +43,8 @@ static int place(int fd, int number, int closes_on_exec)
 /* A description of its own at the same number; or for now /dev/null, so that nothing else takes that number. */
 static int reopen(const struct kept_file *file, int is_there)
 {
-    int fd = is_there ? open(file->path, file->flags | O_CLOEXEC | O_NOCTTY) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int held_by = file->path ? O_RDONLY : O_PATH;
+    int fd = is_there ? open(file->path, file->flags | O_CLOEXEC | O_NOCTTY) : open("/dev/null", held_by | O_CLOEXEC);
 
     if (fd < 0 || place(fd, file->fd, file->closes_on_exec) < 0)
         return -1;
@@ -76,11 +75,11 @@ int take_over_kept(void)
     return 0;
 }
 
-static int is_null(int fd)
+static int holds_number(int fd)
 {
-    struct stat status;
+    int flags = fcntl(fd, F_GETFL);
 
-    return fstat(fd, &status) == 0 && S_ISCHR(status.st_mode) && status.st_rdev == makedev(1, 3);
+    return flags >= 0 && flags & O_PATH;
 }
 
 /* In the child, in its own cgroups: a socket stays with its maker's, whose programs count its use. -1 with errno. */
@@ -89,7 +88,7 @@ int make_kept_sockets(void)
     for (int i = 0; i < file_count; i++) {
         int fd;
 
-        if (files[i].path || !is_null(files[i].fd)) /* a hook of the fork may have closed it */
+        if (files[i].path || !holds_number(files[i].fd)) /* a hook of the fork may have closed it */
             continue;
         fd = socket(files[i].family, files[i].type | SOCK_CLOEXEC, 0);
         if (fd < 0 || place(fd, files[i].fd, files[i].closes_on_exec) < 0)
