@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from types import SimpleNamespace
 
@@ -11,24 +12,36 @@ from sockd.linux.confined import confined_process
 from sockd.linux.confined.confined_process import CANNOT_EXEC, ConfinedProcess, Jail, words_of
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
-FOREVER = "import select; select.select([], [], [])"
+FOREVER = "import select; print('up', flush=True); select.select([], [], [])"
 
 
 @pytest.mark.parametrize(
-    ("parent", "said"), [(os.getpid, "killed by signal 9 (killed)"), (lambda: 1, words_of(CANNOT_EXEC))]
+    ("daemon", "printed", "ended"),
+    [(os.getpid(), b"up\n", "killed by signal 9 (killed)"), (1, b"", words_of(CANNOT_EXEC))],
+    ids=["its-parent", "another-process"],
 )
-async def test_a_launcher_whose_daemon_has_ended_ends(
-    jail: Jail, monkeypatch: pytest.MonkeyPatch, parent: object, said: str
+async def test_a_process_runs_only_while_its_daemon_is_its_parent(
+    jail: Jail, monkeypatch: pytest.MonkeyPatch, daemon: int, printed: bytes, ended: str
 ) -> None:
-    """The kernel's signal of a parent's death comes only to who asked for it before. Here another process than the daemon is
-    the parent, as after its death."""
-    monkeypatch.setattr(confined_process, "os", SimpleNamespace(getpid=parent))
+    """When a daemon is killed before its launcher has asked for the signal of a parent's death (prctl(2)), the kernel gives the
+    launcher another parent and sends no signal. The launcher compares its parent with the daemon that it was told of."""
+    monkeypatch.setattr(confined_process, "os", SimpleNamespace(getpid=lambda: daemon))
     process = await ConfinedProcess.start(
-        jail, "-c", FOREVER, uid=70008, memory_bytes=64 << 20, tmp_bytes=1 << 20, pids=4, network="none"
+        jail,
+        "-c",
+        FOREVER,
+        uid=70008,
+        memory_bytes=64 << 20,
+        tmp_bytes=1 << 20,
+        pids=4,
+        network="none",
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
-        if parent is os.getpid:
+        assert process.launcher.stdout is not None
+        assert await process.launcher.stdout.readline() == printed
+        if printed:
             process.launcher.kill()
-        assert await process.wait() == said
+        assert await process.wait() == ended
     finally:
         await process.close()
