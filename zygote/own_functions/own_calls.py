@@ -84,13 +84,9 @@ class OwnCalls:
         self.has_varied = False
 
     def watch(self, is_on: bool) -> bool:
-        """Begin or pause; where the function's code has set a profile function, that one stays. Returns: whether it watched."""
+        """Begin or pause. Returns: whether it watched."""
         was_on, self._is_on = self._is_on, is_on
-        current = sys.getprofile()
-        if is_on and current is None:
-            sys.setprofile(self._hook)
-        elif not is_on and current is self._hook:
-            sys.setprofile(None)
+        set_profile(self._hook, is_on=is_on)
         return was_on
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -123,6 +119,15 @@ class OwnCalls:
             return
         else:
             self.outside = OUTSIDE.get(event, "")
+
+
+def set_profile(hook: Any, *, is_on: bool) -> None:
+    """Set a profile function, or take it away; where the function's code has set one, that one stays."""
+    current = sys.getprofile()
+    if is_on and current is None:
+        sys.setprofile(hook)
+    elif not is_on and current is hook:
+        sys.setprofile(None)
 
 
 def is_writing(path: Any, mode: object, flags: Any) -> bool:

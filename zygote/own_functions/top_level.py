@@ -16,7 +16,7 @@ import time
 from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
 from sockd_zygote.own_functions.change_names import in_words
 from sockd_zygote.own_functions.interpreter import LIBRARIES
-from sockd_zygote.own_functions.own_calls import Code, OwnCalls, places
+from sockd_zygote.own_functions.own_calls import Code, OwnCalls, places, set_profile
 from sockd_zygote.own_functions.own_variables import OwnVariables
 from sockd_zygote.own_functions.process import THREADS
 from sockd_zygote.own_functions.registrations import Registrations
@@ -65,7 +65,7 @@ class Loading:
 
 
 class ListsSubclasses:
-    """Whether code of this thread calls `type.__subclasses__` of some classes between `__enter__` and `__exit__`.
+    """Whether code of this thread calls `type.__subclasses__` of some classes while it is watched.
 
     To such an import, a class that the function's own code has derived from one of them is a change; to others it is none."""
 
@@ -73,15 +73,11 @@ class ListsSubclasses:
         """Args: classes: their ids."""
         self._classes = classes
         self.seen = False
-        self._profile: Any = None
+        self._hook: Any = self._look
 
-    def __enter__(self) -> ListsSubclasses:
-        self._profile = sys.getprofile()
-        sys.setprofile(self._look)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(self._profile)
+    def watch(self, is_on: bool) -> None:
+        """Begin or pause."""
+        set_profile(self._hook, is_on=is_on)
 
     def _look(self, frame: object, event: str, called: Any) -> None:
         if event == "c_call" and called.__name__ == "__subclasses__":
@@ -104,6 +100,8 @@ class Recorder:
         """What the function's code has changed; nothing is compared any more."""
         self._derived_from: set[int] = set()
         """The ids of classes that own code has derived others from."""
+        self._listing: ListsSubclasses | None = None
+        """The one that watches; none does while the function's code runs, as that is watched by `_calls`."""
         self._has_named_threads = False
         """Whether own code has taken numbers from `threading`, which names threads by them."""
         self._registrations = Registrations()
@@ -209,6 +207,7 @@ class Recorder:
             return self._load(name, import_)
         loading = Loading(name, time.perf_counter(), self._stack[-1] if self._stack else None)
         was_called = self._calls.watch(False)
+        above = self._listing
         self._begin(loading)
         self._stack.append(loading)
         started = time.perf_counter()
@@ -220,15 +219,15 @@ class Recorder:
         finally:
             self._seconds[name] = time.perf_counter() - started - loading.inner_s
             self._stack.pop()
-            if loading.lists is not None:
-                loading.lists.__exit__()
             if loading.by_code:
+                self._list(None)
                 self._variables.watch(is_import=False)
             (self._end if done else self._fail)(loading)
             if loading.by_code:
                 self._variables.watch(is_import=loading.was_watched)
             if self._stack:
                 self._stack[-1].inner_s += time.perf_counter() - loading.began
+            self._list(above)
             self._calls.watch(was_called)
 
     def _noting_origin(self, spec: Any) -> object:
@@ -236,19 +235,31 @@ class Recorder:
             self._kinds.origins[spec.name] = spec.origin
         if self._get_ident() != self._thread or self._kinds.key_of(spec.name, None) != OWN:
             return self._load_spec(spec)
-        was_watched, was_called = self._variables.watch(is_import=False), self._calls.watch(not self._effect)
+        above, was_watched = self._list(None), self._variables.watch(is_import=False)
+        was_called = self._calls.watch(not self._effect)
         try:
             return self._load_spec(spec)
         finally:
             self._calls.watch(was_called)
+            self._list(above)
             self._variables.watch(is_import=was_watched)
+
+    def _list(self, lists: ListsSubclasses | None) -> ListsSubclasses | None:
+        """Let that one watch what the code of imports lists, or none. Returns: the one before."""
+        above, self._listing = self._listing, lists
+        if above is not None:
+            above.watch(False)
+        if lists is not None:
+            lists.watch(True)
+        return above
 
     def _begin(self, loading: Loading) -> None:
         """Compare what the function's code has left with what the import before has left."""
         self._begun.append((loading, loading.asked_by))
         loading.by_code = all(self._is_code(each, loading.name) for each in self._stack)
         if loading.by_code:
-            loading.was_watched = self._variables.watch(is_import=False)  # which the state would show
+            self._list(None)  # which the state would show
+            loading.was_watched = self._variables.watch(is_import=False)  # likewise
         if loading.by_code and not self._effect and self._reference is not None:
             loading.state = self._state()
             changes = self._reference.changes(loading.state, but=(VARIABLES,))
@@ -260,7 +271,7 @@ class Recorder:
             self._derived_from |= self._reference.derived_from(loading.state)
             if self._derived_from:
                 loading.lists = ListsSubclasses(self._derived_from)
-                loading.lists.__enter__()
+                self._list(loading.lists)
         if loading.by_code:
             loading.step = {"before": self._effect, "variables": sorted(self._variables.changed)}
             if not self._effect:

@@ -274,6 +274,13 @@ def test_a_value_that_varies_ends_the_sharing_where_a_package_gets_it(starts: St
     )
 
 
+def test_a_value_that_varies_is_seen_in_a_module_after_a_subclass(starts: Starts) -> None:
+    files = {"own.py": "import time, base\nbase.call([dict, list][time.time_ns() % 2])\nimport other\n"}
+    recording = starts.record("import time, base\nclass Own(base.Registry): pass\nimport own\n", files)
+    assert recording.failure == ""
+    assert recording.step("other").before.startswith("what it passes on from one start to another (line 2 of own.py)")
+
+
 @pytest.mark.parametrize("code", NOT_PASSED_ON)
 def test_a_value_that_varies_is_no_concern_in_own_names(starts: Starts, code: str) -> None:
     recording = starts.record(f"import logging\n{BEGIN}{code}import other\n")

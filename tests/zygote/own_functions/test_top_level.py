@@ -9,6 +9,7 @@ import pytest
 from tests.zygote.own_functions.starts import Files, Recording, Starts, Step
 
 BUSY = "import time\nend = time.perf_counter() + {0}\nwhile time.perf_counter() < end: pass\n"
+LAST = "import sys\nassert 'ListsSubclasses' not in repr(sys.getprofile())\nx = 1\n"
 DISTRIBUTIONS: dict[str, Files] = {
     "base": {"base.py": "LEVEL = 1\nitems = {}\nclass Settings:\n    mode = 'a'\n    options = {}\n"},
     "tops": {"tops/__init__.py": "import base\n", "tops/part.py": "import base, tops.inner\n", "tops/inner.py": ""},
@@ -189,6 +190,15 @@ def test_a_subclass_is_a_change_to_an_import_that_lists_them(starts: Starts) -> 
     words = "subclasses, which plugins lists,"
     assert [step.before for step in recording.steps if step.key] == ["", "", words, words]
     assert [step.before for step in starts.record("import base\nimport plugins\n").steps] == ["", ""]
+
+
+def test_imports_of_a_module_of_its_own_are_shared_after_a_subclass(starts: Starts) -> None:
+    files = {"own/__init__.py": "import base\n", "own/part.py": "import tops\nfrom .last import x\n", "own/last.py": LAST}
+    recording = starts.record("import base\nclass Mine(base.Settings): pass\nimport own.part\n", files)
+    assert [(step.name, step.before) for step in recording.steps if step.key] == [("base", ""), ("tops", "")]
+    words = "subclasses, which plugins lists,"
+    recording = starts.record("import base\nclass Mine(base.Settings): pass\nimport own.part, plugins\n", files)
+    assert (recording.failure, recording.step("plugins").before) == ("", words)
 
 
 def test_subclasses_of_another_distributions_class_are_the_doing_of_their_import(starts: Starts) -> None:
