@@ -24,7 +24,7 @@ async def test_a_process_runs_only_while_its_daemon_is_its_parent(
     jail: Jail, monkeypatch: pytest.MonkeyPatch, daemon: int, printed: bytes, ended: str
 ) -> None:
     """When a daemon is killed before its launcher has asked for the signal of a parent's death (prctl(2)), the kernel gives the
-    launcher another parent and sends no signal. The launcher compares its parent with the daemon that it was told of."""
+    launcher another parent and sends no signal. The launcher compares its parent with the daemon whose pid it was given."""
     monkeypatch.setattr(confined_process, "os", SimpleNamespace(getpid=lambda: daemon))
     process = await ConfinedProcess.start(
         jail,

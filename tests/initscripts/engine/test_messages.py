@@ -13,7 +13,7 @@ import pytest
 
 from sockd_initscripts.engine.messages import INBOX_MESSAGES
 from sockd_initscripts.region import OWN_SEGMENT_BYTES
-from tests.initscripts.guests import GET, module
+from tests.initscripts.guests import GET, TIRELESS, module
 from tests.initscripts.rooms import Room, http_server, room
 
 pytestmark = pytest.mark.anyio
@@ -163,7 +163,7 @@ async def test_an_app_that_does_not_read_holds_up_nobody(here: Room) -> None:
         (drop (call $send_bytes (i64.extend_i32_u (local.get $b)) (i32.const 0) (i32.const 1)))
         (local.set $b (i32.add (local.get $b) (i32.const 1)))
         (br_if $more (i32.lt_u (local.get $b) (i32.const {count}))))"""
-    run, app = here.start(here.define(module(body, text=text)))
+    run, app = here.start(here.define(module(body, text=text), budget=TIRELESS))
     while here.engine.busy:
         await asyncio.sleep(0)
     ran = await here.finish(run, app)

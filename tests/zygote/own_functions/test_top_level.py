@@ -193,7 +193,11 @@ def test_a_subclass_is_a_change_to_an_import_that_lists_them(starts: Starts) -> 
 
 
 def test_imports_of_a_module_of_its_own_are_shared_after_a_subclass(starts: Starts) -> None:
-    files = {"own/__init__.py": "import base\n", "own/part.py": "import tops\nfrom .last import x\n", "own/last.py": LAST}
+    files = {
+        "own/__init__.py": "import base\n",
+        "own/part.py": "import tops\nfrom .last import x\n",
+        "own/last.py": LAST,
+    }
     recording = starts.record("import base\nclass Mine(base.Settings): pass\nimport own.part\n", files)
     assert [(step.name, step.before) for step in recording.steps if step.key] == [("base", ""), ("tops", "")]
     words = "subclasses, which plugins lists,"
