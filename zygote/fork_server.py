@@ -193,7 +193,7 @@ def imported(request: dict, file: int) -> dict:
     for copy in copies:
         copy()  # what was kept while it was observed has names of the observer's own class
     hygiene.with_code[:] = [*package_path.with_code(), *tmp, *clocks.with_code(), *copies]
-    hygiene.in_child.extend(randomness.keep_by_hand())
+    hygiene.states[:] = randomness.keep_by_hand()
     if not observer.complete:
         raise RuntimeError("a package has replaced sys.meta_path or os.environ: what it imports cannot be observed")
     return {

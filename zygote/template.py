@@ -142,7 +142,7 @@ class Prepared:
         """Leave as little as possible for each fork to copy, and have forks begin with what is prepared."""
         is_late = bool(kept.in_tmp) or kept.has_late_files()
         hygiene.with_code[:] = [*([kept.restore_tmp] if is_late else []), *clocks.with_code()]
-        hygiene.in_child.extend(randomness.keep_by_hand())
+        hygiene.states[:] = randomness.keep_by_hand()
         hygiene.settle()
         for _ in range(SETTLES):
             hygiene.after_fork()

@@ -67,7 +67,13 @@ KEY_MODULES = ("multiprocessing.process", "multiprocess.process")
 """Both draw a key when they are imported, by which processes trust each other."""
 KEY_BYTES = 32
 _seen: set[str] = set()
-"""Modules of these that were there when this Zygote, or one that it was forked from, settled."""
+"""Modules that were there when this Zygote, or one that it was forked from, settled."""
+_seeders: dict[str, Callable[[], object]] = {}
+"""What seeds the generators of modules, by name, but for those that were seeded by hand."""
+_mends: list[Callable[[], object]] = []
+"""What does not depend on how something was seeded."""
+states: list[Callable[[], object]] = []
+"""What gives a generator the state back that Python's own hook takes (`randomness.keep_by_hand`)."""
 in_child: list[Callable[[], object]] = []
 """What `after_fork` does."""
 pids: set[int] = set()
@@ -84,28 +90,36 @@ def settle() -> None:
     A child's first full collection then dirties 2-4 MB of shared pages instead of 50 (measured with pandas and django)."""
     pids.add(os.getpid())
     for name, (by_hand, seeder) in SEEDERS.items():
-        if name in sys.modules and name not in _seen:
-            _seen.add(name)
-            if not by_hand(sys.modules[name]):
-                in_child.append(seeder(sys.modules[name]))
+        if name not in sys.modules:
+            continue
+        if by_hand(sys.modules[name]):
+            _seeders.pop(name, None)
+        elif name not in _seeders:
+            _seeders[name] = seeder(sys.modules[name])
     for name in KEY_MODULES:
-        if name in sys.modules and name not in _seen:
-            _seen.add(name)
+        if name in sys.modules:
             process = sys.modules[name].current_process()
-            if len(process.authkey) == KEY_BYTES:  # another one was set by a package
-                in_child.append(partial(draw_key, process))
+            _seeders.pop(name, None)
+            if len(process.authkey) == KEY_BYTES:  # another one was set by hand
+                _seeders[name] = partial(draw_key, process)
     if "_ssl" in sys.modules and "_ssl" not in _seen:
         _seen.add("_ssl")
-        in_child.append(partial(stir, sys.modules["_ssl"]))
-    if "random" in sys.modules or "torch" in sys.modules:  # numpy imports the former
-        from sockd_zygote.forks import randomness
-
-        in_child.extend(randomness.find())
+        _mends.append(partial(stir, sys.modules["_ssl"]))
     if "threading" in sys.modules and "threading" not in _seen:
         _seen.add("threading")
-        in_child.extend(menders_of_threading(sys.modules["threading"]))
+        _mends.extend(menders_of_threading(sys.modules["threading"]))
     gc.collect()
+    in_child[:] = [*_mends, *_seeders.values(), *reseeds(), *states]
     gc.freeze()
+
+
+def reseeds() -> list[Callable[[], object]]:
+    """Return what seeds the generators that code has made."""
+    if "random" not in sys.modules and "torch" not in sys.modules:  # numpy imports the former
+        return []
+    from sockd_zygote.forks import randomness
+
+    return randomness.reseeds()
 
 
 def menders_of_threading(module: Any) -> list[Callable[[], object]]:

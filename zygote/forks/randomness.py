@@ -2,7 +2,8 @@
 
 Those that a package seeded by hand go on as they are: a start of its own would find them so, too. Which is which: calls of
 `random.Random.seed` and `setstate` are noted while packages are imported; numpy's generators keep what they were seeded with,
-and torch's a number. Generators are looked for among all objects, once per Zygote; a Zygote's children inherit the list.
+and torch's a number. Generators are looked for among all objects, once per Zygote; a Zygote's children inherit the list, and look
+again how each was seeded: what is imported later, or the init of a function, may have seeded it by hand.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ DAY_S = 86_400.0
 
 _by_hand: dict[int, Any] = {}
 """Generators of `random` whose last seed was given, by id."""
+_known: dict[int, tuple[Any, Callable[[Any], Reseed | None]]] = {}
+"""Generators that were found, with what gives their seeder, by id."""
 
 
 class Watch:
@@ -112,22 +115,19 @@ def keep_by_hand() -> list[Reseed]:
     return [partial(shared.setstate, shared.getstate())]
 
 
-def find() -> list[Reseed]:
-    """What seeds each generator that is not in the collector's permanent generation (those were found before)."""
+def reseeds() -> list[Reseed]:
+    """Return what seeds each generator anew that was not seeded by hand. Objects in the collector's permanent generation are not
+    looked at: generators among them were found before."""
     kinds = known_kinds()
-    if not kinds:
-        return []
     by_type: dict[type, Any] = {}
-    found: dict[int, Reseed] = {}
-    for candidate in candidates():
+    for candidate in candidates() if kinds else ():
         kind = type(candidate)
         if kind not in by_type:
             by_type[kind] = next((seeder for base, seeder in kinds.items() if base in kind.__mro__), None)
-        if by_type[kind] is not None and id(candidate) not in found:
-            reseed = by_type[kind](candidate)
-            if reseed is not None:
-                found[id(candidate)] = reseed
-    return list(found.values())
+        if by_type[kind] is not None:
+            _known[id(candidate)] = candidate, by_type[kind]
+    found = [seeder(generator) for generator, seeder in _known.values()]
+    return [reseed for reseed in found if reseed is not None]
 
 
 def known_kinds() -> dict[type, Callable[[Any], Reseed | None]]:
@@ -140,10 +140,13 @@ def known_kinds() -> dict[type, Callable[[Any], Reseed | None]]:
 
 
 def candidates() -> Any:
-    """Each object that the collector knows; and what they refer to if torch is there, whose generators it does not know.
+    """Each object that the collector knows; and what they refer to if torch is there, whose generators it does not know. A new
+    one may be held by an object of the permanent generation, such as a module that was made before, so that is given up.
 
     Modules are not asked what they refer to: their names are in dicts, which are, and before Python 3.12.6 `_asyncio` would give
     objects that are freed already, and that this frees again (gh-122695); the next collection would not end."""
+    if "torch" in sys.modules:
+        gc.unfreeze()
     objects = gc.get_objects()
     yield from objects
     if "torch" in sys.modules:

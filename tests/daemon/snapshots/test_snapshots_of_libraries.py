@@ -10,6 +10,7 @@ from benchmarks.s3.process import S3Process
 from tests.daemon.prefetching import READY, fetching, patient, spans, trace
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.snapshots.snapshotted import origin
+from tests.daemon.test_events import soon
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
 
@@ -56,7 +57,9 @@ def deployed(
     if script is not None:
         files["init.wasm"], settings["initscript"] = script, {"wasm": "init.wasm"}
     try:
-        return daemon.deploy(name, files, snapshot=True, reuse_sandbox=False, memory_mb=512, timeout_s=30, **settings)
+        return daemon.deploy(
+            name, files, **{"snapshot": True, "reuse_sandbox": False, "memory_mb": 512, "timeout_s": 30, **settings}
+        )
     except DeployFailed as error:
         if error.type == "Packages.Failed":
             pytest.skip(f"no package index can be reached: {error.message}")
@@ -121,3 +124,24 @@ def test_boto3_of_a_snapshots_init_is_served_what_each_script_fetches(real: Runn
         assert (origin(answer), answer.json) == ("template", ["weig", "input"])
         assert [span["detail"] for span in spans(trace(real, answer), "reads")] == ["region"]
         assert [record["path"] for record in s3.requests()] == ["/data/input"]  # the init has read the other
+
+
+SEEDED = """
+import faker, numpy
+numpy.random.seed(42)
+faker.Faker.seed(42)
+FAKE = faker.Faker()
+def handler(event, context): return [numpy.random.random(), FAKE.name()]
+"""
+
+
+def test_what_an_init_seeds_below_a_zygote_goes_on_from_there(real: RunningDaemon) -> None:
+    """The Zygote has the packages, and gives their generators other numbers in each fork, as none had seeded them."""
+    deployed(real, "seeded", SEEDED, "faker", "numpy", snapshot=False)
+    soon(lambda: "numpy" in str(trace(real, real.run("seeded"))["zygote"]))
+    own = real.run("seeded").json
+    function = deployed(real, "seeded", SEEDED, "faker", "numpy")
+    assert function["snapshot"] == "serving", function["snapshot_reason"]
+    for _ in range(3):
+        answer = real.run("seeded")
+        assert (origin(answer), answer.json) == ("template", own)

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import multiprocessing
+import random
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.process import AuthenticationString  # type: ignore[attr-defined]
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,8 +46,8 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget() -> None:
-    hygiene._seen.clear()
-    hygiene.in_child.clear()
+    for each in (hygiene._seen, hygiene._seeders, hygiene._mends, hygiene.in_child, randomness._known):
+        each.clear()
 
 
 @pytest.mark.parametrize("name", sorted(hygiene.SEEDERS))
@@ -107,25 +109,94 @@ def test_the_key_of_multiprocessing_is_drawn_anew_after_a_fork(drawn: bool, monk
         assert (process.authkey == key) != drawn and len(process.authkey) == len(key)
 
 
-def test_generators_of_torch_are_found_where_asyncio_has_freed_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+class TorchGenerator:
+    """`torch.Generator`, as far as its seed is concerned; another one is drawn."""
+
+    __slots__ = ()
+
+    def initial_seed(self) -> int:
+        return randomness.DRAWN_BY_TORCH
+
+    def seed(self) -> None:
+        raise AssertionError
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = types.ModuleType("torch")
+    module.Generator = TorchGenerator  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
+
+
+def test_generators_of_torch_are_found_where_asyncio_has_freed_objects(torch: Any) -> None:
     async def wait() -> None:
         future = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(future.set_result, None)
         await future
 
-    class Generator:
-        def initial_seed(self) -> int:
-            return randomness.DRAWN_BY_TORCH
-
-        def seed(self) -> None:
-            raise AssertionError
-
     asyncio.run(wait())
-    torch = types.ModuleType("torch")
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    torch.Generator, torch.own = Generator, Generator()  # type: ignore[attr-defined]
-    assert torch.own.seed in randomness.find()
+    torch.own = TorchGenerator()
+    assert torch.own.seed in randomness.reseeds()
     gc.collect()  # it ends
+
+
+def test_a_generator_of_torch_is_found_in_a_module_that_was_made_before(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.Generator = bytearray  # a class in C whose objects the collector does not know, as torch's
+    monkeypatch.setattr(randomness, "SEEDERS", (("torch", "Generator", lambda found: found.clear),))
+    blank = types.ModuleType("handler")
+    gc.freeze()
+    try:
+        blank.own = bytearray(b"own")  # type: ignore[attr-defined]
+        assert not gc.is_tracked(blank.own)
+        assert blank.own.clear in randomness.reseeds()
+    finally:
+        gc.unfreeze()
+        randomness._known.clear()
+
+
+@pytest.mark.parametrize("seeds", [(None, 7), (7, None), (7, 8), (None, None)])
+def test_the_last_seed_of_a_generator_decides(seeds: tuple[int | None, int | None]) -> None:
+    """A Zygote finds a generator of a package, and what is imported later, or the init of a function, seeds it."""
+    own = random.Random()
+    with pytest.MonkeyPatch.context() as monkeypatch, settled(monkeypatch), randomness.Watch():
+        for seed in seeds:
+            own.seed(seed)
+            hygiene.settle()
+        hygiene.after_fork()
+        drawn = own.random()
+        own.seed(seeds[1])
+        hygiene.settle()
+        hygiene.after_fork()
+    assert (own.random() == drawn) == (seeds[1] is not None)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_global_generator_that_is_seeded_by_hand_later_stays(by_hand: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Twister()
+    sequence = types.SimpleNamespace(entropy=randomness.DRAWN)
+    bits = types.SimpleNamespace(seed_seq=sequence)
+    module.mtrand = types.SimpleNamespace(_rand=types.SimpleNamespace(_bit_generator=bits))
+    monkeypatch.setitem(sys.modules, "numpy.random", module)
+    with settled(monkeypatch):
+        hygiene.after_fork()
+        module.words[:] = list(range(626))
+        sequence.entropy = 7 if by_hand else randomness.DRAWN
+        hygiene.settle()
+        hygiene.after_fork()
+    assert (list(module.words) == list(range(626))) == by_hand
+
+
+def test_a_key_of_multiprocessing_that_is_set_later_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = multiprocessing.current_process()
+    monkeypatch.setitem(process._config, "authkey", AuthenticationString(bytes(hygiene.KEY_BYTES)))  # type: ignore[attr-defined]
+    with settled(monkeypatch):
+        process.authkey = b"own"
+        hygiene.settle()
+        hygiene.after_fork()
+        assert process.authkey == b"own"
 
 
 CAPSULE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
@@ -138,6 +209,7 @@ class Twister(types.ModuleType):
 
     def __init__(self, offset: int = 0) -> None:
         super().__init__("numpy.random")
+        self.mtrand: Any = None
         self.words = (ctypes.c_uint32 * 626)(*range(626))
         self.seeds = 0
         self.bitgen = ctypes.c_void_p(ctypes.addressof(self.words) + offset)
