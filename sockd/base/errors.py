@@ -530,6 +530,16 @@ class NetworkUnavailable(SockdError):
         super().__init__(f"this worker has no private networks: {why}")
 
 
+class NoHostPort(SockdError):
+    """A service with the host's network can have no port of the host; the message says why."""
+
+    status = 503
+    error_type = "Service.NoHostPort"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
 class RegistryUnavailable(SockdError):
     """A container registry cannot be reached or fails; a later attempt may succeed."""
 

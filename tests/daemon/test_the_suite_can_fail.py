@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
     [
         ("early-end", "L5", "L12"),
         ("open-ports", "L12", "L5"),
+        ("open-ports", "L17", "L5"),
         ("no-task-shares", "D13", "K25"),
         ("shared-changes", "K25", "K26"),
         ("passed-on-keys", "K26", "K25"),

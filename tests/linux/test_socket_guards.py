@@ -137,6 +137,36 @@ def test_a_held_port_is_bound_on_no_address(
     assert process.tell(bind) == "ok"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::ffff:127.0.0.1"])
+def test_a_granted_port_is_bound_by_its_uid_alone(tree: CgroupTree, cgroup: Cgroup, inside: Start, host: str) -> None:
+    port, owner, other = free_port(), inside(cgroup), inside(cgroup)
+    owner.tell("os.setuid(61001)")
+    other.tell("os.setuid(61002)")
+    bind = BIND.format(family="AF_INET6" if ":" in host else "AF_INET", kind="SOCK_STREAM", host=host, port=port)
+    tree.ports.grant(port, 61001)
+    assert (other.tell(bind), inside(cgroup).tell(bind), owner.tell(bind)) == ("EPERM", "EPERM", "ok")
+    owner.close()
+    assert other.tell(bind) == "EPERM"
+    tree.ports.release(port)
+    assert other.tell(bind) == "ok"
+
+
+def test_a_port_is_granted_once_and_one_that_is_held_to_none(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:
+    port, owner = free_port(), inside(cgroup)
+    owner.tell("os.setuid(61001)")
+    tree.ports.grant(port, 61001)
+    with pytest.raises(OSError) as granted:
+        tree.ports.grant(port, 61002)
+    assert granted.value.errno == errno.EADDRINUSE
+    bind = BIND.format(family="AF_INET", kind="SOCK_STREAM", host="127.0.0.1", port=port)
+    tree.ports.hold(port)
+    assert owner.tell(bind) == "EPERM", "the worker listens there itself now"
+    tree.ports.release(port)
+    assert owner.tell(bind) == "EPERM", "the first of two is released"
+    tree.ports.release(port)
+    assert owner.tell(bind) == "ok"
+
+
 def test_a_port_is_held_until_each_who_held_it_has_released_it(tree: CgroupTree, cgroup: Cgroup, inside: Start) -> None:
     port, process = free_port(), inside(cgroup)
     bind = BIND.format(family="AF_INET", kind="SOCK_STREAM", host="127.0.0.1", port=port)

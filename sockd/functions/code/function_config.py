@@ -175,7 +175,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """The settings of one version of a function."""
 
     kind: Literal["function", "service"] = "function"
-    """service: a program that keeps running and serves a port (`[service]`); it has a network of its own."""
+    """service: a program that keeps running and serves a port (`[service]`)."""
     service: ServiceConfig | None = None
     """How the program of a service is reached, and how long it runs."""
     handler: str | None = None
@@ -441,11 +441,7 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             raise BadFunctionConfig(
                 'kind = "service" needs the port that its program listens on: [service] port = 8080'
             )
-        self.service.check()
-        if self.network == "host":
-            raise BadFunctionConfig(
-                'network: a service has a network of its own, in which its port is free: network = "private" or "none"'
-            )
+        self.service.check(shares_ports=self.network == "host")
         if self.runtime not in (None, PROGRAM):
             raise BadFunctionConfig(f'runtime = "{self.runtime}": a service is a program, and has none')
         for key in NOT_OF_SERVICES:

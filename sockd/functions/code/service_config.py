@@ -15,7 +15,7 @@ from sockd.linux.network.loopback import LOOPBACKS
 SERVICE = "service"
 """The value of `kind` for a program that keeps running."""
 SERVICE_BOUNDS: dict[str, tuple[float, float]] = {
-    "port": (1, 65535),
+    "port": (0, 65535),
     "min": (0, 1),
     "idle_s": (0.1, 86_400),
     "drain_s": (0, 3600),
@@ -34,7 +34,8 @@ class ServiceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """How the program of a service is reached, and how long it runs."""
 
     port: int = 0
-    """The TCP port that the program listens on, which must be set, at 127.0.0.1 or 0.0.0.0 of its own network."""
+    """The TCP port that the program listens on, at 127.0.0.1 or 0.0.0.0 of its own network. With the host's network there is
+    none to set: each start gets a free port of the host in the variable PORT."""
     ready_path: str = ""
     """The program is ready when a GET of this path has a status below 400; empty: when the port takes a connection."""
     health_path: str = ""
@@ -58,9 +59,19 @@ class ServiceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The addresses of the host with that port: of IPv4 or IPv6, and among the worker's `network.publish_on`; empty: its
     loopback addresses."""
 
-    def check(self) -> None:
-        """Raises: BadFunctionConfig for the first value that is out of its bounds."""
+    def check(self, *, shares_ports: bool) -> None:
+        """Check all values. Args: shares_ports: whether its network is the host's.
+
+        Raises: BadFunctionConfig for the first value that is out of its bounds."""
         check_bounds(self, SERVICE_BOUNDS, "service.")
+        if shares_ports and self.port:
+            raise BadFunctionConfig(
+                f'service.port = {self.port}: with network = "host" the program listens on the free port of the host that the '
+                "variable PORT names. Remove service.port (service.publish gives clients a fixed one), or set "
+                'network = "private" or "none", in which every port is free'
+            )
+        if not shares_ports and not self.port:
+            raise BadFunctionConfig("service.port: must be set to the port that the program listens on")
         if 0 < self.publish < FIRST_PORT:
             raise BadFunctionConfig(f"service.publish = {self.publish}: must be {FIRST_PORT} or higher")
         for key in ("ready_path", "health_path"):

@@ -12,13 +12,18 @@ from sockd.base.errors import NetworkUnavailable
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.serving.allowances import Allowances
 from sockd.isolation.networks.networks import Networks
+from sockd.isolation.sandbox.granted_ports import GrantedPorts
 
 
 class NetworkRules:
     """The rules of all functions of a worker."""
 
-    def __init__(self, allowances: Allowances, networks: Networks | None, publish_on: Collection[str] = ()) -> None:
-        """Args: networks: None: functions cannot have private ones; publish_on: as `NetworkConfig` has it."""
+    def __init__(
+        self, allowances: Allowances, networks: Networks | None, ports: GrantedPorts, publish_on: Collection[str] = ()
+    ) -> None:
+        """Args: networks: None: functions cannot have private ones; ports: of the host, for services that have its network;
+        publish_on: as `NetworkConfig` has it."""
+        self._ports = ports
         self._publish_on = publish_on
         self._allowances = allowances
         self._networks = networks
@@ -30,9 +35,11 @@ class NetworkRules:
 
         Args: are_given: whether the rules are part of this change, so that the worker's limits apply; else they are as they
         were.
-        Raises: BadFunctionConfig, NetworkUnavailable."""
+        Raises: BadFunctionConfig, NetworkUnavailable, NoHostPort."""
         if config.service is not None:
             config.service.addresses(self._publish_on)
+            if config.network == "host":
+                self._ports.check()
         if are_given and self._networks is not None:
             self._networks.parse(config.egress)
         if config.network == "private":

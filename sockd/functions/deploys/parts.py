@@ -25,6 +25,7 @@ from sockd.functions.serving.function import Caches
 from sockd.functions.serving.live_functions import LiveFunctions
 from sockd.functions.serving.shared_files import SharedFiles
 from sockd.functions.serving.version_files import VersionFiles
+from sockd.isolation.sandbox.granted_ports import GrantedPorts
 from sockd.starts.packages.install_cache import InstallCache
 
 
@@ -74,7 +75,7 @@ class DeployParts:
             packages=packages,
             scripts=scripts,
             reserved=ReservedMemory(live, caches.budget),
-            rules=NetworkRules(live.allowances, caches.networks, config.network.publish_on),
+            rules=NetworkRules(live.allowances, caches.networks, GrantedPorts(caches.ports), config.network.publish_on),
             switching=Switching(registry, live, files),
             garbage=Garbage(registry, code, in_use, scripts, caches.images),
             registry=registry,

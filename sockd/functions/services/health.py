@@ -29,20 +29,20 @@ class _Status(Sink):
         """Nothing of it is needed."""
 
 
-async def until_unhealthy(connect: Callable[[], Awaitable[Connection]], settings: ServiceConfig) -> str:
-    """Wait until a program is not healthy. Returns: why. Args: connect: makes a connection to its port."""
+async def until_unhealthy(connect: Callable[[], Awaitable[Connection]], settings: ServiceConfig, port: int) -> str:
+    """Wait until a program is not healthy. Returns: why. Args: connect: makes a connection to its port, which is `port`."""
     failures, why = 0, ""
     while failures < FAILURES:
         await asyncio.sleep(settings.health_s)
-        why = await why_unhealthy(connect, settings)
+        why = await why_unhealthy(connect, settings, port)
         failures = failures + 1 if why else 0
-    return f"it is not healthy: GET {settings.health_path} on port {settings.port} {why}, {FAILURES} times in a row"
+    return f"it is not healthy: GET {settings.health_path} on port {port} {why}, {FAILURES} times in a row"
 
 
-async def why_unhealthy(connect: Callable[[], Awaitable[Connection]], settings: ServiceConfig) -> str:
+async def why_unhealthy(connect: Callable[[], Awaitable[Connection]], settings: ServiceConfig, port: int) -> str:
     """Ask once. Returns: what came instead of a good answer; empty: it is healthy."""
     asked: dict[str, Any] = {"method": "GET", "raw_path": settings.health_path, "query": "", "root_path": ""}
-    asked["headers"] = [["host", f"localhost:{settings.port}"], ["user-agent", "sockd"]]
+    asked["headers"] = [["host", f"localhost:{port}"], ["user-agent", "sockd"]]
     answer = _Status()
     try:
         async with asyncio.timeout(settings.health_s):

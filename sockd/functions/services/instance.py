@@ -46,6 +46,8 @@ class Instance:
         self.sandbox = sandbox
         self.version = version
         self.settings = settings
+        self.port = sandbox.process.port or settings.port
+        """The port that its program listens on, in its network."""
         self.ready_s = self._loop.time()
         """When the program was ready, by the loop's clock."""
         self.start_s = self.ready_s - began_s
@@ -153,7 +155,7 @@ class Instance:
 
     async def _watch_health(self) -> None:
         """End a program that is not healthy; it has failed then."""
-        self.error = ServiceNotReady(await until_unhealthy(self._connect, self.settings))
+        self.error = ServiceNotReady(await until_unhealthy(self._connect, self.settings, self.port))
         await self._terminate()
 
     async def _connect(self) -> Connection:
@@ -164,14 +166,14 @@ class Instance:
             raise ServiceNotReady(f"the service has ended: {error.strerror}") from None
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._loop.sock_connect(sock, (LOOPBACK, self.settings.port))
+                await self._loop.sock_connect(sock, (LOOPBACK, self.port))
                 _check_open(sock)
                 return await asyncio.open_connection(sock=sock)
         except OSError as error:  # TimeoutError, too
             sock.close()
             self.has_refused = isinstance(error, ConnectionRefusedError)
             why = "did not take a connection in time" if isinstance(error, TimeoutError) else error.strerror
-            raise ServiceNotReady(f"port {self.settings.port} of the service: {why}") from None
+            raise ServiceNotReady(f"port {self.port} of the service: {why}") from None
         except BaseException:
             sock.close()
             raise

@@ -151,7 +151,7 @@ class Service:
             "name": self.name,
             "state": self.state.value,
             "version": serving.version.number if serving is not None else self._function.version.number,
-            "port": self.settings.port,
+            "port": serving.port if serving is not None else self.settings.port,
             "published": self._port.number if self._port is not None else 0,
             "port_reason": self.port_reason,
             "sandbox": serving.sandbox.id if serving is not None else "",
@@ -259,7 +259,7 @@ class Service:
         await asyncio.wait((instance.ended,), timeout=EXIT_GRACE_S)
         if instance is self._serving:
             self._dismiss()
-            self._note_failure(f"it refuses connections to port {instance.settings.port}")
+            self._note_failure(f"it refuses connections to port {instance.port}")
 
     def _note_failure(self, reason: str, ran_s: float = 0.0) -> None:
         """Keep the reason, and start again if that is wanted."""

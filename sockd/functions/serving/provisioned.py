@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 
-from sockd.base.errors import SockdError
+from sockd.base.errors import NoHostPort, SockdError
 from sockd.base.invoke_request import InvokeRequest
 from sockd.functions.modules.initscripts import CompanionRun, become_with_script
 from sockd.isolation.roots.program import Program
@@ -151,14 +151,14 @@ def without_event(name: str) -> InvokeRequest:
 async def initialize(sandbox: Sandbox, program: Program, script_run: CompanionRun | None) -> Reply:
     """Have a new sandbox import the handler before any request; `script_run` is the run of its initscript, if it has one.
 
-    Raises: LaunchAborted by the initscript; OSError: the sandbox could not be prepared. Then it is destroyed."""
+    Raises: LaunchAborted by the initscript; NoHostPort, OSError: the sandbox could not be prepared. Then it is destroyed."""
     init = provisioned_init(program.init)
     try:
         if script_run is None:
             sandbox.become(program, init=init)
         else:
             become_with_script(sandbox, program, script_run, init)
-    except OSError:
+    except (NoHostPort, OSError):
         sandbox.destroy()
         raise
     if script_run is not None and sandbox.dead and (aborted := script_run.aborted()) is not None:

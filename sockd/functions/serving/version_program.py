@@ -158,7 +158,7 @@ def _program(
         "max_answer_bytes": about.max_answer_bytes,
         **({"initscript": True} if record.initscript else {}),
     }
-    return Program(
+    program = Program(
         code,
         protocol.encode_init({**common, **message}),
         limits_of(config),
@@ -172,6 +172,8 @@ def _program(
         interpreter=interpreter,
         writable_root=writable_root,
     )
+    program.wants_port = config.service is not None and config.network == "host"
+    return program
 
 
 def service_part(config: FunctionConfig, command: list[str]) -> dict[str, Any]:

@@ -116,6 +116,8 @@ class Program:
         """A descriptor that is sent with INIT, owned by the creator of the program."""
         self.socket_account = NO_FUNCTION
         """In which the sockets of all sandboxes of its function are counted; its function sets it."""
+        self.wants_port = False
+        """Whether each of its sandboxes is granted a port of the host, which its INIT has as `port`."""
         self.is_trial = False
         """Whether no client waits for its only request, which has the deadline of an init: the time for which it waits for
         processors that others use does not count (`sandbox.init_ceiling`)."""

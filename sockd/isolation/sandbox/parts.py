@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from sockd.isolation.roots.assembly import Assembly
 from sockd.isolation.roots.image_base import ImageBase
 from sockd.isolation.roots.program import Program
+from sockd.isolation.sandbox.granted_ports import GrantedPorts
 from sockd.isolation.sandbox.live_output import LiveOutput
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
 from sockd.isolation.sandbox.read_turns import ReadTurns
 from sockd.isolation.sandbox.sandbox_pipes import SandboxPipes
+from sockd.linux.bpf.port_guard import PortGuard
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.ways import Ways
 
@@ -36,6 +38,8 @@ class Parts:
     init_ceiling: float = 6.0
     """Most wall-clock time of an init, as a multiple of its time limit, with what it waits for processors."""
     ways: Ways = field(default_factory=Ways.find)
+    ports: GrantedPorts = field(default_factory=lambda: GrantedPorts(PortGuard()))
+    """Ports of the host for programs that serve one."""
     image: ImageBase | None = None
     """That their farm stands on."""
 

@@ -59,6 +59,8 @@ class SandboxProcess:
     """How it ended (a wait status), once that is known."""
     image: ImageBase | None = None
     """In which it has its root: held until its last process has ended."""
+    port: int = 0
+    """The port of the host that it was granted; 0: none."""
     grant: TaskGrant | None = None
     """Its part of its function's processes and threads; None: it is a spare, or has no function."""
 
@@ -180,15 +182,25 @@ class SandboxProcess:
         self.cgroup.limits.set_memory(self.limits.memory_bytes)
         self.cgroup.thaw_nowait()
 
+    def grant_port(self) -> None:
+        """Have a port of the host, which no other sandbox can bind until the last process of this one is gone.
+
+        Raises: NoHostPort."""
+        self.port = self.parts.ports.grant(self.host_uid)
+
     def open_socket(self) -> socket.socket:
-        """A TCP socket in its network, not connected, which does not block and is the caller's. Its network must be its own.
+        """A TCP socket in its network, not connected, which does not block and is the caller's. Its network must be its own, or
+        it must have a port of the host's.
 
         Raises: OSError, also when the sandbox is gone."""
         namespace = self._endpoint.namespace if self._endpoint is not None else None
-        if namespace is None:
-            raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
-        with entered(namespace):
+        if namespace is not None:
+            with entered(namespace):
+                sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        elif self.port:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        else:
+            raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
         sock.setblocking(False)
         return sock
 
@@ -256,12 +268,15 @@ class SandboxProcess:
         its uid and its memory.
 
         Args: gone: called after that."""
+        port, self.port = self.port, 0
 
         def after_last_process() -> None:
             self.zygote.users.remove_sandbox(self.uid)
             if self._endpoint is not None:
                 self._endpoint.take_back(self._endpoint)
             self._reservation.close()
+            if port:
+                self.parts.ports.release(port)
             if self.grant is not None:
                 self.grant.close()
             if self.image is not None:

@@ -102,9 +102,12 @@ class Sandbox:
         Args:
             companion: what works during this start; its `sandbox_gone` is called at the sandbox's end, also after a failure.
             init: INIT's body, if it is not the program's.
-        Raises: OSError, when a mount or a limit fails."""
+        Raises: OSError, when a mount or a limit fails; NoHostPort."""
         self.companion = companion
         self.program = program
+        if program.wants_port:
+            self.process.grant_port()
+            init = protocol.change_init(init or program.init, port=self.process.port)
         link_fd = companion.link_fd if companion is not None else program.link_fd
         self.conversation.become(program, init or program.init, link_fd)
         if self.lifecycle.state is State.PRIMED:

@@ -16,6 +16,7 @@ class Helper(enum.IntEnum):
     """BPF_FUNC_*: functions of the kernel that a program may call."""
 
     MAP_LOOKUP_ELEM = 1
+    GET_CURRENT_UID_GID = 15
     SKB_LOAD_BYTES = 26
     GET_SOCKET_COOKIE = 46
     SOCK_OPS_CB_FLAGS_SET = 59

@@ -1,4 +1,5 @@
-"""Ports of the host that nothing in a cgroup may bind, on any address: eBPF programs at bind(2) of IPv4 and IPv6.
+"""Ports of the host that nothing in a cgroup may bind, on any address, or that one uid alone may: eBPF programs at bind(2) of
+IPv4 and IPv6.
 
 Owns the map of the ports. The programs belong to the cgroup: they hold until it is removed, also after the daemon was killed, so
 there is no moment in which a sandbox outlives them. The kernel runs those of the cgroup that a socket was *made* in, so they hold
@@ -8,6 +9,7 @@ for every process that binds it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -22,7 +24,8 @@ _USER_PORT = 24
 """Offset in struct bpf_sock_addr, the context: the port that is asked for, in network byte order."""
 _SO_NETNS_COOKIE = 71
 _MOST_PORTS = 1024
-_HELD = b"\1\0\0\0"
+_NO_UID = 0xFFFF_FFFF
+"""No process has this uid: a port that it owns is bound by none."""
 
 
 class PortGuard:
@@ -52,14 +55,28 @@ class PortGuard:
             raise
         return guard
 
+    @property
+    def guards(self) -> bool:
+        """Whether ports are refused at all: this kernel can do it."""
+        return self._ports_fd >= 0
+
     def hold(self, port: int) -> None:
         """No process in the cgroup can bind this port from now on; one that has bound it already keeps it. Raises: OSError."""
         self._held[port] += 1
-        if self._ports_fd >= 0 and self._held[port] == 1:
-            bpf.update(self._ports_fd, _key(port), _HELD)
+        if self._ports_fd >= 0:
+            bpf.update(self._ports_fd, _key(port), _owned_by(_NO_UID))
+
+    def grant(self, port: int, uid: int) -> None:
+        """In the cgroup only processes of this uid, as the host sees it, can bind this port from now on.
+
+        Raises: OSError, with EADDRINUSE: the port is held or granted already."""
+        if self._held[port]:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        bpf.update(self._ports_fd, _key(port), _owned_by(uid))
+        self._held[port] = 1
 
     def release(self, port: int) -> None:
-        """Undo one `hold`."""
+        """Undo one `hold`, or a `grant`."""
         self._held[port] -= 1
         if self._held[port] == 0:
             del self._held[port]
@@ -75,14 +92,19 @@ class PortGuard:
 
 
 def refuse_ports(ports_fd: int, netns_cookie: int) -> asm.Code:
-    """Refuse with EPERM to bind what is in the map, in one network namespace: another has ports of its own. Port 0, for which
-    the kernel picks one that is free, never is."""
+    """Refuse with EPERM to bind what is in the map to all but the uid that the map names, in one network namespace: another has
+    ports of its own. Port 0, for which the kernel picks one that is free, never is in the map."""
     return [
         asm.copy(asm.R6, asm.R1),
         asm.load32(asm.R1, asm.R6, _USER_PORT),
         asm.store32(asm.R10, -4, asm.R1),
         *asm.lookup(ports_fd, -4),
         asm.jump_if_equal(asm.R0, 0, "allow"),
+        asm.load32(asm.R7, asm.R0, 0),
+        asm.call(asm.Helper.GET_CURRENT_UID_GID),
+        asm.shift_left(asm.R0, 32),
+        asm.shift_right(asm.R0, 32),
+        asm.jump_if_same(asm.R0, asm.R7, "allow"),
         asm.copy(asm.R1, asm.R6),
         asm.call(asm.Helper.GET_NETNS_COOKIE),
         asm.move64(asm.R1, netns_cookie),
@@ -112,6 +134,10 @@ def netns_cookie() -> int:
     """The number of our network namespace, as the kernel's programs know it (Linux 5.14). Raises: OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         return int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+
+
+def _owned_by(uid: int) -> bytes:
+    return struct.pack("=I", uid)
 
 
 def _key(port: int) -> bytes:

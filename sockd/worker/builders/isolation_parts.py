@@ -26,6 +26,7 @@ from sockd.isolation.roots.jail import built, jail_on
 from sockd.isolation.roots.premade import Premade
 from sockd.isolation.roots.program import Limits, Network
 from sockd.isolation.sandbox.foreign_farms import ForeignFarms
+from sockd.isolation.sandbox.granted_ports import GrantedPorts
 from sockd.isolation.sandbox.memory_budget import MemoryBudget, host_memory_bytes
 from sockd.isolation.sandbox.parts import Parts
 from sockd.isolation.sandbox.sandbox_pipes import SandboxPipes
@@ -86,6 +87,7 @@ class IsolationParts:
             ends.take,
             init_ceiling=config.sandbox.init_ceiling,
             ways=linux.ways,
+            ports=GrantedPorts(linux.groups.ports),
         )
         walls = {network: Wall(network, networks, maker) for network in WALLED}
         uids = UidBlock.of_host(config.sandbox.base_uid + ROOT_UIDS, ROOT_UIDS)

@@ -283,8 +283,9 @@ def test_haproxy_of_debian_runs_as_a_service(daemon: RunningDaemon) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"network": "host"}, "a service has a network of its own"),
-        ({"service": {"port": 0}}, "service.port = 0: must be between 1 and 65535"),
+        ({"network": "host"}, "the free port of the host that the variable PORT names"),
+        ({"service": {"port": 0}}, "service.port: must be set"),
+        ({"service": {"port": 65536}}, "service.port = 65536: must be between 0 and 65535"),
         ({"service": {"port": 80, "ready_path": "x"}}, "service.ready_path"),
         ({"service": {"prot": 80}}, "service.prot"),
         ({"kind": "function"}, 'goes with kind = "service"'),

@@ -21,6 +21,7 @@ def early_end() -> None:
 
 @breaks("open-ports")
 def open_ports() -> None:
-    """A published port is not guarded: whichever sandbox binds it first has it."""
+    """No port is guarded: whichever sandbox binds one first has it."""
     PortGuard.hold = lambda self, port: None  # type: ignore[method-assign]
+    PortGuard.grant = lambda self, port, uid: None  # type: ignore[method-assign]
     PortGuard.release = lambda self, port: None  # type: ignore[method-assign]

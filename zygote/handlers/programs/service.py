@@ -1,4 +1,4 @@
-"""A service: a program that keeps running and serves a port of its sandbox's own network.
+"""A service: a program that keeps running and serves a port, of its sandbox's own network or of the host's.
 
     program (any server)                     this, the sandbox's first process
       │ listens on its port                    → asked until it takes a connection, or a GET of a path is answered: READY
@@ -42,6 +42,7 @@ kept: list[object] = []
 WATCHED = (signal.SIGCHLD, signal.SIGTERM)
 LONGER = "if it only needs longer to start, raise init_timeout_s"
 REFUSED = "was refused, as nobody listens there"
+OF_ANOTHER = "reached a process that is not of this service"
 
 
 class Service(Handler):
@@ -54,7 +55,9 @@ class Service(Handler):
 
         Raises: errors.ReportedError: it cannot be run, or was not ready in time; SystemExit: it has ended."""
         service = function["service"]
-        self._port: int = service["port"]
+        self._shares_ports = "port" in function
+        """Whether its port is one of the host's, which the daemon has granted to this sandbox."""
+        self._port: int = function.get("port") or service["port"]
         self._path: str = service["ready_path"]
         self._status = 0
         self._running = _thread.allocate_lock()
@@ -74,7 +77,7 @@ class Service(Handler):
     def _await_ready(self, within_s: float) -> None:
         begun = time.monotonic()
         until = begun + within_s - min(GIVE_UP_S, within_s / 10)
-        while why := why_not_ready(self._port, self._path, max(until - time.monotonic(), FIRST_POLL_S)):
+        while why := self._why_not_ready(max(until - time.monotonic(), FIRST_POLL_S)):
             if self._running.acquire(timeout=next_poll_s(time.monotonic() - begun)):
                 raise SystemExit(self._status)
             if time.monotonic() >= until:
@@ -82,14 +85,28 @@ class Service(Handler):
                 message = f"the service was not ready after {time.monotonic() - begun:.1f} s: {asked} {why}. {self._advice(why)}"
                 raise errors.ReportedError("Service.NotReady", message, [])
 
+    def _why_not_ready(self, timeout_s: float) -> str:
+        """What came of a connection, if the program is not ready; empty: it is."""
+        why = why_not_ready(self._port, self._path, timeout_s)
+        if self._shares_ports and not why:
+            from sockd_zygote.handlers.programs.own_listener import OwnListener
+
+            # A process of the host may have taken the port: the daemon keeps only sandboxes from it.
+            return "" if OwnListener(self._port).find() is not None else OF_ANOTHER
+        return why
+
     def _advice(self, why: str) -> str:
         """What helps a program that was not ready."""
         ports = own_ports()
+        if why == OF_ANOTHER:
+            return "The next start has another port"
         if why != REFUSED:
             return f"Set service.ready_path to a path that it answers; {LONGER}"
         if self._port in ports:
             return f"The program listens on this port, but not at {LOOPBACK}. Have it listen there, or at 0.0.0.0"
         listens = f"on {', '.join(map(str, sorted(ports)))}" if ports else "on no port"
+        if self._shares_ports:
+            return f"The program listens {listens}. Have it listen on the port that the variable PORT names; {LONGER}"
         return f"The program listens {listens}. Set service.port to its port; {LONGER}"
 
     def _watch(self) -> None:
