@@ -12,6 +12,7 @@ import functools
 import gc
 import itertools
 import os
+import re
 import signal
 import tomllib
 from collections.abc import Callable, Generator, Iterator
@@ -42,6 +43,8 @@ LONGEST = ("test_installed.py",)
 TESTS = Path(__file__).parent
 OF_ROOT = ("abuse", "daemon", "faults")
 """Folders whose tests start workers, which needs root."""
+ALL_NEED_ROOT = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.root\b", re.MULTILINE)
+"""In the text of a file: that its tests do."""
 BLOCKING = ("time.sleep", "socket.", "ssl.", "builtins.input")
 GUARD = watched_descriptors.install(is_fatal=False)
 _schemas = itertools.count(1)
@@ -87,10 +90,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Import no file of which `make check` runs no test: half of them."""
     if not collection_path.is_relative_to(TESTS):
         return None
-    file = collection_path.relative_to(TESTS.parent)
-    is_left_out = {"root": file.parts[1:2] and file.parts[1] in OF_ROOT, "slow": str(file) in slow_files()}
-    expression = config.option.markexpr
-    return True if any(left_out and f"not {mark}" in expression for mark, left_out in is_left_out.items()) else None
+    file, expression = collection_path.relative_to(TESTS.parent), config.option.markexpr
+    is_left_out = "not slow" in expression and str(file) in slow_files()
+    return is_left_out or ("not root" in expression and needs_root(file)) or None
+
+
+def needs_root(file: Path) -> bool:
+    """Whether each test of a file, or of a folder, needs root."""
+    if file.parts[1:2] and file.parts[1] in OF_ROOT:
+        return True
+    return file.suffix == ".py" and ALL_NEED_ROOT.search((TESTS.parent / file).read_text()) is not None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
