@@ -162,6 +162,8 @@ class C(Language):
                 return _call("sockd_send", [DYNAMODB, index, self._literal(method), document], ";")
             case Fetch(connection=connection, method=method):
                 return _call("sockd_send", [connection, index, self.text(method), self._literal("")], ";")
+            case Listing(page=(_, *_) as page):
+                function, last = "sockd_s3_list_page", [*map(self.text, (step.bucket, step.prefix, *page))]
             case _:
                 function, last = "sockd_s3_list", [self.text(step.bucket), self.text(step.prefix), "SOCKD_NONE"]
         return _call(function, [S3, index, *last], ";")
@@ -243,6 +245,10 @@ class Rust(Language):
                 return [*lines, *([f"{index} += 1;"] if is_counter else [])]
             case Fetch(connection=connection, method=wanted):
                 lines = _call(f"{connection}.get", [index, f"&{self.text(wanted)}"], ";")
+                return [*lines, *([f"{index} += 1;"] if is_counter else [])]
+            case Listing(page=(_, *_) as page):
+                places = [S3, index, f"&{self.text(step.bucket)}", f"&{self.text(step.prefix)}"]
+                lines = _call("s3::list_page", [*places, f"[{', '.join(f'&{self.text(text)}' for text in page)}]"], ";")
                 return [*lines, *([f"{index} += 1;"] if is_counter else [])]
             case _:
                 function, texts = "s3::list", [step.bucket, step.prefix]

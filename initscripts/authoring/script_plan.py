@@ -56,6 +56,8 @@ class Listing:
     bucket: Text
     prefix: Text
     rpc: tuple[str, ...]
+    page: tuple[Text, ...] = ()
+    """Continuation, delimiter, number of keys and start, each empty if it is not asked for; empty: all of them are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,11 @@ def _single(rpc: Rpc, fields: Fields) -> Get | Listing | Lookup | Fetch | Unknow
             return Get(method == "s3.HeadObject", fields.explain(bucket), fields.explain(key), wanted, tuple(rpc))
         case ["s3.ListObjectsV2", bucket, prefix]:
             return Listing(fields.explain(bucket), fields.explain(prefix), tuple(rpc))
+        case ["s3.ListObjectsV2", bucket, prefix, token, *rare] if len(rare) in (0, 3):
+            page = tuple(map(fields.explain, (token, *(rare or ["", "", ""]))))
+            if token and not comes_from_fields(page[0]):  # S3 makes it: no other request has it
+                return Unknown(tuple(rpc))
+            return Listing(fields.explain(bucket), fields.explain(prefix), tuple(rpc), page)
         case ["dynamodb.GetItem" | "dynamodb.Query" as method, body]:
             return Lookup(method.partition(".")[2], tuple(_body(body, fields)), tuple(rpc))
         case [method, address] if method.startswith(GETS):

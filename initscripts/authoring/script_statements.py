@@ -173,7 +173,7 @@ def texts_of(step: Step) -> list[Text]:
         case Each():
             return texts_of(step.get)
         case Listing() | Directory():
-            return [step.bucket, step.prefix]
+            return [step.bucket, step.prefix, *(step.page if isinstance(step, Listing) else ())]
         case Fetch():
             return [step.method]
         case Lookup():

@@ -32,7 +32,8 @@ HARMLESS = frozenset(
 )
 """Headers of a request, in lower case, that change nothing in its answer."""
 UNDERSTOOD = HARMLESS | {"range", "if-match"}
-LIST_SAYS = frozenset(("continuation-token", "encoding-type", "list-type", "prefix"))
+RARE = ("delimiter", "max-keys", "start-after")
+LIST_SAYS = frozenset(("continuation-token", "encoding-type", "list-type", "prefix", *RARE))
 """Parameters of a LIST that an initscript can make."""
 
 _known: Known | None = None
@@ -58,7 +59,10 @@ class Known:
         return found if found is not None and found[1] else None
 
     def listing_of(self, url: str) -> tuple[str, ...] | None:
-        """The bucket, prefix and, of a further page, token of the LIST that a URL asks for; None: something else."""
+        """The bucket and prefix of the LIST that a URL asks for, and behind them what else decides its answer, as the engine's
+        descriptor has it; None: something else.
+
+        That is the token of a further page, or with any of `RARE` the token and these, each empty where it is absent."""
         from urllib.parse import parse_qsl
 
         address, _, query = url.partition("?")
@@ -69,8 +73,10 @@ class Known:
             return None
         if said.get("list-type") != "2" or said.get("encoding-type") != "url":
             return None
-        token = said.get("continuation-token")
-        return found[0], said.get("prefix", ""), *([token] if token else [])
+        if not all(value or name == "prefix" for name, value in asked):
+            return None
+        token, rare = said.get("continuation-token", ""), [said.get(name, "") for name in RARE]
+        return found[0], said.get("prefix", ""), *([token, *rare] if any(rare) else [token] if token else [])
 
     def _path_of(self, url: str) -> tuple[str, str] | None:
         """The bucket and the rest of a path, which may be empty; None: this is not S3."""

@@ -13,7 +13,7 @@ _TOKEN = re.compile(rb"<NextContinuationToken>(.*?)</NextContinuationToken>", re
 _IS_LIST = re.compile(rb"\s*(<\?xml.*?\?>)?\s*<ListBucketResult\b", re.DOTALL)
 _BEGINS = re.compile(rb"<ListBucketResult\b[^>]*>")
 REPLACEMENT = "\ufffd".encode()
-_ENCODED = re.compile(rb"<(Key|Prefix)>(.*?)</\1>", re.DOTALL)
+_ENCODED = re.compile(rb"<(Delimiter|Key|Prefix|StartAfter)>(.*?)</\1>", re.DOTALL)
 _REFERENCE = re.compile("&(?:#([0-9]+)|#x([0-9a-fA-F]+)|([a-z]+));")
 _ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 

@@ -171,9 +171,10 @@ class FakeEngine:
         fields = json.loads(body)
         bucket = fields["bucket"]
         if method == "ListObjectsV2":
-            more = [fields["continuation"]] if "continuation" in fields else []
+            token, *rare = (fields.get(name, "") for name in ("continuation", "delimiter", "max_keys", "start_after"))
+            more = [token, *rare] if any(rare) else [token] if token else []
             self.sent[rpc] = ["s3.ListObjectsV2", bucket, fields["prefix"], *more]
-            self._replies[rpc] = (200, self._page(bucket, fields["prefix"], int(more[0]) if more else 0))
+            self._replies[rpc] = (200, self._page(bucket, fields["prefix"], int(token) if token.isdigit() else 0))
             return
         more = [fields["range"]] if "range" in fields else []
         self.sent[rpc] = [f"s3.{method}", bucket, fields["key"], *more]

@@ -22,7 +22,6 @@ from tests.storage_lib.engine_end import EngineEnd
 
 DATA = b"an object" * 1000
 GET = ("s3.GetObject", "bkt", "a b/c+d")
-LIST = "s3.ListObjectsV2"
 KEY = GET[2]
 
 
@@ -247,77 +246,6 @@ def test_each_read_after_a_write_is_checked_anew(client: Any, s3: S3, engine: En
     s3.client.put("bkt", KEY, b"new")
     engine.checked(1, same=False)
     assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == b"new"
-
-
-def listed(response: dict[str, Any]) -> dict[str, Any]:
-    """A LIST without what differs between two of the same."""
-    response["ResponseMetadata"].pop("RequestId", None)
-    for name in ("date", "x-amz-request-id"):
-        headers_of(response).pop(name, None)
-    return response
-
-
-def fetch_list(s3: S3, engine: EngineEnd, number: int, prefix: str) -> None:
-    """The script has made a LIST: the engine does not have its keys encoded."""
-    answer = s3.client.list_page("bkt", prefix)
-    engine.message(number, answer.body, LIST, "bkt", prefix, headers=answer.headers)
-
-
-def test_a_list_is_the_response_that_the_network_gives(
-    client: Any, network: Any, s3: S3, engine: EngineEnd, observer: Observer
-) -> None:
-    for key in ("d/plain", "d/a b+c%20d", "d/<&>\"'", "d/ä/€"):
-        s3.put(key, b"1")
-    for number, prefix in enumerate(("d/", "d/a b", "none"), 5):
-        expected = listed(network.list_objects_v2(Bucket="bkt", Prefix=prefix))
-        fetch_list(s3, engine, number, prefix)
-        s3.client.forget_requests()
-        assert listed(client.list_objects_v2(Bucket="bkt", Prefix=prefix)) == expected
-        assert s3.requests("GET") == []
-        assert expected["KeyCount"] == {"d/": 4, "d/a b": 1, "none": 0}[prefix]
-
-
-def test_a_list_whose_keys_xml_cannot_hold_is_sent(client: Any, s3: S3, engine: EngineEnd) -> None:
-    s3.put("control/\x01", b"1")
-    fetch_list(s3, engine, 5, "control/")
-    found = client.list_objects_v2(Bucket="bkt", Prefix="control/")
-    assert [entry["Key"] for entry in found["Contents"]] == ["control/\x01"]
-
-
-def test_each_page_of_a_list_is_served(client: Any, s3: S3, engine: EngineEnd) -> None:
-    engine.message(5, page("a", more="t+1"), LIST, "bkt", "", headers={"content-type": "application/xml"})
-    engine.message(6, page("b"), LIST, "bkt", "", "t+1", headers={"content-type": "application/xml"})
-    s3.client.forget_requests()
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket="bkt")
-    assert [entry["Key"] for each in pages for entry in each["Contents"]] == ["a", "b"]
-    assert s3.requests("GET") == []
-
-
-def page(*keys: str, more: str = "") -> bytes:
-    entries = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)
-    token = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>" if more else ""
-    return f"<ListBucketResult>{token}{entries}</ListBucketResult>".encode()
-
-
-@pytest.mark.parametrize("more", [{"Delimiter": "/"}, {"MaxKeys": 1}, {"StartAfter": "a"}, {"FetchOwner": True}])
-def test_a_list_that_says_more_is_sent(client: Any, s3: S3, engine: EngineEnd, more: dict[str, Any]) -> None:
-    fetch_list(s3, engine, 5, "")
-    s3.client.forget_requests()
-    client.list_objects_v2(Bucket="bkt", **more)
-    assert len(s3.requests("GET")) == 1
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_a_list_is_checked_after_a_write(
-    client: Any, s3: S3, engine: EngineEnd, observer: Observer, same: bool
-) -> None:
-    fetch_list(s3, engine, 5, "a")
-    observer.has_written = True
-    engine.checked(5, same=same)
-    s3.client.forget_requests()
-    assert [entry["Key"] for entry in client.list_objects_v2(Bucket="bkt", Prefix="a")["Contents"]] == [KEY]
-    assert len(s3.requests("GET")) == (0 if same else 1)
-    assert engine.reads() == [([LIST, "bkt", "a"], "region" if same else "network")]
 
 
 def test_each_read_is_told_to_the_trace_once(

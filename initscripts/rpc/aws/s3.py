@@ -28,6 +28,7 @@ from sockd_initscripts.rpc.limits import RpcLimits
 LISTING_BYTES = 8 << 20
 """The largest page of a list: a thousand keys of a kilobyte, each of which XML may need several times."""
 _RANGE = re.compile(r"bytes=(?:\d{1,15}-\d{0,15}|-\d{1,15})")
+_MAX_KEYS = re.compile(r"0|[1-9]\d{0,8}|")
 
 
 class _Object(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,7 +40,18 @@ class _Object(msgspec.Struct, forbid_unknown_fields=True):
 class _Listing(msgspec.Struct, forbid_unknown_fields=True):
     bucket: str
     prefix: str = ""
-    continuation: str | None = None
+    continuation: str = ""
+    delimiter: str = ""
+    max_keys: str = ""
+    start_after: str = ""
+    """Empty: not asked for."""
+
+    @property
+    def words(self) -> list[str]:
+        """What a descriptor has behind the method. Its length says what it holds: no page by a parameter is one without it."""
+        rare = [self.delimiter, self.max_keys, self.start_after]
+        page = [self.continuation, *rare] if any(rare) else [self.continuation] if self.continuation else []
+        return [self.bucket, self.prefix, *page]
 
 
 _T = TypeVar("_T", _Object, _Listing)
@@ -94,14 +106,13 @@ class S3Connection(Connection):
             asked = _decode(body, _Object)
             return [f"s3.{method}", asked.bucket, asked.key, *filter(None, (asked.range,))]
         if method == "ListObjectsV2":
-            listing = _decode(body, _Listing)
-            return [f"s3.{method}", listing.bucket, listing.prefix, *filter(None, (listing.continuation,))]
+            return [f"s3.{method}", *_decode(body, _Listing).words]
         _refuse(method)
 
     async def is_unchanged(self, descriptor: list[str], etag: str) -> bool:
         method, bucket, key = descriptor[:3]
         if method == "s3.ListObjectsV2":
-            return etag == await self._listing_digest(_Listing(bucket, key, *descriptor[3:]))
+            return etag == await self._listing_digest(_Listing(*descriptor[1:]))
         path = _object_path(_Object(bucket, key))
         request = self._service.head("HEAD", path, {"if-none-match": etag})
         head = await self._client.fetch(request, BodySink(Region(0)), RpcTiming(), bodiless=True)
@@ -158,6 +169,8 @@ def _decode(body: Body, kind: type[_T]) -> _T:
         raise malformed(f"{asked.bucket!r} is not a bucket")
     if isinstance(asked, _Object) and (not asked.key or not _RANGE.fullmatch(asked.range or "bytes=0-")):
         raise malformed(f"{asked.key!r} is not a key, or {asked.range!r} not a range")
+    if isinstance(asked, _Listing) and not _MAX_KEYS.fullmatch(asked.max_keys):
+        raise malformed(f"{asked.max_keys!r} is no number of keys")
     return asked
 
 
@@ -166,9 +179,13 @@ def _object_path(asked: _Object) -> str:
 
 
 def _listing_target(asked: _Listing) -> str:
-    query = {"list-type": "2", "prefix": asked.prefix}
-    if asked.continuation is not None:
-        query["continuation-token"] = asked.continuation
+    query = {
+        "continuation-token": asked.continuation,
+        "delimiter": asked.delimiter,
+        "max-keys": asked.max_keys,
+        "start-after": asked.start_after,
+    }
+    query = {name: value for name, value in query.items() if value} | {"list-type": "2", "prefix": asked.prefix}
     # Sorted, as the signature needs them.
     pairs = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
     return f"/{quote(asked.bucket, safe='')}?{pairs}"

@@ -63,7 +63,8 @@ _Static_assert(sizeof(sockd_reply) == 16, "16 bytes, little endian, as the engin
  *
  *   s3:                   the function's S3, with its credentials, region and endpoint, which the script never sees.
  *                         GetObject, HeadObject {"bucket","key"} and optionally "range": "bytes=0-99";
- *                         ListObjectsV2 {"bucket","prefix"} and optionally "continuation"; the body is JSON, a LIST's reply XML
+ *                         ListObjectsV2 {"bucket","prefix"} and optionally "continuation", "delimiter", "max_keys": "10" and
+ *                         "start_after"; the body is JSON, a LIST's reply XML
  *   sqs:, dynamodb:       likewise; the method is the service's action ("ReceiveMessage", "GetItem"), body and reply its JSON
  *   http://host:port      "GET /path", optionally followed by "\nname: value" for each header; the body as it is (https:// too)
  *   grpc://host:port      "/package.Service/Method"; body and reply are raw messages

@@ -60,6 +60,27 @@ SOCKD_FN int32_t sockd_s3_list(int32_t s3, int64_t index, sockd_str bucket, sock
     return sockd_send(s3, index, SOCKD_STR("ListObjectsV2"), body);
 }
 
+/* A page of a list by all that can be asked for; an empty text stands for what is not. */
+SOCKD_FN int32_t sockd_s3_list_page(int32_t s3, int64_t index, sockd_str bucket, sockd_str prefix,
+                                         sockd_str continuation, sockd_str delimiter, sockd_str max_keys,
+                                         sockd_str start_after) {
+    const struct {
+        sockd_str name, value;
+    } fields[] = {{SOCKD_STR("{\"bucket\":"), bucket},
+                  {SOCKD_STR(",\"prefix\":"), prefix},
+                  {SOCKD_STR(",\"continuation\":"), continuation},
+                  {SOCKD_STR(",\"delimiter\":"), delimiter},
+                  {SOCKD_STR(",\"max_keys\":"), max_keys},
+                  {SOCKD_STR(",\"start_after\":"), start_after}};
+    sockd_builder b = {0};
+    for (uint32_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        sockd_put(&b, fields[i].name);
+        sockd_put_json(&b, fields[i].value);
+    }
+    sockd_put_char(&b, '}');
+    return sockd_send(s3, index, SOCKD_STR("ListObjectsV2"), sockd_built(&b));
+}
+
 /* Wait for the reply of an RPC that has another number than the read, and pass it on as that read. */
 SOCKD_FN int32_t sockd_pass_as(int32_t conn, int64_t rpc_id, int64_t index) {
     sockd_reply reply;

@@ -143,6 +143,19 @@ def test_what_is_read_again_is_fetched_once() -> None:
     assert kinds([first, again, other, lonely]) == [Get, Again, Get, Unknown]
 
 
+def test_a_page_of_a_list_is_asked_for_by_what_it_was_asked_for() -> None:
+    page, first, next_one = plan(
+        [
+            ["s3.ListObjectsV2", "bench", "in/", "", "/", "2", ""],
+            ["s3.ListObjectsV2", "bench", "in/", "token-of-event"],
+            ["s3.ListObjectsV2", "bench", "in/", "token-of-s3", "/", "2", ""],
+        ],
+        {"token": "token-of-event"},
+    )
+    assert kinds([page, first, next_one]) == [Listing, Listing, Unknown]
+    assert isinstance(first, Listing) and len(first.page) == 4
+
+
 # -- scripts
 
 
@@ -220,11 +233,15 @@ def directory(event: dict[str, Any], objects: Objects) -> Reads:
     return [*pages, *(get(event["bucket"], key) for key in keys)]
 
 
+def slice_of_list(event: dict[str, Any], objects: Objects) -> Reads:
+    return [["s3.ListObjectsV2", event["bucket"], f"{event['in']['prefix']}/", "", "/", "10", event["key"]]]
+
+
 def item(event: dict[str, Any], objects: Objects) -> Reads:
     return [["dynamodb.GetItem", json.dumps({"TableName": "t", "Key": {"k": {"S": event["key"]}, "n": {"N": "1"}}})]]
 
 
-TEMPLATES: list[Template] = [whole, joined, constant, head, part, every, directory, item]
+TEMPLATES: list[Template] = [whole, joined, constant, head, part, every, directory, slice_of_list, item]
 
 
 @st.composite

@@ -169,6 +169,24 @@ async def test_a_list_is_unchanged_until_what_it_lists_changes(
     assert not await connection.is_unchanged(["s3.ListObjectsV2", "no-such", ""], "any")
 
 
+async def test_a_list_is_cut_and_folded_as_asked_for(
+    client: Apart, bucket: str, connection: Connection, region: Region
+) -> None:
+    for key in ("d/one", "d/sub/two", "d/three", "d/z"):
+        await client.put(bucket, key, b"1")
+    asked = {"bucket": bucket, "prefix": "d/", "delimiter": "/", "max_keys": "2", "start_after": "d/one"}
+    reply = await ask(connection, region, "ListObjectsV2", asked)
+    page = ElementTree.fromstring(content(reply))
+    assert [each.text for each in page.iterfind("{*}Contents/{*}Key")] == ["d/three"]
+    assert [each.text for each in page.iterfind("{*}CommonPrefixes/{*}Prefix")] == ["d/sub/"]
+    descriptor = connection.descriptor("ListObjectsV2", json.dumps(asked).encode())
+    assert await connection.is_unchanged(descriptor, reply.etag)
+    await client.put(bucket, "d/z", b"2")
+    assert await connection.is_unchanged(descriptor, reply.etag), "it is behind the page"
+    await client.put(bucket, "d/three", b"2")
+    assert not await connection.is_unchanged(descriptor, reply.etag)
+
+
 async def test_list_page_after_page(client: Apart, bucket: str, connection: Connection, region: Region) -> None:
     keys = [f"a b/{number:04}&" for number in range(1005)]
     for key in keys:
@@ -328,6 +346,16 @@ async def test_descriptors(connection: Connection) -> None:
             "ListObjectsV2",
             {"bucket": "b", "prefix": "p", "continuation": "t"},
             ["s3.ListObjectsV2", "b", "p", "t"],
+        ),
+        (
+            "ListObjectsV2",
+            {"bucket": "b", "prefix": "p", "delimiter": "/"},
+            ["s3.ListObjectsV2", "b", "p", "", "/", "", ""],
+        ),
+        (
+            "ListObjectsV2",
+            {"bucket": "b", "continuation": "t", "max_keys": "0", "start_after": "a"},
+            ["s3.ListObjectsV2", "b", "", "t", "", "0", "a"],
         ),
     ]
     for method, asked, expected in cases:

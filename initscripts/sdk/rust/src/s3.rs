@@ -25,6 +25,21 @@ pub fn list(s3: Connection, index: i64, bucket: &Text, prefix: &Text) -> i32 {
     s3.send(index, "ListObjectsV2", &body(&[("bucket", bucket), ("prefix", prefix)]))
 }
 
+/// A page of a list by all that can be asked for: continuation, delimiter, number of keys and the key to start after; an empty
+/// text stands for what is not.
+pub fn list_page(s3: Connection, index: i64, bucket: &Text, prefix: &Text, page: [&Text; 4]) -> i32 {
+    let [continuation, delimiter, max_keys, start_after] = page;
+    let fields = [
+        ("bucket", bucket),
+        ("prefix", prefix),
+        ("continuation", continuation),
+        ("delimiter", delimiter),
+        ("max_keys", max_keys),
+        ("start_after", start_after),
+    ];
+    s3.send(index, "ListObjectsV2", &body(&fields))
+}
+
 /// The rest of a directory, whose LIST was sent as `index`: wait for it, pass it on, and likewise all further pages, as
 /// index + 1, ...; then send a GET of each listed key under the numbers behind those. Answers the GETs' numbers; their
 /// replies are for the caller to pass on.

@@ -42,7 +42,7 @@ imports! {
     /// method and body are:
     /// - `s3:` the function's S3, with credentials that the script never sees. `GetObject`, `HeadObject`
     ///   `{"bucket","key"}` and optionally `"range": "bytes=0-99"`; `ListObjectsV2` `{"bucket","prefix"}` and optionally
-    ///   `"continuation"`. The body is JSON; a LIST's reply is XML.
+    ///   `"continuation"`, `"delimiter"`, `"max_keys": "10"` and `"start_after"`. The body is JSON; a LIST's reply is XML.
     /// - `sqs:`, `dynamodb:` likewise; the method is the service's action, body and reply are its JSON.
     /// - `http://host:port`, `https://host:port`: `GET /path`, then optionally `\nname: value` for each header.
     /// - `grpc://host:port`: `/package.Service/Method`; body and reply are raw messages.
