@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 def numpy_seeder(module: Any) -> Callable[[], object]:
     """What gives numpy's global generator other numbers. Its own `seed` takes a child 100 page faults, so the 624 words that
     are all of a Mersenne Twister's state but its position are overwritten where they are, as far as these are there."""
-    module.seed()  # no half of a pair of gauss() is left over
+    from sockd_zygote.forks import randomness
+
+    shared = getattr(getattr(module, "mtrand", None), "_rand", None)
+    seed = module.seed if shared is None else shared._bit_generator.__init__
     try:
+        randomness.forget_half(module)
         key = module.get_state(legacy=False)["state"]["key"].tobytes()
         words = _native.generator_state(module.get_bit_generator().capsule, len(key))
     except Exception:  # another numpy, or no numpy at all
-        return module.seed  # type: ignore[no-any-return]
-    return partial(fill, words) if words == key else module.seed
+        return seed  # type: ignore[no-any-return]
+    return partial(fill, words) if words == key else seed
 
 
 def fill(words: memoryview) -> None:

@@ -1,9 +1,9 @@
 """Generators of random numbers that imports made: all that were seeded by the kernel are seeded again in each child.
 
 Those that a package seeded by hand go on as they are: a start of its own would find them so, too. Which is which: calls of
-`random.Random.seed` and `setstate` are noted while packages are imported; numpy's generators keep what they were seeded with,
-and torch's a number. Generators are looked for among all objects, once per Zygote; a Zygote's children inherit the list, and look
-again how each was seeded: what is imported later, or the init of a function, may have seeded it by hand.
+`random.Random.seed` and `setstate`, and numpy's seeds from the kernel, are noted while packages are imported; torch's generators
+keep what they were seeded with. Generators are looked for among all objects, once per Zygote; a Zygote's children inherit the
+list, and look again how each was seeded: what is imported later, or the init of a function, may have seeded it by hand.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     Reseed = Callable[[], object]
 
+BIT_GENERATOR = "numpy.random.bit_generator"
 DRAWN = 1 << 64
-"""Seeds from here on were drawn by numpy from the kernel (they have 128 bits): people write smaller ones."""
+"""Seeds from here on were drawn by numpy from the kernel (they have 128 bits) where that was not noted: most people write smaller
+ones."""
 DRAWN_BY_TORCH = 1 << 32
 TORCH_DEFAULT_SEED = 67280421310721
 """What every `torch.Generator` begins with that was not seeded (c10/core/GeneratorImpl.h)."""
@@ -33,37 +35,46 @@ DAY_S = 86_400.0
 
 _by_hand: dict[int, Any] = {}
 """Generators of `random` whose last seed was given, by id."""
+_drawn: set[int] = set()
+"""Seeds that numpy has drawn from the kernel."""
+_are_noted: list[Any] = []
+"""The modules of numpy all of whose draws are noted."""
+_held: dict[int, Any] = {}
+"""Generators of numpy that had drawn their seed when they were last looked at, by id. Forks have given them others since."""
 _known: dict[int, tuple[Any, Callable[[Any], Reseed | None]]] = {}
 """Generators that were found, with what gives their seeder, by id."""
 
 
 class Watch:
-    """While it is entered, seeds that are given to generators of `random` are noted. The Observer has it among its finders."""
+    """While it is entered, seeds of generators are noted: what is given to those of `random`, and what numpy draws. The Observer
+    has it among its finders."""
 
     def __init__(self, *, takes_clocks: bool = False) -> None:
         """Args: takes_clocks: a seed that was read from the clock counts as drawn, as each start would have another."""
-        self._module: Any = None
         self._takes_clocks = takes_clocks
+        self._ends: dict[str, Callable[[], object]] = {}
+        """What ends the watch of a module, by name."""
         self.notes: list[str] = []
         """What was taken for a clock, in words."""
 
     def __enter__(self) -> Watch:
-        if "random" in sys.modules:
-            self._watch(sys.modules["random"])
+        _drawn.update(bits.seed_seq.entropy for bits in _held.values())
+        for name in (name for name in self._watchers() if name in sys.modules):
+            self._watchers()[name](sys.modules[name])
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._module is not None:
-            self._module.Random.seed, self._module.Random.setstate = self._seed, self._setstate
-            from sockd_zygote.forks import taken_names
+        for end in self._ends.values():
+            end()
 
-            taken_names.give_back(self._global_seed, self._module._inst.seed)
+    def _watchers(self) -> dict[str, Callable[[Any], None]]:
+        return {"random": self._watch_random, BIT_GENERATOR: self._watch_numpy}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        """As one of the observer's finders: have `random` watched as soon as it is there."""
-        if name != "random" or self._module is not None:
+        """As one of the observer's finders: have a module watched as soon as it is there."""
+        if name not in self._watchers() or name in self._ends:
             return None
-        spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name)
+        spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, path)
         loader = getattr(spec, "loader", None)
         if loader is not None:
             loader.exec_module = partial(self._execute, loader)
@@ -72,15 +83,16 @@ class Watch:
     def _execute(self, loader: Any, module: Any) -> None:
         del loader.exec_module
         loader.exec_module(module)
-        self._watch(module)
+        _are_noted.append(module)
+        self._watchers()[module.__name__](module)
 
-    def _watch(self, module: Any) -> None:
+    def _watch_random(self, module: Any) -> None:
         if not hasattr(module, "_inst") or not hasattr(module, "Random"):
             return  # a package's own of that name
-        self._module, self._seed, self._setstate = module, module.Random.seed, module.Random.setstate
+        original, original_setstate = module.Random.seed, module.Random.setstate
 
         def seed(generator: Any, a: Any = None, version: int = 2) -> None:
-            self._seed(generator, a, version)
+            original(generator, a, version)
             if self._takes_clocks and is_clock(a):
                 self.notes.append(
                     f"random was seeded with {a!r:.40}, which is taken for the time: each start draws another"
@@ -92,11 +104,35 @@ class Watch:
                 _by_hand[id(generator)] = generator
 
         def setstate(generator: Any, state: Any) -> None:
-            self._setstate(generator, state)
+            original_setstate(generator, state)
             _by_hand[id(generator)] = generator
 
+        def end() -> None:
+            module.Random.seed, module.Random.setstate = original, original_setstate
+            give_back(ours, module._inst.seed)
+
         module.Random.seed, module.Random.setstate = seed, setstate
-        self._global_seed = module.seed = module._inst.seed
+        ours = module.seed = module._inst.seed
+        self._ends["random"] = end
+
+    def _watch_numpy(self, module: Any) -> None:
+        original = getattr(module, "randbits", None)
+        if original is None or module not in _are_noted:
+            return
+
+        def randbits(count: int) -> int:
+            drawn: int = original(count)
+            _drawn.add(drawn)
+            return drawn
+
+        module.randbits = randbits
+        self._ends[BIT_GENERATOR] = partial(give_back, randbits, original)
+
+
+def give_back(ours: Any, theirs: Any) -> None:
+    from sockd_zygote.forks import taken_names
+
+    taken_names.give_back(ours, theirs)
 
 
 def is_clock(seed: object) -> bool:
@@ -171,18 +207,30 @@ def of_numpy(bits: Any) -> Reseed | None:
 
 
 def of_random_state(state: Any) -> Reseed | None:
-    """Besides its BitGenerator: no half of a pair of gauss() is left over."""
+    """Not by its own `seed`, after which one cannot tell a seed that was drawn from one that was given."""
     bits = getattr(state, "_bit_generator", None)
     is_global = state is getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
-    if is_global or type(bits).__name__ != "MT19937" or not was_drawn(bits):
+    if is_global or not was_drawn(bits):
         return None
-    return state.seed  # type: ignore[no-any-return]
+    forget_half(state)
+    return bits.__init__  # type: ignore[no-any-return, union-attr]
+
+
+def forget_half(state: Any) -> None:
+    """Have no half of a pair of gauss() be left over. Args: state: a RandomState, or numpy.random, which stands for one."""
+    state.set_state({**state.get_state(legacy=False), "has_gauss": 0, "gauss": 0.0})
 
 
 def was_drawn(bits: Any) -> bool:
     """Whether a BitGenerator was seeded by the kernel."""
     entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
-    return isinstance(entropy, int) and entropy >= DRAWN
+    is_noted = sys.modules.get(BIT_GENERATOR) in _are_noted
+    is_drawn = isinstance(entropy, int) and (entropy in _drawn if is_noted else entropy >= DRAWN)
+    if is_drawn:
+        _held[id(bits)] = bits
+    else:
+        _held.pop(id(bits), None)
+    return is_drawn
 
 
 def of_torch(generator: Any) -> Reseed | None:
