@@ -208,12 +208,12 @@ def of_numpy(bits: Any) -> Reseed | None:
 
 def of_random_state(state: Any) -> Reseed | None:
     """Not by its own `seed`, after which one cannot tell a seed that was drawn from one that was given."""
-    bits = getattr(state, "_bit_generator", None)
+    bits: Any = getattr(state, "_bit_generator", None)
     is_global = state is getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
     if is_global or not was_drawn(bits):
         return None
     forget_half(state)
-    return bits.__init__  # type: ignore[no-any-return, union-attr]
+    return bits.__init__  # type: ignore[no-any-return]
 
 
 def forget_half(state: Any) -> None:
