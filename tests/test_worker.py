@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from sockd.base.config import ImagesConfig
+from sockd.base.config import MB, Config, GroupConfig, ImagesConfig, PostgresConfig, SandboxConfig
 from sockd.base.errors import BadConfig, NoCapacity, SandboxFailed
+from sockd.isolation.sandbox.memory_budget import host_memory_bytes
 from sockd.worker.builders.image_parts import check_name, docker_config, store_settings
+from sockd.worker.builders.isolation_parts import budget_bytes
 from sockd.worker.builders.starts_parts import try_sandbox
 from sockd.worker.process_setup import FDS_AT_ONCE, affordable_idle
 
@@ -79,6 +81,33 @@ async def test_credentials_of_registries_that_are_not_there_are_refused(tmp_path
     for path, why in refused.items():
         with pytest.raises(BadConfig, match=rf"images\.docker_config = .*: .*{why}"):
             docker_config(ImagesConfig(docker_config=path))
+
+
+def of_a_group(cache_node_memory_mb: int, *, nodes: tuple[str, ...] = (), memory_mb: int | None = None) -> Config:
+    """Return the settings of a worker of a group."""
+    return Config(
+        postgres=PostgresConfig(dsn="postgresql://db/sockd"),
+        group=GroupConfig(name="g", cache_node_memory_mb=cache_node_memory_mb),
+        images=ImagesConfig(
+            store="s3://bucket", key_file="/key", nodes=nodes, nodes_token_file="/token" if nodes else None
+        ),
+        sandbox=SandboxConfig(memory_mb=memory_mb),
+    )
+
+
+async def test_functions_have_what_the_cache_node_leaves_them() -> None:
+    alone = budget_bytes(Config())
+    assert budget_bytes(of_a_group(300)) == alone - 300 * MB
+    assert budget_bytes(of_a_group(300, nodes=("10.0.0.1:7100",))) == budget_bytes(of_a_group(0)) == alone
+    assert budget_bytes(of_a_group(300, memory_mb=200)) == 200 * MB
+
+
+async def test_a_cache_node_that_leaves_functions_nothing_is_refused() -> None:
+    most_mb = host_memory_bytes() * 3 // 4 // MB
+    with pytest.raises(
+        BadConfig, match=rf"cache_node_memory_mb = {most_mb + 1} leaves functions nothing of the {most_mb} MB"
+    ):
+        budget_bytes(of_a_group(most_mb + 1))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", ".x", "é", "x" * 201])

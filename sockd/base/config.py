@@ -149,7 +149,8 @@ class SandboxConfig(Slice, frozen=True):
     """Sandboxes: how much of the host they may take, and how they are made ready."""
 
     memory_mb: int | None = None
-    """Memory of the host given to sandboxes and spares, in MB; None is three quarters of it. Zygotes have their own limit."""
+    """Memory of the host given to sandboxes and spares, in MB; None is three quarters of it, of which a worker of a group gives
+    `group.cache_node_memory_mb` to its cache node. Zygotes have their own limit."""
     cgroup_pool: int = 16
     """Cgroups made ahead."""
     sockets: int | None = None
@@ -692,7 +693,8 @@ class GroupConfig(Slice, frozen=True):
     """How long a worker that is stopped still serves, while /healthz answers 503 to have a proxy send its requests elsewhere."""
     cache_node_memory_mb: int = 256
     """The MB of chunks of images that this worker keeps in memory for all of the group, encrypted, in a process of its own; 0: it
-    keeps none. Without effect where `images.nodes` names cache nodes."""
+    keeps none. Without effect where `images.nodes` names cache nodes. Functions have so much less, unless `sandbox.memory_mb` is
+    set."""
     cache_node_port: int = 0
     """The port at which the other workers reach that process, at the address where they reach this worker; 0: any."""
 
@@ -813,6 +815,11 @@ class Config(Slice, frozen=True):
     def worker_name(self) -> str:
         """The name of this worker on its database."""
         return self.postgres.worker or (socket.gethostname() if self.group.name else "main")
+
+    @property
+    def cache_node_bytes(self) -> int:
+        """The most bytes of chunks that this worker's own cache node keeps; 0: it has none."""
+        return self.group.cache_node_memory_mb * MB if self.group.name and not self.images.nodes else 0
 
     @classmethod
     def load(cls, path: Path | None, **overrides: str) -> Config:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from sockd.base.blocking import in_thread
-from sockd.base.config import MB, Config
+from sockd.base.config import Config
 from sockd.base.errors import BadConfig, SockdError
 from sockd.http.server.listening.sockets import addresses_of, url_of
 from sockd.images.agent_keeper.cache_node import CacheNode
@@ -40,7 +40,7 @@ class GroupCache:
 
     def start(self) -> None:
         """Start the node, unless there is to be none, in the background."""
-        if self._config.group.cache_node_memory_mb:
+        if self._config.cache_node_bytes:
             self._starting = asyncio.create_task(self._start(), name="start of the cache node")
 
     def follow(self, nodes: Mapping[str, str]) -> None:
@@ -71,8 +71,7 @@ class GroupCache:
             try:
                 host, listening = await self._listen()
                 try:
-                    memory_bytes = self._config.group.cache_node_memory_mb * MB
-                    self._node = await self._images.start_node(listening, memory_bytes)
+                    self._node = await self._images.start_node(listening, self._config.cache_node_bytes)
                 except BaseException:
                     listening.close()
                     raise

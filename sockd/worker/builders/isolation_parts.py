@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from sockd.base.config import MB, Config
+from sockd.base.errors import BadConfig
 from sockd.base.uids import PROXY_BELOW, RESOLVER_BELOW, ROOT_UIDS
 from sockd.isolation.farm.farm import Farm, farm_path
 from sockd.isolation.farm.namespace_maker import NamespaceMaker
@@ -121,9 +122,16 @@ async def open_networks(
 
 
 def budget_bytes(config: Config) -> int:
-    """The memory that sandboxes may use together."""
-    configured = config.sandbox.memory_mb
-    return configured * MB if configured is not None else host_memory_bytes() * 3 // 4
+    """The memory that sandboxes may use together. Raises: BadConfig: the cache node leaves them none."""
+    if (configured := config.sandbox.memory_mb) is not None:
+        return configured * MB
+    host, node = host_memory_bytes() * 3 // 4, config.cache_node_bytes
+    if host <= node:
+        raise BadConfig(
+            f"group.cache_node_memory_mb = {node // MB} leaves functions nothing of the {host // MB} MB that they "
+            "and the cache node may take: lower it, or set sandbox.memory_mb"
+        )
+    return host - node
 
 
 def spare_limits(config: Config) -> Limits:
