@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
         ("endless-wait", "W8", "W9"),
         ("hasty-judge", "W10", "W9"),
         ("early-answer", "W12", "W4"),
+        ("believed-nodes", "W16", "W1"),
+        ("first-nodes", "W16", "W1"),
     ],
 )
 def test_without_a_protection_its_case_fails_and_the_other_does_not(

@@ -82,9 +82,14 @@ def test_chunks_come_from_the_nodes_of_the_group_whose_workers_may_die_and_join(
 
 def node_addresses(workers: Workers, of: str, names: Collection[str]) -> dict[str, str]:
     """Wait until one worker shows the cache nodes of these workers, and return where they are."""
-    soon(lambda: all(workers.members(of).get(name, {}).get("cache_node") for name in names))
-    members = workers.members(of)
-    return {name: members[name]["cache_node"] for name in names}
+
+    def shown() -> dict[str, str] | None:
+        members = workers.members(of)
+        found = {name: members.get(name, {}).get("cache_node", "") for name in names}
+        return found if all(found.values()) else None
+
+    found: dict[str, str] = soon(shown)
+    return found
 
 
 def worker_name(workers: Workers, worker: RunningDaemon) -> str:
@@ -99,7 +104,7 @@ def read_data(worker: RunningDaemon) -> str:
 
 def counted(workers: Workers, nodes: Mapping[str, str], what: str) -> int:
     """Return the sum of a counter of cache nodes."""
-    token = ImageKeys.at(workers.store.parent.parent / "images.key").node_token()
+    token = node_token(workers)
     total = 0
     for address in nodes.values():
         with closing(http.client.HTTPConnection(address)) as connection:
@@ -107,6 +112,11 @@ def counted(workers: Workers, nodes: Mapping[str, str], what: str) -> int:
             status: dict[str, Any] = json.loads(connection.getresponse().read())
         total += status[what]
     return total
+
+
+def node_token(workers: Workers) -> str:
+    """Return what each request to a cache node of the group must have."""
+    return ImageKeys.at(workers.store.parent.parent / "images.key").node_token()
 
 
 def refuses(address: str) -> bool:

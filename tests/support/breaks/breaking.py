@@ -1,7 +1,7 @@
 """The register of breaks: functions that take one protection of a worker away, by their names.
 
 A protection of the daemon's own is patched in this process before the daemon is built; one of its children's is replaced in a
-copy of `zygote/` that the base gets instead of the real one.
+copy of `zygote/`, or of `sockd/`, that the base, or the tree of the agent of images, gets instead of the real one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from sockd.images.agent_keeper import agent_link
 from sockd.isolation.roots import base
+from sockd.linux.confined.software import Places
 
 BREAKS: dict[str, Callable[[], None]] = {}
 """What `sockd selftest --broken NAME` may name."""
@@ -36,6 +38,26 @@ def breaks(name: str, *, in_tests: bool = False) -> Callable[[Break], Break]:
         return function
 
     return register
+
+
+def patch_agent(file: str, old: str, new: str) -> None:
+    """Have the agent of images run a copy of sockd/ in which a text of a file is replaced.
+
+    Raises: AssertionError: it has none."""
+    places = agent_link.places()
+    (ours,) = [source for source, _ in places if Path(source).name == "sockd"]
+    copy = Path(tempfile.mkdtemp(prefix="sockd-broken-")) / "sockd"
+    atexit.register(shutil.rmtree, copy.parent, ignore_errors=True)
+    copy.parent.chmod(0o755)
+    shutil.copytree(ours, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (copy / file).read_text()
+    assert old in text, f"{file} has no {old!r}"
+    (copy / file).write_text(text.replace(old, new))
+
+    def broken() -> Places:
+        return tuple((str(copy) if source == ours else source, target) for source, target in places)
+
+    agent_link.places = broken
 
 
 def copied_zygote() -> Path:

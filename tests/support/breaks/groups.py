@@ -7,14 +7,16 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from sockd.client.cli.cluster import haproxy
 from sockd.events import membership
 from sockd.events.postgres import attempts as postgres_attempts
 from sockd.events.postgres import events as postgres_events
 from sockd.http.server.listening import inherited
+from sockd.worker import group_cache
 from sockd.worker.for_apis import group
-from tests.support.breaks.breaking import breaks
+from tests.support.breaks.breaking import breaks, patch_agent
 from tests.support.servers import postgres_server
 
 
@@ -70,3 +72,21 @@ def hasty_judge() -> None:
 def early_answer() -> None:
     """PostgreSQL answers before what it acknowledges is in its log, where it comes when a page is full or 10 s have passed."""
     postgres_server.FAST = (*postgres_server.FAST, "-c", "synchronous_commit=off", "-c", "wal_writer_delay=10s")
+
+
+@breaks("believed-nodes")
+def believed_nodes() -> None:
+    """A worker takes what cache nodes send it for the chunk that it has asked for."""
+    patch_agent("images/caches/l2_client.py", "is_named(name, chunk, blake3_digest=digest.of(chunk))", "True")
+
+
+@breaks("first-nodes")
+def first_nodes() -> None:
+    """A worker goes on with the cache nodes that it has read of first, whichever workers come and go."""
+    follow = group_cache.GroupCache.follow
+
+    def follow_once(self: group_cache.GroupCache, nodes: Mapping[str, str]) -> None:
+        if len(self._nodes) < 2:
+            follow(self, nodes)
+
+    group_cache.GroupCache.follow = follow_once  # type: ignore[method-assign]
