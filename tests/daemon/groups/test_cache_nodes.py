@@ -87,6 +87,30 @@ def test_lost_frozen_and_lying_cache_nodes_fail_no_start(
     assert lies
 
 
+@pytest.mark.parametrize("way", ["take-over", "SIGUSR2", "SIGTERM", "SIGKILL"])
+def test_the_next_life_of_a_worker_has_its_cache_node_at_the_same_port(workers: Workers, way: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    node = {"w1": f"127.0.0.1:{port}"}
+    worker = workers.start("w1", cache_node_port=port)
+    assert node_addresses(workers, "w1", {"w1"}) == node
+    with socket.create_connection(("127.0.0.1", port)):  # whose end keeps the port from others for a minute
+        match way:
+            case "take-over":
+                worker = workers.start("w1", cache_node_port=port, takes_over=True)
+            case "SIGUSR2":
+                mark = worker.mark
+                worker.signal(signal.SIGUSR2)
+                worker.wait_line(r"listening on ", since=mark)
+            case _:
+                worker.signal(signal.Signals[way])
+                worker.wait()
+                worker = workers.start("w1", cache_node_port=port)
+    assert node_addresses(workers, "w1", {"w1"}) == node
+    assert counted(workers, node, "puts") == 0
+    assert not any("no cache node on this worker" in line for line in worker.lines)
+
+
 def deploy_all(workers: Workers, through: RunningDaemon, layout: Path) -> None:
     """Deploy a function for each file of DATA, all of one image, and wait until each worker knows them."""
     files = {f"data{number}": data for number, data in enumerate(DATA)}

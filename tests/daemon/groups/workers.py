@@ -73,16 +73,28 @@ class Workers:
         """Have workers that start from now on join the group of another database."""
         self._dsn = dsn
 
-    def start(self, name: str, *, env: Mapping[str, str] | None = None, python: Sequence[str] = ()) -> RunningDaemon:
+    def start(
+        self,
+        name: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        python: Sequence[str] = (),
+        cache_node_port: int = 0,
+        takes_over: bool = False,
+    ) -> RunningDaemon:
         """Start a worker, or start it again at its port.
 
-        Args: env: variables that it has besides this process's; python: an interpreter with options, if not this one."""
+        Args:
+            env: variables that it has besides this process's; python: an interpreter with options, if not this one.
+            cache_node_port: a setting of it; takes_over: it follows the one of this name that runs."""
         machine = self._machines.get(name)
         listen = f"{machine.address if machine else '127.0.0.1'}:{self._ports.get(name, 0)}"
-        options = ("--listen", listen, "--join", self._dsn, "--group", GROUP, "--name", name)
+        options = ["--listen", listen, "--join", self._dsn, "--group", GROUP, "--name", name]
+        options += ["--take-over"] if takes_over else []
+        config = self._config.replace("[group]", f"[group]\ncache_node_port = {cache_node_port}")
         command = (*(python or self._command[:1]), *self._command[1:], *options)
         with machine.entered() if machine else nullcontext():
-            daemon = RunningDaemon.start(self._directory / name, self._config, env=env, command=command)
+            daemon = RunningDaemon.start(self._directory / name, config, env=env, command=command)
         self._ports[name] = daemon.port
         self._lives.append(daemon)
         self.by_name[name] = daemon
