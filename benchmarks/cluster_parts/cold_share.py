@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.cluster_parts.group import EDITS, OURS, Group, put, together, version_of, wait_for
+from benchmarks.cluster_parts.group import EDITS, MOST, OURS, Group, put, together, version_of, wait_for
 from benchmarks.cluster_parts.zipf_trace import Call, zipf_trace
 from benchmarks.harness.client import Client, request
 from benchmarks.harness.results import Result
@@ -25,6 +25,7 @@ from benchmarks.harness.run import Run
 
 SLEEPS = "import time\n\n\ndef f(event):\n    time.sleep(event)\n"
 CLIENTS = 64
+CONCURRENCY = 10
 ALONE = "one worker"
 
 
@@ -79,12 +80,14 @@ def first_name(group: Group) -> str:
 
 
 def deploy_sleepers(group: Group, count: int) -> None:
-    """Deploy functions s0, s1, ... that sleep for as many seconds as their event says, and wait until each worker has them."""
+    """Deploy functions s0, s1, ... that sleep for as many seconds as their event says, and wait until each worker has them.
+
+    A worker's share of their concurrency is the usual concurrency of a function: a call that waits for it starts no sandbox."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("f.py", SLEEPS)
     first, *others = group.workers.values()
-    headers = {"x-sockd-overrides": json.dumps({"memory_mb": 48})}
+    headers = {"x-sockd-overrides": json.dumps({"memory_mb": 48, "concurrency": CONCURRENCY * MOST})}
     for number in range(count):
         put(first, f"/functions/s{number}", packed.getvalue(), headers)
     wait_for(lambda: all(version_of(each, f"s{count - 1}") for each in others))
