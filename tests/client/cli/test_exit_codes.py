@@ -238,3 +238,15 @@ def test_doctor_tells_an_ordinary_user_once_that_root_is_needed() -> None:
 def test_a_wrong_case_of_the_selftest_has_that_exit_status_too(run: Run) -> None:
     done = run("selftest", "--case", "NOPE")
     assert done.returncode == 3 and "no case has this name" in done.stdout
+
+
+def test_no_command_has_two_options_of_one_name() -> None:
+    from sockd.client.cli.main import COMMANDS, cli
+
+    context = cli.make_context("sockd", ["ls"], resilient_parsing=True)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        for each in [command, *getattr(command, "commands", {}).values()]:
+            names = [option for parameter in each.params for option in (*parameter.opts, *parameter.secondary_opts)]
+            assert len(set(names)) == len(names), f"{name} {each.name}: {names}"

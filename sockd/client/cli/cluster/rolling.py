@@ -25,15 +25,15 @@ EXAMPLE = "sockd cluster roll -- ssh {host} systemctl restart sockd"
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
-    "--wait",
-    "wait_s",
+    "--within",
+    "within_s",
     default=120.0,
     show_default=True,
     type=click.FloatRange(1),
     help="Seconds until a replaced worker serves.",
 )
 @state_dir_option
-def roll(command: tuple[str, ...], wait_s: float, state_dir: Path) -> None:
+def roll(command: tuple[str, ...], within_s: float, state_dir: Path) -> None:
     """Replace the workers of the group one after the other: sockd cluster roll -- COMMAND.
 
     COMMAND runs once for each worker, with its {name} and the {host} of its address: it installs the new version there and
@@ -42,7 +42,7 @@ def roll(command: tuple[str, ...], wait_s: float, state_dir: Path) -> None:
     for row in _members(state_dir):
         if row["state"] != "gone":
             _replace(row, command)
-            _await_serving(state_dir, row["name"], wait_s)
+            _await_serving(state_dir, row["name"], within_s)
             echo(f"{row['name']} serves again")
 
 
@@ -65,15 +65,15 @@ def _replace(row: dict[str, Any], command: Sequence[str]) -> None:
         )
 
 
-def _await_serving(state_dir: Path, name: str, wait_s: float) -> None:
+def _await_serving(state_dir: Path, name: str, within_s: float) -> None:
     """Wait until a worker has reported that it serves, after now. Raises: Failure: it does not."""
     began_s, pause = time.monotonic(), threading.Event()
-    while (passed_s := time.monotonic() - began_s) < wait_s:
+    while (passed_s := time.monotonic() - began_s) < within_s:
         with suppress(Failure):  # the worker that is asked may be the one that is replaced
             if any(row["name"] == name and _serves_since(row, passed_s) for row in _members(state_dir)):
                 return
         pause.wait(LOOK_S)
-    raise Failure(f"{name} does not serve after {wait_s:g} s", fix="see its log, and roll again when it serves")
+    raise Failure(f"{name} does not serve after {within_s:g} s", fix="see its log, and roll again when it serves")
 
 
 def _serves_since(row: dict[str, Any], passed_s: float) -> bool:
