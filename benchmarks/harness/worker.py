@@ -1,16 +1,19 @@
 """A private worker for one benchmark: its own state directory, configuration, port and process group.
 
-Owns all of them and takes them away at the end, whatever happened. Speaks to the worker through the CLI only.
+Owns all of them and takes them away at the end, whatever happened. Speaks to the worker through the CLI, and asks its management
+API where a command for each question would take longer than what is measured.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -58,11 +61,36 @@ class Worker:
         """What `sockd ARGUMENTS --json` printed, parsed."""
         return json.loads(self.cli(*arguments, "--json"))
 
+    def ask(self, path: str) -> Any:
+        """What the management API answers to a GET, parsed: a millisecond, where a command starts an interpreter.
+
+        Raises: WorkerFailed."""
+        with contextlib.closing(_Management(self.state_dir)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            text = answer.read()
+        if answer.status != 200:
+            raise WorkerFailed(f"GET {path}: {answer.status} {text[-500:].decode(errors='replace')}")
+        return json.loads(text)
+
     def deploy(self, directory: Path, name: str) -> float:
         """Deploy a function through the CLI; the seconds that took, the start of the CLI included."""
         begun = time.perf_counter()
         self.cli("deploy", str(directory), "--name", name)
         return time.perf_counter() - begun
+
+
+class _Management(http.client.HTTPConnection):
+    """A connection to a worker's management API."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__("localhost", timeout=START_DEADLINE_S)
+        self._path = state_dir / "sockd.sock"
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
 
 
 def sockd() -> list[str]:

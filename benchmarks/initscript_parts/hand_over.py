@@ -18,7 +18,16 @@ from benchmarks.harness.cold import cold_only
 from benchmarks.harness.functions import Function
 from benchmarks.harness.run import Run, in_turns
 from benchmarks.harness.worker import REPOSITORY, Worker
-from benchmarks.initscript_parts.scripted import EVENT, LARGE, LARGE_BYTES, STATE, STATE_BYTES, Scripted, build
+from benchmarks.initscript_parts.scripted import (
+    EVENT,
+    LARGE,
+    LARGE_BYTES,
+    STATE,
+    STATE_BYTES,
+    Scripted,
+    build,
+    trace_of,
+)
 
 HAND_OVER = """\
 import time
@@ -60,7 +69,7 @@ def hand_over(run: Run, house: Worker, parts: Scripted) -> HandOver:
             return lambda: taken(client, "receiver", event, LARGE_BYTES)[0]
 
         cases = {"view": python(copy=False), "copy": python(copy=True)}
-        return HandOver(in_turns(cases, run.pick(30, 8)), in_c(run, house, client, parts) if shutil.which("cc") else {})
+        return HandOver(in_turns(cases, run.pick(30, 5)), in_c(run, house, client, parts) if shutil.which("cc") else {})
 
 
 def in_c(run: Run, house: Worker, client: Client, parts: Scripted) -> dict[str, list[float]]:
@@ -83,13 +92,13 @@ def in_c(run: Run, house: Worker, client: Client, parts: Scripted) -> dict[str, 
         def call() -> float:
             ms, answer = taken(client, "in-c", event, STATE_BYTES if how == "file" else LARGE_BYTES)
             if how == "file":
-                trace = house.json("trace", answer.headers["x-amzn-requestid"])
+                trace = trace_of(house, answer)
                 exchanges.append((json.loads(answer.body)["ended_ns"] - trace["rpcs"][0]["done_ns"]) / 1e6)
             return ms
 
         return call
 
-    samples = in_turns({how: program(how) for how in ("view", "copy")}, run.pick(30, 8))
+    samples = in_turns({how: program(how) for how in ("view", "copy")}, run.pick(30, 5))
     samples |= in_turns({"file": program("file")}, run.pick(10, 3))
     return {**samples, "exchange": exchanges}
 

@@ -156,7 +156,7 @@ def measured(stage: Stage, house: Worker, server: Server, ports: list[int]) -> M
 def started(house: Worker, server: Server, name: str, published: int) -> float:
     """Return the ms of one request that starts the program. Raises: WrongAnswer."""
     while (row := row_of(house, name))["state"] != "stopped":
-        time.sleep(0.05)
+        time.sleep(0.02)
     begun = time.perf_counter()
     answer = server.ask(house, name, published)
     ms = (time.perf_counter() - begun) * 1000
@@ -169,7 +169,7 @@ def started(house: Worker, server: Server, name: str, published: int) -> float:
 
 def row_of(house: Worker, name: str) -> dict[str, Any]:
     """What `sockd ps` shows of a service."""
-    return next(row for row in house.json("ps") if row["name"] == name)
+    return next(row for row in house.ask("/services") if row["name"] == name)
 
 
 def written(stage: Stage, server: Server, name: str, published: int, ports: list[int], *, arm: str) -> Path:
