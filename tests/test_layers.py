@@ -48,7 +48,8 @@ NEEDED = {
         *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
-        *("app_kinds", "apps", "asgi", "botocore_data", "botocore_events", "debugging", "init_reads"),
+        *("app_kinds", "apps", "asgi", "botocore_data", "botocore_events", "botocore_tls"),
+        *("debugging", "init_reads"),
         *("interpreter_settings", "package_path", "snapshot_hooks", "snapshot_restore_py", "wsgi"),
     ],
     "handlers.programs": "http_events image_program own_listener runtime_api service web_server".split(),

@@ -39,9 +39,9 @@ import_hooks.hide()
 assert "sockd_zygote.handlers.import_hooks" in sys.modules
 """,
     "what comes with an import of botocore stays": """
-import sockd_zygote.handlers.botocore_data, sockd_zygote.handlers.botocore_events
+from sockd_zygote.handlers import botocore_data, botocore_events, botocore_tls
 import_hooks.hide()
-assert {"sockd_zygote.handlers.botocore_data", "sockd_zygote.handlers.botocore_events"} <= sys.modules.keys()
+assert {f"sockd_zygote.handlers.botocore_{part}" for part in ("data", "events", "tls")} <= sys.modules.keys()
 """,
     "a package is hidden with its modules, and comes back before them": f"""
 for _ in range(2):
