@@ -7,6 +7,7 @@ import pytest
 from tests.faults import failing
 from tests.faults.watching import is_at_rest, ms_until
 from tests.support.cases import Happened, case
+from tests.support.emulated import SLOWER
 from tests.support.measured import slowness
 from tests.support.private_worker import NEIGHBOUR, Answer, PrivateWorker
 from tests.support.threads import at_once
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.root
 TIMEOUT_S = 0.4
 LATE_MS = 100
 """The aim: reported, never failed."""
-TOO_LATE_MS = 1000
-DEAD_MS = 1000
+TOO_LATE_MS = 1000 * SLOWER
+DEAD_MS = 1000 * SLOWER
 """Both of a machine that does nothing else; beside other programs as many times that as anything takes (`slowness`)."""
 TRIES = 3
 """How often it is tried; the best result counts, as a pause of the whole machine delays every process."""

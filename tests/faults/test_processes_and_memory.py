@@ -7,6 +7,7 @@ import pytest
 from tests.faults.exhausting import FORK_BOMB, HOG, MEMORY, PAGE_CACHE, THREADS
 from tests.faults.watching import attack, charged_bytes, is_at_rest, most_during, ms_until
 from tests.support.cases import Happened, case
+from tests.support.emulated import SLOWER
 from tests.support.measured import slowness
 from tests.support.private_worker import Answer, PrivateWorker
 from tests.support.threads import at_once
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.root
 
 MB = 1 << 20
 PIDS = 48
-GONE_MS = 1000
+GONE_MS = 1000 * SLOWER
 """The time on a machine that does nothing else; beside other programs as many times that as anything takes (`slowness`)."""
 TRIES = 3
 """How often it is tried; the best result counts, as a pause of the whole machine delays every process."""
