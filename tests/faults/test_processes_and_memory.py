@@ -38,7 +38,7 @@ def told(answer: Answer) -> str:
     expect="EAGAIN inside at the function's limit; every process gone within 1 s of the deadline",
 )
 def test_a_fork_bomb_stays_within_its_sandbox(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("bomb", FORK_BOMB, pids=PIDS, timeout_s=2, cpus=0.5)
+    house.deploy("bomb", FORK_BOMB, pids=PIDS, timeout_s=2 * SLOWER, cpus=0.5)
     house.deploy("threads", THREADS, pids=PIDS)
     with attack(house, happened):
         before = len(house.processes("sandbox"))
