@@ -83,7 +83,8 @@ class Watch:
     def _execute(self, loader: Any, module: Any) -> None:
         del loader.exec_module
         loader.exec_module(module)
-        _are_noted.append(module)
+        if module.__name__ == BIT_GENERATOR:
+            _are_noted.append(module)
         self._watchers()[module.__name__](module)
 
     def _watch_random(self, module: Any) -> None:
@@ -152,8 +153,7 @@ def keep_by_hand() -> list[Reseed]:
 
 
 def reseeds() -> list[Reseed]:
-    """Return what seeds each generator anew that was not seeded by hand. Objects in the collector's permanent generation are not
-    looked at: generators among them were found before."""
+    """Return what seeds each generator anew that was not seeded by hand, of those that `candidates` has now or had before."""
     kinds = known_kinds()
     by_type: dict[type, Any] = {}
     for candidate in candidates() if kinds else ():
