@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -191,6 +192,18 @@ def test_rounds_end_with_enough_calls_and_not_without() -> None:
         assert len(list(watch.rounds())) == ROUNDS
         watch.end()
         assert watch.ms == []
+
+
+def test_a_caller_calls_however_fast_orders_come() -> None:
+    with in_process_server() as echo, calling(echo.port) as caller:
+        watch = Watch(caller, [])
+        watch.begin(0.02)
+        deadline = time.monotonic() + 10
+        while caller.wait_for(0) < 3:
+            assert time.monotonic() < deadline
+        assert caller.wait_for(2) >= 5
+        watch.end()
+    assert watch.wrong == [] and len(watch.ms) >= 5
 
 
 def test_a_caller_tells_every_answer_that_is_not_its_event() -> None:

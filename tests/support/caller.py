@@ -6,7 +6,7 @@ The process does what lines on its stdin say, one measurement after the other, a
     python -m tests.support.caller PORT NAME
 
     GAP_S MOST   begin: call NAME, each time after a pause; MOST calls end it as "stop" does
-    count        how many calls there were so far
+    after MORE   how many calls there were, as soon as there are so many more
     stop         the end: {"ms": how long each call took, "wrong": what came that was not the event}
 """
 
@@ -63,6 +63,13 @@ class Caller:
             raise self._died()
         return json.loads(line)
 
+    def wait_for(self, more: int) -> int:
+        """Wait until it has made so many more calls; how many there were since the measurement began."""
+        self.tell(f"after {more}")
+        calls = self.answer()
+        assert isinstance(calls, int)
+        return calls
+
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -111,14 +118,21 @@ class _Calls:
 
 
 def _measure(calls: _Calls, orders: BinaryIO, gap_s: float, most: int) -> None:
-    """Call until an order to stop comes, or often enough."""
+    """Call until an order to stop comes, or often enough. A call that is due is made however fast orders come."""
+    wanted: int | None = None
+    due = time.monotonic() + gap_s
     while len(calls.ms) < most:
-        if not select.select([orders], [], [], gap_s)[0]:
-            calls.call()
-        elif orders.readline() == b"count\n":
+        if select.select([orders], [], [], max(0.0, due - time.monotonic()))[0]:
+            verb, *more = orders.readline().split()
+            if verb != b"after":
+                break
+            wanted = len(calls.ms) + int(more[0])
+        if wanted is not None and len(calls.ms) >= wanted:
             _say(len(calls.ms))
-        else:
-            break
+            wanted = None
+        if time.monotonic() >= due:
+            calls.call()
+            due = time.monotonic() + gap_s
     calls.close()
     _say({"ms": calls.ms, "wrong": calls.wrong})
 

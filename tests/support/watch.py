@@ -39,8 +39,7 @@ class Watch:
         """Between `begin` and `end`: once, and again until there were enough calls, but not for ever."""
         for number in range(ROUNDS):
             yield number
-            self.caller.tell("count")
-            if self.caller.answer() >= ENOUGH:
+            if self.caller.wait_for(0) >= ENOUGH:
                 return
 
     def end(self) -> None:

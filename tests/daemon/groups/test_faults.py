@@ -16,7 +16,7 @@ import pytest
 from tests.daemon.gate import Gate
 from tests.daemon.groups.machines import Machine, machines
 from tests.daemon.groups.test_deaths import accept
-from tests.daemon.groups.workers import SILENT_S, WAITS, Workers, front, wait_for_calls, worker_of
+from tests.daemon.groups.workers import SILENT_S, WAITS, Workers, front, worker_of
 from tests.daemon.running import DeployFailed
 from tests.daemon.test_events import configure, later, soon
 from tests.support import skewed_clock, sockd_template
@@ -100,10 +100,10 @@ def test_a_worker_that_is_cut_off_costs_one_call_and_joins_again(
     other = next(name for name in NAMES if name != home)
     accepted = accept(far_workers.by_name[home], "slowly", EVENTS, s=0.5)
     watch.begin(0.002)
-    wait_for_calls(watch.caller, CALLS)
+    watch.caller.wait_for(CALLS)
     with wired[home].cut():
         far_workers.wait_until(other, **{home: "gone"})
-        wait_for_calls(watch.caller, CALLS)
+        watch.caller.wait_for(CALLS)
         far_workers.by_name[other].deploy("echo", ECHO, env={"A": "new"})
     watch.end()
     happened(f"{len(watch.wrong)} of {len(watch.ms)} calls failed, the longest took {max(watch.ms) / 1000:.1f} s")
@@ -131,7 +131,7 @@ def test_a_worker_that_is_cut_off_from_the_database_serves_and_refuses_changes(
         with pytest.raises(DeployFailed) as failed:
             lonely.deploy("echo", ECHO, env={"A": "lost"})
         assert failed.value.status == 503
-        wait_for_calls(watch.caller, CALLS)
+        watch.caller.wait_for(CALLS)
     far_workers.wait_until(other, **{home: "serving"})
     watch.end()
     assert watch.wrong == []
@@ -149,7 +149,7 @@ def test_no_worker_is_declared_dead_because_the_database_was_away(
         with wired[DATABASE].cut():
             ends = time.monotonic() + 2 * SILENT_S
             while time.monotonic() < ends:
-                wait_for_calls(watch.caller, CALLS)
+                watch.caller.wait_for(CALLS)
             for name in others:
                 later_ones.enter_context(wired[name].cut(wired[DATABASE]))
         soon(lambda: far_workers.members(first)[first]["seen_s"] < SILENT_S / 2)

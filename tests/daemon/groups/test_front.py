@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.groups.workers import Workers, front, wait_for_calls, worker_of
+from tests.daemon.groups.workers import Workers, front, worker_of
 from tests.daemon.test_events import soon
 from tests.support.caller import Caller
 from tests.support.cases import case
@@ -83,9 +83,9 @@ def test_no_call_fails_while_each_worker_is_stopped_and_started_again(port: int,
         watch = Watch(caller, [])
         watch.begin(0.002)
         for name in NAMES:
-            wait_for_calls(caller, CALLS)
+            caller.wait_for(CALLS)
             assert workers.by_name[name].terminate() == 0
-            wait_for_calls(caller, CALLS)
+            caller.wait_for(CALLS)
             workers.start(name)
         watch.end()
     finally:
@@ -99,9 +99,9 @@ def test_at_most_one_call_of_a_connection_fails_when_its_worker_is_killed(port: 
     try:
         watch = Watch(caller, [])
         watch.begin(0.002)
-        wait_for_calls(caller, CALLS)
+        caller.wait_for(CALLS)
         workers.kill(worker_of(port, "/run/echo"))
-        wait_for_calls(caller, CALLS)
+        caller.wait_for(CALLS)
         watch.end()
     finally:
         caller.close()

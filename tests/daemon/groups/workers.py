@@ -22,7 +22,6 @@ from tests.daemon.groups.machines import Machine
 from tests.daemon.kernel_view import cgroup_directories, mounts_under, wait_readable
 from tests.daemon.running import DEADLINE_S, RunningDaemon
 from tests.daemon.test_events import settled, soon
-from tests.support.caller import Caller
 from tests.support.emulated import SLOWER
 from tests.support.private_worker import command_without
 
@@ -191,13 +190,3 @@ def worker_of(port: int, path: str, body: object = 1, **headers: str) -> str:
         return answer.headers["x-sockd-worker"]
     finally:
         connection.close()
-
-
-def wait_for_calls(caller: Caller, more: int) -> None:
-    """Wait until the caller has made more calls."""
-    caller.tell("count")
-    wanted = caller.answer() + more
-    while True:
-        caller.tell("count")
-        if caller.answer() >= wanted:
-            return
