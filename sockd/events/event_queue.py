@@ -128,6 +128,11 @@ class EventQueue:
             self._ready.setdefault(function, deque()).append(seq)
             self.line_up(function)
 
+    def crowded(self) -> dict[str, int]:
+        """Return how many events run or are due, of each function that has its places taken."""
+        counts = {function: (self._running.get(function, 0), len(ready)) for function, ready in self._ready.items()}
+        return {each: sum(count) for each, count in counts.items() if count[0] >= self._places(each)}
+
     def _next_function(self) -> str | None:
         """The function whose turn it is and that still has a place."""
         while self._turns:

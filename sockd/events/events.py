@@ -97,6 +97,10 @@ class Events:
         """Begin what is due of a function that may have more places now."""
         self._dispatcher.take_more(function)
 
+    def crowded(self) -> dict[str, int]:
+        """Return how many events run or are due, of each function that has no place for another."""
+        return self._dispatcher.queue.crowded()
+
     def stop(self) -> None:
         """Accept and begin nothing any more."""
         self._closing = True

@@ -19,7 +19,7 @@ import msgspec
 
 from sockd.base.config import GroupConfig
 from sockd.base.errors import DatabaseUnavailable, StorageFull
-from sockd.events.clock import pause
+from sockd.events.clock import Timer, pause
 from sockd.events.events import Events
 from sockd.events.repeated_warnings import RepeatedWarnings
 from sockd.events.schedules.schedules import Schedules
@@ -27,6 +27,8 @@ from sockd.events.schedules.schedules import Schedules
 if TYPE_CHECKING:
     from sockd.events.postgres.group import Member, PostgresGroup
 
+SOON_S = 0.1
+"""The least time between two reports that a worker was asked for."""
 GAP = 1.5
 """The longest time between two reports without a gap, in heartbeats."""
 _log = logging.getLogger(__name__)
@@ -42,11 +44,12 @@ class Membership:
         schedules: Schedules,
         config: GroupConfig,
         about: Callable[[], dict[str, Any]],
-        divide: Callable[[Sequence[str]], None],
+        divide: Callable[[Sequence[str], Mapping[str, str]], bool],
         follow_nodes: Callable[[Mapping[str, str]], None] | None = None,
     ) -> None:
         """Args:
-        about: what this worker reports of itself; divide: called with the live workers at each report.
+        about: what this worker reports of itself; divide: called at each report with the live workers, and with what the others
+            claim, by worker; returns whether they wait for another report.
         follow_nodes: called at each report with where the cache nodes of the live workers are, by worker."""
         self._group = group
         self._events = events
@@ -62,6 +65,7 @@ class Membership:
         self._reported_s = self._since_s = -math.inf
         """When it reported last, and since when it has reported without a gap, on the clock that only grows."""
         self._reporting = asyncio.Lock()
+        self._asked: Timer | None = None
         self._stopped = False
 
     def start(self) -> None:
@@ -74,6 +78,8 @@ class Membership:
 
     async def aclose(self) -> None:
         """Report no more. Safe to call twice."""
+        if self._asked is not None:
+            self._asked.cancel()
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
@@ -104,9 +110,16 @@ class Membership:
         async with self._reporting:
             await self._report()
 
+    def report_soon(self) -> None:
+        """Have the next report come at once, but for those of the last moments."""
+        if self._asked is None:
+            delay_s = max(self._reported_s + SOON_S - self._events.clock.monotonic(), 0.0)
+            self._asked = self._events.clock.call_later(delay_s, self._group.heard.set)
+
     async def _beat_on(self) -> None:
         while True:
             self._group.heard.clear()
+            self._asked = None
             try:
                 await self.beat()
             except (DatabaseUnavailable, StorageFull) as error:
@@ -130,7 +143,8 @@ class Membership:
         if now_s - self._reported_s > GAP * self._config.heartbeat_s:
             self._since_s = now_s
         self._reported_s = now_s
-        self._divide(reported.workers)
+        if self._divide(reported.workers, dict(each.split(" ", 1) for each in reported.claims)):
+            await self._group.report(msgspec.json.encode(self._about()))
         if self._follow_nodes is not None:
             mine = {self._group.owner.worker: said["cache_node"]} if said.get("cache_node") else {}
             self._follow_nodes({**dict(each.split(" ") for each in reported.nodes), **mine})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,7 +108,10 @@ class Asynchronous:
         self.membership: Membership | None = None
         if group is not None:
             divide, follow = worker.shares.change, worker.cache.follow if worker.cache is not None else None
-            self.membership = Membership(group, self.events, self.schedules, worker.config.group, about, divide, follow)
+            self.membership = Membership(
+                group, self.events, self.schedules, worker.config.group, partial(self._about, about), divide, follow
+            )
+            worker.shares.wanting.append(self.membership.report_soon)
         watch(metrics, self.events, self.schedules)
 
     def start(self) -> None:
@@ -144,6 +148,12 @@ class Asynchronous:
     def status(self) -> dict[str, Any]:
         """For `/status`."""
         return {"events": {**self.events.status(), "schedules": len(self.schedules.all())}}
+
+    def _about(self, about: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What the worker reports to its group. Functions whose events wait for their concurrency want more of it."""
+        for function, count in self.events.crowded().items():
+            self._worker.shares.want(function, count)
+        return about()
 
     def _check(self, name: str, qualifier: str) -> None:
         if qualifier or not self._is_live(name):

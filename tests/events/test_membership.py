@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.events import Events
-from sockd.events.membership import Membership
+from sockd.events.membership import SOON_S, Membership
 from sockd.events.postgres.events import PostgresEvents
 from sockd.events.schedules.schedules import Schedules
 from sockd.http.server.messages.answers import error_body
@@ -46,6 +47,8 @@ class Member:
     """What the worker reports of itself."""
     nodes: list[Mapping[str, str]]
     """The cache nodes of the group, at each report."""
+    claims: list[Mapping[str, str]]
+    """What the others claim of functions' concurrency, at each report."""
 
     @property
     def ran(self) -> list[bytes]:
@@ -66,6 +69,14 @@ async def start(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[Start]:
 
         async def start(name: str, **settings: Any) -> Member:
             clock, divided, said = FakeClock(), list[Sequence[str]](), dict[str, Any]()
+            claims = list[Mapping[str, str]]()
+
+            def divide(workers: Sequence[str], theirs: Mapping[str, str]) -> bool:
+                divided.append(workers)
+                is_other = bool(claims) and claims[-1] != theirs
+                claims.append(theirs)
+                return is_other
+
             nodes = list[Mapping[str, str]]()
             config, functions = EventsConfig(**settings), FakeFunctions(clock)
             functions.do["f"] = lambda payload: b'"ok"'
@@ -80,13 +91,13 @@ async def start(postgres_dsn: str, tmp_path: Path) -> AsyncIterator[Start]:
             schedules = Schedules(events, recovered.schedules, functions.check, backend.group.schedule)
             stack.push_async_callback(schedules.aclose)
             membership = Membership(
-                backend.group, events, schedules, GROUP, lambda: {"name": name, **said}, divided.append, nodes.append
+                backend.group, events, schedules, GROUP, lambda: {"name": name, **said}, divide, nodes.append
             )
             stack.push_async_callback(membership.aclose)
             events.start()
             schedules.start(clock.alarm)
             await membership.beat()
-            return Member(backend, events, schedules, membership, functions, clock, divided, said, nodes)
+            return Member(backend, events, schedules, membership, functions, clock, divided, said, nodes, claims)
 
         yield start
 
@@ -121,6 +132,35 @@ async def test_a_silent_workers_events_run_on_another_and_the_suspects_later(sta
     living.clock.pass_by(10.0)
     await until(lambda: len(living.ran) == 3 and not sum(living.events.depth().values()))
     assert (living.ran, living.functions.most_at_once) == ([b"3", b"1", b"2"], 1)
+
+
+async def test_workers_learn_what_the_others_claim_and_answer_at_once(start: Start) -> None:
+    first, second = await start("w1"), await start("w2")
+    first.said["claims"] = {"f": [8, 5]}
+    await first.membership.report()
+    second.said["claims"] = {"f": [0, 1]}
+    await second.membership.report()
+    assert len(second.claims) == 2 and json.loads(second.claims[-1]["w1"]) == {"f": [8, 5]}
+    await first.membership.report()
+    assert json.loads(first.claims[-1]["w2"]) == {"f": [0, 1]}
+    first.said["claims"] = {}
+    await first.membership.report()
+    await second.membership.report()
+    assert second.claims[-1] == {}
+
+
+async def test_a_worker_that_is_asked_for_reports_at_once_and_not_again_and_again(start: Start) -> None:
+    member = await start("w1")
+    member.membership.start()
+    await until(lambda: len(member.divided) == 2)
+    for _ in range(5):
+        member.membership.report_soon()
+    member.clock.pass_by(SOON_S)
+    await until(lambda: len(member.divided) == 3)
+    member.membership.report_soon()
+    assert len(member.divided) == 3
+    member.clock.pass_by(SOON_S)
+    await until(lambda: len(member.divided) == 4)
 
 
 async def test_a_report_returns_the_cache_nodes_of_live_workers_also_of_one_that_drains(start: Start) -> None:

@@ -41,6 +41,9 @@ UPDATE workers SET seen_at = {CLOCK}, about = $3 WHERE {ME} RETURNING (SELECT re
 ), ARRAY(
     SELECT id || ' ' || (about::json->>'cache_node') FROM workers WHERE id <> $1 AND taken_by = ''
         AND seen_at + silent_s >= {CLOCK} AND silent_s > 0 AND about::json->>'cache_node' <> '' ORDER BY id
+), ARRAY(
+    SELECT id || ' ' || (about::json->>'claims') FROM workers WHERE id <> $1 AND taken_by = ''
+        AND seen_at + silent_s >= {CLOCK} AND silent_s > 0 AND about::json->>'claims' <> '{{}}' ORDER BY id
 )
 """
 LEAVE = f"UPDATE workers SET seen_at = 0 WHERE {ME}"
@@ -73,6 +76,8 @@ class Reported(NamedTuple):
     """The workers that are live and take requests, and this one, by name."""
     nodes: list[str]
     """The cache nodes of the other live workers, also of those that drain: the worker's name, a space, ADDRESS:PORT."""
+    claims: list[str]
+    """What the other live workers claim of functions' concurrency: the worker's name, a space, JSON."""
 
 
 class Member(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Protocol
 
 from sockd.base.errors import Draining, SockdError, TooManyRequests
@@ -39,16 +40,18 @@ class Admission:
     Invariants between loop iterations: `running` <= the largest concurrency since no request ran, and if a request
     waits, then `running` >= `concurrency`."""
 
-    __slots__ = ("_idle", "_waiters", "closed", "concurrency", "queue_depth", "running")
+    __slots__ = ("_idle", "_short", "_waiters", "closed", "concurrency", "queue_depth", "running")
 
-    def __init__(self, concurrency: int, queue_depth: int) -> None:
+    def __init__(self, concurrency: int, queue_depth: int, short: Callable[[int], None] = lambda count: None) -> None:
         """
         Args:
             concurrency: requests that run at the same time; 0: every request is refused.
-            queue_depth: requests that wait, at least 0."""
+            queue_depth: requests that wait, at least 0.
+            short: called when a request does not run at once, with how many run or wait."""
         self.concurrency = concurrency
         self.queue_depth = queue_depth
         self.running = 0
+        self._short = short
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self.closed = False
         self._idle: asyncio.Event | None = None
@@ -73,6 +76,7 @@ class Admission:
             raise Draining("the function takes no new requests; try again")
         if not self.concurrency:
             raise _switched_off()
+        self._short(self.running + len(self._waiters) + 1)
         if len(self._waiters) >= self.queue_depth:
             raise TooManyRequests(
                 f"{self.concurrency} requests are running and {len(self._waiters)} waiting, which are the function's "

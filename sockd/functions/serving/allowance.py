@@ -36,15 +36,16 @@ class Allowance:
         tasks: int = NO_LIMIT,
         share: Callable[[int], int] = int,
         resized: Callable[[], None] = lambda: None,
+        short: Callable[[int], None] = lambda count: None,
     ) -> None:
         """Args: function: its name; open_account: makes the account of its sockets; networks: private ones; start_limits:
             None: those of this host, without a configuration; tasks: processes and threads of all its sandboxes; share: gives
-            this worker's share of a concurrency; resized: called when the concurrency may be another.
+            this worker's share of a concurrency; resized: called when the concurrency may be another; short: as Admission has it.
 
         Raises: NoCapacity."""
         self._share = share
         self._resized = resized
-        self.admission = admission = Admission(share(config.concurrency), config.queue_depth)
+        self.admission = admission = Admission(share(config.concurrency), config.queue_depth, short)
         self._start_limits = start_limits or StartLimits()
         self.starts = StartGate(
             asyncio.get_running_loop(),

@@ -23,7 +23,8 @@ class Allowances:
         self._of: dict[str, Allowance] = {}
         self.resized: list[Callable[[str], None]] = []
         """Called with the name of a function that is live now, or whose concurrency may be another."""
-        caches.shares.followers.append(self._divide)
+        caches.shares.followers.append(self._divide_all)
+        caches.shares.claim_followers.append(self._divide)
 
     def get(self, name: str) -> Allowance | None:
         """A function's allowance; None: it is not live."""
@@ -44,6 +45,7 @@ class Allowances:
                 caches.function_tasks,
                 partial(caches.shares.of_concurrency, name),
                 partial(self._note_resized, name),
+                partial(caches.shares.want, name),
             )
             self._of[name] = allowance
             self._note_resized(name)
@@ -99,7 +101,17 @@ class Allowances:
             async with asyncio.timeout(deadline_s):
                 await asyncio.gather(*(admission.drain() for admission in admissions))
 
-    def _divide(self) -> None:
+    def admitted(self, name: str) -> int:
+        """Return how many requests of a function run at once, or may: 1 of one that is not live."""
+        allowance = self._of.get(name)
+        return 1 if allowance is None else max(allowance.admission.concurrency, allowance.admission.running)
+
+    def _divide(self, name: str) -> None:
+        """Workers want other parts of a function's concurrency: admit this worker's new share."""
+        if name in self._of:
+            self._of[name].divide()
+
+    def _divide_all(self) -> None:
         """The group has other workers: admit this worker's new share of each concurrency."""
         for allowance in self._of.values():
             allowance.divide()

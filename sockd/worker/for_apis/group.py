@@ -49,6 +49,7 @@ class About:
             "functions": len(self._worker.functions.live.names()),
             "revision": self._worker.group.following.revision if self._worker.group is not None else 0,
             "divisor": self._worker.shares.divisor,
+            "claims": self._worker.shares.report(allowances.under_way(), allowances.admitted),
             "cache_node": self._worker.cache.address if self._worker.cache is not None else "",
         }
 

@@ -18,21 +18,42 @@ CALLS = 4
 
 
 def test_concurrency_is_divided_by_the_live_workers_and_again_when_one_dies(workers: Workers, gate: Gate) -> None:
-    living, _ = (workers.start(name) for name in ("w1", "w2"))
+    living, other = (workers.start(name) for name in ("w1", "w2"))
     workers.deploy("waits", WAITS, timeout_s=60, concurrency=CALLS)
     soon(lambda: [row["divisor"] for row in workers.members("w1").values()] == [2, 2])
     event = {"id": "x", "gate": gate.port}
-    with in_background(lambda: at_once(CALLS, lambda number: living.run("waits", event).status)) as statuses:
-        for _ in range(CALLS // 2):
+    with in_background(lambda: other.run("waits", event).status) as status:
+        gate.arrived()
+        with in_background(lambda: at_once(CALLS, lambda number: living.run("waits", event).status)) as statuses:
+            for _ in range(CALLS - 1):
+                gate.arrived()
+            soon(lambda: workers.members("w1")["w1"]["queued"] == 1)
+            assert gate.nobody_comes()
+            workers.kill("w2")
             gate.arrived()
-        soon(lambda: workers.members("w1")["w1"]["queued"] == CALLS // 2)
-        assert gate.nobody_comes()
-        workers.kill("w2")
-        for _ in range(CALLS // 2):
+            gate.open()
+            assert statuses() == [200] * CALLS
+        with pytest.raises(OSError, match=r".*"):
+            status()
+    assert living.status()["group"]["share"] == "1/1"
+
+
+def test_a_worker_runs_what_the_others_leave_of_a_functions_concurrency(workers: Workers, gate: Gate) -> None:
+    """HAProxy's file sends all requests of a function to one worker."""
+    home, _, _ = (workers.start(name) for name in ("w1", "w2", "w3"))
+    workers.deploy("waits", WAITS, timeout_s=60, concurrency=9)
+    soon(lambda: [row["divisor"] for row in workers.members("w1").values()] == [3, 3, 3])
+    event = {"id": "x", "gate": gate.port}
+    with in_background(lambda: at_once(9, lambda number: home.run("waits", event).status)) as statuses:
+        for _ in range(7):
+            gate.arrived()
+        soon(lambda: workers.members("w1")["w1"]["queued"] == 2)
+        assert gate.nobody_comes(), "the others have one each"
+        gate.open()
+        for _ in range(2):
             gate.arrived()
         gate.open()
-        assert statuses() == [200] * CALLS
-    assert living.status()["group"]["share"] == "1/1"
+        assert statuses() == [200] * 9
 
 
 def test_provisioned_sandboxes_are_divided_and_move_to_the_worker_that_is_left(workers: Workers) -> None:
