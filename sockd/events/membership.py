@@ -4,6 +4,9 @@ what others have changed.
     POLICY: a worker judges the others when it has itself reported without a gap for as long as they may be silent. Otherwise the
     first to reach a database that was away for all of them would take every other worker for dead.
 
+    A worker whose requests wait for a function of which it has claimed nothing so far notifies the others with its report. They
+    answer with reports of theirs, and it looks for those twice.
+
 Owns the task that does so. What it does is done again with the next heartbeat, whatever has failed.
 """
 
@@ -19,7 +22,7 @@ import msgspec
 
 from sockd.base.config import GroupConfig
 from sockd.base.errors import DatabaseUnavailable, StorageFull
-from sockd.events.clock import Timer, pause
+from sockd.events.clock import pause
 from sockd.events.events import Events
 from sockd.events.repeated_warnings import RepeatedWarnings
 from sockd.events.schedules.schedules import Schedules
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     from sockd.events.postgres.group import Member, PostgresGroup
 
 SOON_S = 0.1
-"""The least time between two reports that a worker was asked for."""
+"""The least time between two reports, but for the answer to what others claim."""
+LOOKS = 2
+"""Reports soon after one with a new claim, to read the answers."""
 GAP = 1.5
 """The longest time between two reports without a gap, in heartbeats."""
 _log = logging.getLogger(__name__)
@@ -65,7 +70,10 @@ class Membership:
         self._reported_s = self._since_s = -math.inf
         """When it reported last, and since when it has reported without a gap, on the clock that only grows."""
         self._reporting = asyncio.Lock()
-        self._asked: Timer | None = None
+        self._wanted = frozenset[str]()
+        """The functions of which it has claimed more, by its last report."""
+        self._looks = 0
+        """How often it is still to look for answers soon."""
         self._stopped = False
 
     def start(self) -> None:
@@ -78,8 +86,6 @@ class Membership:
 
     async def aclose(self) -> None:
         """Report no more. Safe to call twice."""
-        if self._asked is not None:
-            self._asked.cancel()
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
@@ -111,34 +117,44 @@ class Membership:
             await self._report()
 
     def report_soon(self) -> None:
-        """Have the next report come at once, but for those of the last moments."""
-        if self._asked is None:
-            delay_s = max(self._reported_s + SOON_S - self._events.clock.monotonic(), 0.0)
-            self._asked = self._events.clock.call_later(delay_s, self._group.heard.set)
+        """Have the next report come at once, but for the least time between two."""
+        self._group.heard.set()
 
     async def _beat_on(self) -> None:
         while True:
             self._group.heard.clear()
-            self._asked = None
             try:
                 await self.beat()
             except (DatabaseUnavailable, StorageFull) as error:
                 self._warnings.warn("the group cannot be reached", f"the group cannot be reached: {error}")
             except Exception:
                 _log.exception("the worker's membership of its group")
-            await pause(self._events.clock, self._config.heartbeat_s, self._group.heard)
+            delay_s = SOON_S if self._looks else self._config.heartbeat_s
+            self._looks = max(self._looks - 1, 0)
+            await pause(self._events.clock, delay_s, self._group.heard)
+            await self._keep_apart()
+
+    async def _keep_apart(self) -> None:
+        """Return when the last report is long enough ago."""
+        delay_s = self._reported_s + SOON_S - self._events.clock.monotonic()
+        if delay_s > 0:
+            await pause(self._events.clock, delay_s)
 
     async def _report(self) -> int:
         said = self._about()
         about = msgspec.json.encode(said)
-        reported = await self._group.report(about)
+        wanted = frozenset(function for function, (count, _) in said.get("claims", {}).items() if count)
+        is_new = not wanted <= self._wanted
+        reported = await self._group.report(about, notify=is_new)
         while reported is None:
             if not await self._group.join_again():
                 raise DatabaseUnavailable(
                     "another worker has this one's name: stop one of them, or give it another postgres.worker"
                 )
             _log.warning("this worker was silent for too long, and others have its events: it joins its group again")
-            reported = await self._group.report(about)
+            reported = await self._group.report(about, notify=is_new)
+        self._wanted = wanted
+        self._looks = LOOKS if is_new else self._looks
         now_s = self._events.clock.monotonic()
         if now_s - self._reported_s > GAP * self._config.heartbeat_s:
             self._since_s = now_s

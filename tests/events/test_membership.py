@@ -19,7 +19,7 @@ from sockd.events.destinations import Directories
 from sockd.events.dispatcher import Functions
 from sockd.events.event_configs import EventInvokeConfig
 from sockd.events.events import Events
-from sockd.events.membership import SOON_S, Membership
+from sockd.events.membership import LOOKS, SOON_S, Membership
 from sockd.events.postgres.events import PostgresEvents
 from sockd.events.schedules.schedules import Schedules
 from sockd.http.server.messages.answers import error_body
@@ -114,6 +114,16 @@ async def silent_rows(member: Member, name: str) -> None:
     await member.backend._database.value("UPDATE workers SET seen_at = seen_at - 2 * silent_s WHERE id = $1", name)
 
 
+async def reported(member: Member, times: int) -> None:
+    await until(lambda: len(member.divided) == times)
+
+
+async def report_soon(member: Member) -> None:
+    """Wait until a worker is to report soon, and let the time pass."""
+    await until(lambda: member.clock.next_in() == pytest.approx(SOON_S))
+    member.clock.pass_by(1.01 * SOON_S)
+
+
 async def accept(member: Member, payload: bytes = b"1") -> None:
     await member.events.accept("f", "", payload, source="run")
 
@@ -161,6 +171,24 @@ async def test_a_worker_that_is_asked_for_reports_at_once_and_not_again_and_agai
     assert len(member.divided) == 3
     member.clock.pass_by(SOON_S)
     await until(lambda: len(member.divided) == 4)
+
+
+async def test_a_new_claim_is_answered_before_the_next_heartbeat_and_the_answer_read(start: Start) -> None:
+    first, second = await start("w1"), await start("w2")
+    for member in (first, second):
+        member.membership.start()
+        await reported(member, 2)
+    first.said["claims"] = {"f": [8, 5]}
+    second.said["claims"] = {"f": [0, 1]}
+    second.clock.pass_by(SOON_S)
+    first.membership.report_soon()
+    for reports in range(3, 4 + LOOKS):
+        await report_soon(first)
+        await reported(first, reports)
+        await until(lambda: "w1" in second.claims[-1])
+    assert json.loads(first.claims[-1]["w2"]) == {"f": [0, 1]}
+    await until(lambda: first.clock.next_in() == pytest.approx(GROUP.heartbeat_s))
+    assert len(second.divided) == 3, "the same claim is no news"
 
 
 async def test_a_report_returns_the_cache_nodes_of_live_workers_also_of_one_that_drains(start: Start) -> None:
@@ -303,14 +331,19 @@ async def test_how_events_end_is_followed(start: Start) -> None:
 async def test_what_one_worker_has_changed_is_followed_without_a_heartbeat(start: Start) -> None:
     first, second = await start("w1"), await start("w2")
     second.membership.start()
-    # Its clock stands still: it reports once, and whenever it hears of a change.
+    await until(lambda: len(second.divided) == 2)
     await first.events.invoke_configs.put(EventInvokeConfig(function="f", max_retries=7))
+    await report_soon(second)
     await until(lambda: second.events.invoke_configs.get("f", "") is not None)
     await first.schedules.put("s", "f", "rate(1 minute)", timezone="UTC", event=b"")
+    await report_soon(second)
     await until(second.schedules.all)
     await first.schedules.remove("s")
+    await report_soon(second)
+    await until(lambda: not second.schedules.all())
     await first.events.invoke_configs.remove("f", "")
-    await until(lambda: not second.schedules.all() and second.events.invoke_configs.get("f", "") is None)
+    await report_soon(second)
+    await until(lambda: second.events.invoke_configs.get("f", "") is None)
 
 
 async def test_after_the_database_was_away_nobody_is_declared_dead(start: Start) -> None:

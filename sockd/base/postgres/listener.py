@@ -24,7 +24,7 @@ class Listener:
         self._channel = channel
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self.heard = asyncio.Event()
-        """Set by each notification. The reader clears it before a look."""
+        """Set by each notification of another connection. The reader clears it before a look."""
 
     async def fetch(self, query: str, *parameters: object) -> Sequence[asyncpg.Record]:
         """Run one query on the connection, so that one that is lost is noticed. It listens before the query begins.
@@ -58,9 +58,15 @@ class Listener:
         settings = {"application_name": "sockd follower"}
         timeout_s = self._config.timeout_s
         connection = await asyncpg.connect(self._config.dsn, timeout=timeout_s, server_settings=settings)
+        mine = connection.get_server_pid()
+
+        def hear(_: object, pid: int, *__: object) -> None:
+            if pid != mine:
+                self.heard.set()
+
         try:
             async with asyncio.timeout(timeout_s):
-                await connection.add_listener(self._channel, lambda *heard: self.heard.set())
+                await connection.add_listener(self._channel, hear)
         except BaseException:
             connection.terminate()
             raise

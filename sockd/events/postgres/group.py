@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sockd.base.postgres.database import Connection
 
 CHANNEL = "sockd_shared"
-"""The channel of notifications of changes of what all workers share."""
+"""The channel of notifications of changes of what all workers share, and of new claims."""
 SHOWN_S = 86_400.0
 """How long a worker that is dead is shown."""
 FORGET_S = 30 * SHOWN_S
@@ -44,7 +44,7 @@ UPDATE workers SET seen_at = {CLOCK}, about = $3 WHERE {ME} RETURNING (SELECT re
 ), ARRAY(
     SELECT id || ' ' || (about::json->>'claims') FROM workers WHERE id <> $1 AND taken_by = ''
         AND seen_at + silent_s >= {CLOCK} AND silent_s > 0 AND about::json->>'claims' <> '{{}}' ORDER BY id
-)
+), CASE WHEN $4 THEN pg_notify('{CHANNEL}', '') END
 """
 LEAVE = f"UPDATE workers SET seen_at = 0 WHERE {ME}"
 JOIN_AGAIN = f"""
@@ -106,7 +106,7 @@ class PostgresGroup:
 
     @property
     def heard(self) -> asyncio.Event:
-        """Set when another worker has changed what all share. The reader clears it before a report."""
+        """Set when another worker has changed what all share, or claims more. The reader clears it before a report."""
         return self._listener.heard
 
     def close(self) -> None:
@@ -129,10 +129,12 @@ class PostgresGroup:
                 "its own"
             )
 
-    async def report(self, about: bytes) -> Reported | None:
-        """Report that this worker is alive, and what it is. Returns: None: this worker's epoch is over."""
-        rows = await self._listener.fetch(REPORT, *self.owner, about.decode())
-        return Reported(*rows[0]) if rows else None
+    async def report(self, about: bytes, notify: bool = False) -> Reported | None:
+        """Report that this worker is alive, and what it is. Args: notify: the others are to report at once, too.
+
+        Returns: None: this worker's epoch is over."""
+        rows = await self._listener.fetch(REPORT, *self.owner, about.decode(), notify)
+        return Reported(*rows[0][:-1]) if rows else None
 
     async def join_again(self) -> bool:
         """Begin another epoch, after this worker was declared dead; False: another one has its name."""

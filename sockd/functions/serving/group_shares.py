@@ -8,7 +8,7 @@
     A worker whose requests wait for a function's concurrency wants more of it. The others keep one each then, and those that want
     more divide the rest by what they want; with HAProxy's file all requests of a function come to one worker, its home. A worker
     takes only what the others have reported to have given up. They may admit more together than the limit only while a division
-    changes: for two heartbeats, as each knows the others by their last report.
+    changes: for two heartbeats at most, as each knows the others by their last report.
 
 A worker that is cut off from the database keeps its share, and the others divide the limit without it when it counts as dead. So
 shares bound what a group does while its workers see each other, and are no lock. Owns nothing.
