@@ -34,6 +34,7 @@ from sockd.functions.code.function_config import (
 from sockd.functions.code.service_config import SERVICE_BOUNDS, ServiceConfig
 from sockd.http.aws.routes import TABLE
 from sockd.http.server.messages import refusals
+from sockd.images.agent_keeper.fuse_mount import ENDS
 from sockd.isolation.roots.python_variables import VARIABLES, Handling, PythonVariable
 from sockd.linux.erofs.mounting import IMAGES
 from sockd.linux.ways import TABLE as FEATURES
@@ -226,7 +227,7 @@ def kernels() -> str:
     """What older kernels have instead of what they lack."""
     text = f"# Ways of older kernels\n\n{inspect.cleandoc(ABOUT_KERNELS)}\n\n"
     text += "| feature | way | from Linux | cost |\n|---|---|---|---|\n"
-    for title, ways in (*FEATURES.values(), IMAGES):
+    for title, ways in (*FEATURES.values(), IMAGES, ENDS):
         for way in ways:
             text += f"| {title} | {way.words} | {way.since[0]}.{way.since[1]} | {way.cost or '–'} |\n"
     return text

@@ -36,6 +36,8 @@ class AgentSettings:
     source: wire.SourceSettings
     on_demand: bool = True
     """False: images are written whole, as where there is no FUSE."""
+    may_resend: bool = True
+    """False: as where the kernel does not send the reads of an ended agent to the next one."""
     memory_bytes: int = 512 << 20
     """The memory limit of the agent's cgroup, in bytes; the page cache of the L1 file counts."""
     threads: int = 2

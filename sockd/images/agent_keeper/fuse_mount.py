@@ -23,6 +23,7 @@ from sockd.images.agent.fuse_messages import InitFlag
 from sockd.images.agent_keeper.device_holder import DeviceHolder
 from sockd.linux import syscalls
 from sockd.linux.syscalls import MountAttr
+from sockd.linux.ways import OLDEST, Feature, Way
 
 DEVICE = "/dev/fuse"
 FUSE_DEV_IOC_CLONE = 0x8004E500
@@ -41,24 +42,43 @@ MAX_PAGES = 256
 MAX_BACKGROUND = 256
 """Reads of EROFS are asynchronous; beyond this number they wait in the kernel."""
 INIT_S = 5.0
+RESEND, AGAIN = "resend", "again"
+ENDS = Feature(
+    "an end of the process that serves images",
+    (
+        Way(RESEND, (6, 9), "the next one answers its reads (FUSE_HAS_RESEND)", "", str),
+        Way(
+            AGAIN,
+            OLDEST,
+            "images are mounted again",
+            "the sandboxes that ran in images end; their requests get 503, and succeed when they are asked again",
+            str,
+        ),
+    ),
+)
+"""What becomes of reads, as in `sockd.linux.ways`; the kernel says what it can in INIT (`FuseMount.can_resend`)."""
 _SEALED = MountAttr.RDONLY | MountAttr.NOSUID | MountAttr.NODEV | MountAttr.NOEXEC
 
 
 class FuseMount:
     """One connection. `open`, `hand_over` before anybody reads, `aclose`."""
 
-    def __init__(self, devices: list[int], mount: int, offer: fuse.InitIn, stack: ExitStack) -> None:
+    def __init__(self, devices: list[int], mount: int, stack: ExitStack, *, can_resend: bool) -> None:
         self._devices = devices
         """Descriptors of /dev/fuse, one for each thread of a server. A reply goes to the one that its request came from."""
         self._mount = mount
-        self._offer = offer
+        self.can_resend = can_resend
+        """Whether a new server gets the requests that the one before has read (Linux 6.9)."""
         self._stack = stack
         """Closes the devices."""
         self._holder: DeviceHolder | None = None
 
     @classmethod
-    def open(cls, threads: int) -> FuseMount:
-        """Mount, and answer INIT. Raises: OSError; BadMessage for a kernel of another time."""
+    def open(cls, threads: int, *, may_resend: bool = True) -> FuseMount:
+        """Mount, and answer INIT.
+
+        Args: may_resend: False: do without resends, as before Linux 6.9.
+        Raises: OSError; BadMessage for a kernel of another time."""
         with ExitStack() as stack, ExitStack() as mounted:
             devices = [_opened(stack)]
             # The kernel reads `rootmode` in octal. Only root may look at the mount (no `allow_other`).
@@ -71,12 +91,13 @@ class FuseMount:
             }
             mount = syscalls.new_filesystem("fuse", options, _SEALED)
             mounted.callback(os.close, mount)
-            offer = _answer_init(devices[0])
+            offered = _answer_init(devices[0], WANTED if may_resend else WANTED & ~InitFlag.HAS_RESEND)
             for _ in range(threads - 1):
                 devices.append(_opened(stack))
                 fcntl.ioctl(devices[-1], FUSE_DEV_IOC_CLONE, struct.pack("=I", devices[0]))
             mounted.pop_all()
-            return cls(devices, mount, offer, stack.pop_all())
+            can_resend = may_resend and bool(offered & InitFlag.HAS_RESEND)
+            return cls(devices, mount, stack.pop_all(), can_resend=can_resend)
 
     async def hand_over(self) -> None:
         """Have the holder's process keep the connection, instead of this one. Raises: OSError."""
@@ -92,11 +113,6 @@ class FuseMount:
     def is_lost(self) -> bool:
         """Whether it has ended with its last server, as no other process holds it."""
         return self._holder is not None and self._holder.is_gone
-
-    @property
-    def can_resend(self) -> bool:
-        """Whether a new server gets the requests that the one before has read (Linux 6.9)."""
-        return bool(self._offer.flags & InitFlag.HAS_RESEND)
 
     async def resend(self) -> None:
         """Have the kernel send again what was read and not answered. No server may be running. Raises: OSError."""
@@ -125,8 +141,8 @@ def _opened(stack: ExitStack) -> int:
     return device
 
 
-def _answer_init(device: int) -> fuse.InitIn:
-    """The mount has queued INIT already. Raises: OSError, BadMessage."""
+def _answer_init(device: int, wanted: InitFlag) -> int:
+    """Answer INIT, which the mount has queued already. Returns: the flags that the kernel offers. Raises: OSError, BadMessage."""
     poll = select.poll()
     poll.register(device, select.POLLIN)
     if not poll.poll(INIT_S * 1000):
@@ -136,7 +152,7 @@ def _answer_init(device: int) -> fuse.InitIn:
         raise fuse.BadMessage(f"the first request is no INIT but {request.opcode}")
     offer = fuse.decode_init(request.body)
     result = fuse.init_out(
-        offer, WANTED, max_readahead=MAX_READAHEAD_BYTES, max_background=MAX_BACKGROUND, max_pages=MAX_PAGES
+        offer, wanted, max_readahead=MAX_READAHEAD_BYTES, max_background=MAX_BACKGROUND, max_pages=MAX_PAGES
     )
     os.write(device, fuse.reply(request.unique, result))
-    return offer
+    return offer.flags

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -273,7 +274,9 @@ class ImageAgent:
 
     async def _mounted(self) -> FuseMount | None:
         try:
-            mount = await in_thread(FuseMount.open, self._settings.threads)
+            mount = await in_thread(
+                partial(FuseMount.open, self._settings.threads, may_resend=self._settings.may_resend)
+            )
             try:
                 await mount.hand_over()
             except BaseException:

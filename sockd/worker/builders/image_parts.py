@@ -25,6 +25,7 @@ from sockd.images.agent_keeper import agent_link
 from sockd.images.agent_keeper.agent_directory import L1_FILE
 from sockd.images.agent_keeper.agent_link import AgentSettings
 from sockd.images.agent_keeper.cache_node import CacheNode
+from sockd.images.agent_keeper.fuse_mount import ENDS
 from sockd.images.agent_keeper.image_agent import ImageAgent
 from sockd.images.caches.node_set import node_address
 from sockd.images.chunks.catalog import Catalog
@@ -46,6 +47,7 @@ from sockd.isolation.roots.image_mounting import ImageMounting
 from sockd.isolation.roots.jail import built, jail_on
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.confined.confined_process import Jail
+from sockd.linux.ways import Release
 from sockd.worker.builders.linux_parts import LinuxParts
 from sockd.worker.state_dir import StateDir
 
@@ -68,10 +70,16 @@ class ImageParts:
         base_uid: int,
         *,
         has_group: bool = False,
+        kernel: Release | None = None,
     ) -> None:
-        """Args: worker_id: of the state directory; has_group: workers of a group run cache nodes. Raises: BadConfig."""
+        """Args:
+            worker_id: of the state directory.
+            has_group: workers of a group run cache nodes.
+            kernel: take no way that is newer than this one; None: any.
+        Raises: BadConfig."""
         self._config = config
         self._has_group = has_group
+        self._may_resend = kernel is None or kernel >= ENDS.ways[0].since
         self._nodes: Mapping[str, str] = {node: node for node in config.nodes}
         self._agent: ImageAgent | None = None
         self._building = asyncio.Lock()
@@ -175,6 +183,7 @@ class ImageParts:
             uid=self._base_uid - uids.AGENT_BELOW,
             source=source,
             on_demand=config.on_demand,
+            may_resend=self._may_resend,
             stall_s=config.stall_s,
             answer_s=config.agent_answer_s,
             fill_bytes_s=config.fill_mb_s * MB,
@@ -221,6 +230,7 @@ def open_images(config: Config, state: StateDir, base: Base, linux: LinuxParts, 
         linux.cgroups,
         config.sandbox.base_uid,
         has_group=bool(config.group.name),
+        kernel=config.sandbox.kernel_release,
     )
     stack.callback(parts.close)
     importer = parts.importer()

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.s3.client import Client
 from benchmarks.s3.process import S3Process
+from tests.support.fuse import worker_resends as worker_resends
 
 BUCKET = "images"
 

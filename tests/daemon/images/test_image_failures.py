@@ -134,6 +134,7 @@ def test_an_image_is_not_sent_in_vain(config: str, s3: S3Process, tmp_path: Path
         daemon.close()
 
 
+@pytest.mark.usefixtures("worker_resends")
 @case("I22", "SIGKILL agents while functions in images start and read", expect="every answer is right")
 def test_functions_are_answered_while_agents_are_killed(daemon: RunningDaemon, bucket: Client, tmp_path: Path) -> None:
     function_in_an_image(daemon, "killed", tmp_path)
@@ -149,6 +150,7 @@ def test_functions_are_answered_while_agents_are_killed(daemon: RunningDaemon, b
         assert [len(answer.result()) for answer in answers] == [2 << 20, 2 << 20, 1] * 4
 
 
+@pytest.mark.usefixtures("worker_resends")
 @case(
     "I59",
     "SIGSTOP the agent while functions in images start and read",

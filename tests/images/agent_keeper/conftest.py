@@ -23,6 +23,7 @@ from sockd.images.chunks.store import ChunkStore
 from sockd.images.chunks.store_settings import StoreSettings, open_store
 from sockd.linux.confined.confined_process import Jail
 from tests.images.agent_keeper.read_image import IMAGE, NOTHING_AHEAD, part
+from tests.support.fuse import resends as resends
 from tests.support.images.chunked_images import stored
 from tests.support.images.startup_profiles import opened
 from tests.support.jail import jail_at

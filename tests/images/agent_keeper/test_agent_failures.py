@@ -28,6 +28,7 @@ from tests.images.agent_keeper.conftest import Start, Troubles
 from tests.images.agent_keeper.read_image import (
     DIGEST,
     IMAGE,
+    NOTHING_AHEAD,
     SMALL_CACHE,
     kill,
     part,
@@ -35,8 +36,10 @@ from tests.images.agent_keeper.read_image import (
 )
 from tests.support.cases import case
 from tests.support.images.chunked_images import digest_of, random_image, stored
+from tests.support.images.startup_profiles import opened
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
+needs_resend = pytest.mark.usefixtures("resends")
 
 
 def children(module: str) -> set[int]:
@@ -51,6 +54,7 @@ def children(module: str) -> set[int]:
 
 
 @case("I1", "SIGKILL the agent of images five times while six readers read", expect="every reader has the right bytes")
+@needs_resend
 async def test_readers_finish_with_the_right_bytes_however_often_the_agent_is_killed(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client
 ) -> None:
@@ -66,6 +70,7 @@ async def test_readers_finish_with_the_right_bytes_however_often_the_agent_is_ki
 
 
 @case("I2", "SIGKILL the agent while a read waits for the store", expect="the next agent answers it")
+@needs_resend
 async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
     s3_client: Client, one_chunk_read: tuple[ImageAgent, str]
 ) -> None:
@@ -80,6 +85,7 @@ async def test_a_request_that_the_killed_agent_had_read_is_answered_by_the_next(
 
 
 @case("I3", "SIGKILL the agent while another one stands by", expect="that one takes over")
+@needs_resend
 async def test_the_process_that_stands_by_takes_over(start: Start, store: DirectoryStore) -> None:
     agent = await start()
     path = await agent.open(stored(IMAGE, store))
@@ -91,6 +97,7 @@ async def test_the_process_that_stands_by_takes_over(start: Start, store: Direct
 
 
 @case("I55", "SIGSTOP the agent and the one that stands by, while reads wait", expect="the next agent answers them")
+@needs_resend
 async def test_an_agent_that_is_stopped_is_replaced_and_its_readers_go_on(
     start: Start, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +115,7 @@ async def test_an_agent_that_is_stopped_is_replaced_and_its_readers_go_on(
     assert agent.starts > 1
 
 
+@needs_resend
 async def test_a_stopped_agent_that_is_asked_for_an_image_is_replaced(start: Start, store: DirectoryStore) -> None:
     agent = await start(answer_s=1.0, standby=False)
     await agent.ready()
@@ -124,6 +132,7 @@ def children_of(launchers: set[int]) -> set[int]:
     return found
 
 
+@needs_resend
 async def test_an_image_that_is_closed_while_the_next_agent_starts_is_not_given_to_it(
     start: Start, store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +171,7 @@ async def test_an_image_that_is_closed_while_the_next_agent_starts_is_not_given_
 
 
 @case("I4", "SIGKILL every agent until the keeper gives up", expect="EIO, a typed error, and another connection later")
+@needs_resend
 async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_opened_anew(
     start: Start, store: DirectoryStore, troubles: Troubles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +191,32 @@ async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_ope
     assert 1 <= told.value.retry_after_s <= GIVEN_UP_S
     agent._again_s = 0.0
     assert await part(await agent.open(manifest), 1) == right_part(1)
+
+
+@case(
+    "I61",
+    "SIGKILL the agent where the kernel sends no reads again",
+    expect="EIO at once, a typed error, and another connection at once",
+)
+async def test_without_resends_an_agent_s_end_fails_reads_and_the_image_can_be_opened_anew(
+    start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, troubles: Troubles
+) -> None:
+    manifest = await asyncio.to_thread(stored, IMAGE, s3_store)
+    agent = await start(s3_settings, stall_s=600.0, may_resend=False)
+    path = await agent.open(manifest, opened(manifest, NOTHING_AHEAD))
+    assert await part(path, 1) == right_part(1)
+    await asyncio.to_thread(s3_client.forget_requests)
+    await asyncio.to_thread(s3_client.inject, delay_s=600, method="GET", times=1)
+    reader = asyncio.ensure_future(part(path, 5))
+    await asyncio.to_thread(s3_client.requests, at_least=1)  # the agent has read it, and waits for the store
+    [pid] = children_of({agent.pid})
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(OSError):
+        await reader
+    await agent.settled()
+    assert [(image, type(error)) for image, error in troubles] == [("image", ImageUnavailable)]
+    assert await part(await agent.open(manifest), 5) == right_part(5)
+    assert agent.starts == 1, "of another connection"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
@@ -205,6 +241,7 @@ async def test_without_its_holder_a_connection_ends_with_the_agent_and_is_opened
     assert await part(await agent.open(manifest), 5) == right_part(5), "another is started at once"
 
 
+@needs_resend
 async def test_what_failed_is_explained_once_an_agent_serves_or_is_given_up(
     start: Start, store: DirectoryStore, troubles: Troubles
 ) -> None:
@@ -245,6 +282,7 @@ def test_pauses_between_starts_grow_and_old_ends_are_forgotten() -> None:
     assert ends.pause_s(100.0) == 0.0
 
 
+@needs_resend
 async def test_without_a_resend_a_request_of_the_killed_agent_would_wait(
     s3_client: Client, one_chunk_read: tuple[ImageAgent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ async def test_erofs_on_an_image_shows_the_files_it_was_made_from(start: Start, 
 
 @pytest.mark.root
 @pytest.mark.anyio
+@pytest.mark.usefixtures("resends")
 async def test_readers_go_on_when_the_agent_is_killed(start: Start, store: DirectoryStore) -> None:
     agent = await start()
     path = await agent.open(stored(IMAGE, store))

@@ -56,6 +56,7 @@ LONG = 9 * CHUNK_BYTES
 MOST = 8 << 20
 
 pytestmark = [pytest.mark.root, pytest.mark.anyio]
+needs_resend = pytest.mark.usefixtures("resends")
 
 
 async def run(path: str) -> list[bytes]:
@@ -168,6 +169,7 @@ async def test_what_the_bound_of_startup_data_leaves_out_is_prefetched_as_chunks
     assert {each["path"].rpartition("/")[2] for each in requests} == wanted
 
 
+@needs_resend
 async def test_startup_data_of_a_wrong_form_is_refused_and_the_image_is_served_by_chunks(
     start: Start, store: DirectoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,10 +216,16 @@ async def long_start(agent: ImageAgent, manifest: Manifest) -> Profile:
     return profile
 
 
+@pytest.fixture(params=[0, 1])
+def kills(request: pytest.FixtureRequest) -> int:
+    if request.param:
+        request.getfixturevalue("resends")
+    return int(request.param)
+
+
 @case("I14", "SIGKILL the agent between two segments of startup data, without the store", expect="the start goes on")
-@pytest.mark.parametrize("kills", [0, 1])
 async def test_every_segment_of_startup_data_is_read_when_it_has_been_decrypted(
-    opened_without_store: Opener, gate: Gate, kills: int
+    kills: int, opened_without_store: Opener, gate: Gate
 ) -> None:
     agent, path = await opened_without_store(long_start)
     assert await asyncio.to_thread(read_at, path, 0, 4096) == IMAGE[:4096]
@@ -297,6 +305,7 @@ async def test_a_start_for_whose_startup_data_there_is_no_memory_goes_by_chunks(
 
 
 @case("I14", "SIGKILL the agent in the middle of a start from a profile, without the store", expect="the start goes on")
+@needs_resend
 async def test_a_start_goes_on_from_startup_data_when_the_agent_is_killed(
     opened_without_store: Opener,
 ) -> None:
@@ -308,6 +317,7 @@ async def test_a_start_goes_on_from_startup_data_when_the_agent_is_killed(
 
 
 @case("I14", "SIGKILL the agent in a start from another build's profile, without the store", expect="the start goes on")
+@needs_resend
 async def test_a_start_from_another_builds_data_reads_its_own_bytes_when_the_agent_dies(
     start: Start, s3_settings: StoreSettings, s3_store: ChunkStore, s3_client: Client, tmp_path: Path
 ) -> None:
@@ -331,6 +341,7 @@ async def test_a_start_from_another_builds_data_reads_its_own_bytes_when_the_age
         await asyncio.to_thread(read_at, path, at, 4096)  # which only the build has
 
 
+@needs_resend
 async def test_a_start_in_which_the_agent_was_killed_is_no_profile(start: Start, store: DirectoryStore) -> None:
     agent = await start()
     manifest = stored(IMAGE, store)
@@ -341,6 +352,7 @@ async def test_a_start_in_which_the_agent_was_killed_is_no_profile(start: Start,
     assert await agent.profile(manifest, MOST) is None
 
 
+@needs_resend
 async def test_startup_data_is_released_when_the_start_is_over(
     start: Start, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

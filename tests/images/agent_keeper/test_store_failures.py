@@ -138,6 +138,7 @@ async def test_a_chunk_that_the_store_lost_is_an_error(
     assert [type(error) for _, error in troubles] == [ChunkMissing]
 
 
+@pytest.mark.usefixtures("resends")
 @case("I11", "flip 200 bits of the L1 cache's file between two agents", expect="right bytes from the store")
 async def test_bits_that_change_in_the_cache_while_no_agent_runs_are_not_served(
     start: Start, store: DirectoryStore, tmp_path: Path
@@ -159,6 +160,7 @@ async def test_bits_that_change_in_the_cache_while_no_agent_runs_are_not_served(
     assert (await agent.counters())["l1_rejected"] > 0
 
 
+@pytest.mark.usefixtures("resends")
 @case("I12", "delete the L1 cache's file while images are read", expect="right bytes")
 async def test_images_are_read_on_after_the_cache_s_file_is_deleted(
     start: Start, store: DirectoryStore, tmp_path: Path

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sockd.client.cli.doctor.checks import Check, probed
 from sockd.client.cli.doctor.probes import NO_RESEND
+from sockd.images.agent_keeper.fuse_mount import ENDS
 from sockd.linux.erofs.mounting import find_way
 
 IMAGES, ON_DEMAND = "container images", "images on demand"
@@ -17,6 +18,7 @@ EROFS_FIX = (
 )
 FUSE_FIX = "modprobe fuse; in a container: docker run --device /dev/fuse ..."
 RESEND_FIX = "use Linux 6.9 or newer"
+READ = "images are read on demand"
 WHOLE = "images are written to the disk as a whole"
 
 
@@ -33,5 +35,6 @@ def container_images(state_dir: Path = Path("/var/lib/sockd")) -> Check:
 def images_on_demand() -> Check:
     """Whether the agent of images has a connection of FUSE, which a new process can take over."""
     works = probed(ON_DEMAND, "fuse_mount", FUSE_FIX)
-    fix = RESEND_FIX if works.found.startswith(NO_RESEND) else works.fix
-    return works if works.ok else Check(ON_DEMAND, None, f"{WHOLE}: {works.found}", fix)
+    if works.found.startswith(NO_RESEND):
+        return Check(ON_DEMAND, None, f"{READ}, but {works.found}: {ENDS.ways[-1].cost}", RESEND_FIX)
+    return works if works.ok else Check(ON_DEMAND, None, f"{WHOLE}: {works.found}", works.fix)

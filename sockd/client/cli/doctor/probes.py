@@ -32,7 +32,7 @@ from sockd_zygote import _native, linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
 NOBODY = 65534
-NO_RESEND = "the kernel does not send requests again"
+NO_RESEND = "not across an end of the process that serves them (no FUSE_HAS_RESEND)"
 _SANDBOX_NAMESPACES = _CLONE_NEWUSER | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
 
@@ -131,7 +131,7 @@ def fuse_mount() -> None:
     mount = FuseMount.open(threads=2)
     try:
         if not mount.can_resend:
-            raise OSError(f"{NO_RESEND}: FUSE_HAS_RESEND")
+            raise OSError(NO_RESEND)
     finally:
         mount.close()
 

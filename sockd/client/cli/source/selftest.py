@@ -37,6 +37,7 @@ FOLDERS = (
     "tests/daemon/initscripts/test_prefetching_services.py",
     "tests/daemon/images/test_image_failures.py",
     "tests/daemon/images/test_lost_images.py",
+    "tests/daemon/images/test_without_resends.py",
     "tests/daemon/snapshots",
     "tests/daemon/observation/test_page_keys.py",
     "tests/daemon/confinement/test_task_limits.py",
