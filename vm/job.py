@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shlex
@@ -59,6 +60,15 @@ class Checkout:
         """Return the files that `make setup` depends on."""
         extensions = {name for name in self.files() if name.suffix in (".c", ".h") and name.parts[0] in BUILT}
         return [name for name in self.files() if str(name) in BUILD_FILES or name in extensions]
+
+    def digest(self) -> str:
+        """A digest of the files' names and contents."""
+        digest = hashlib.sha256()
+        for name in self.files():
+            file = self.top / name
+            content = os.fsencode(file.readlink()) if file.is_symlink() else file.read_bytes()
+            digest.update(os.fsencode(name) + b"\0" + hashlib.sha256(content).digest())
+        return digest.hexdigest()[:16]
 
     def copy_to(self, directory: Path) -> None:
         """Copy the files into a new directory."""

@@ -224,14 +224,67 @@ def test_the_sysctl_is_named_whose_bound_had_processes_of_the_guest_killed(
     assert capsys.readouterr().out.endswith(said)
 
 
+@pytest.fixture
+def fake_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the place of scripts/vm: the demo fails on the newest kernel until a file is there. Returns: the file of its calls."""
+    calls, mended = tmp_path / "calls", tmp_path / "mended"
+    failing = f'case "$*" in *"--way qemu"*"make demo"*) test -e {mended} || exit 3;; esac'
+    (tmp_path / "vm").write_text(f'#!/bin/sh\necho "$*" >> {calls}\n{failing}\n')
+    (tmp_path / "vm").chmod(0o755)
+    monkeypatch.setattr(suite, "VM", tmp_path / "vm")
+    return calls
+
+
 def test_the_suite_tells_which_command_failed_on_which_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake_vm: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake = tmp_path / "vm"
-    fake.write_text('#!/bin/sh\ncase "$*" in *"--way qemu"*"make demo"*) exit 3;; esac\n')
-    fake.chmod(0o755)
-    monkeypatch.setattr(suite, "VM", fake)
-    assert suite.main(["--only", "demo"]) == 1
+    results = ["--results", str(fake_vm.with_name("results"))]
+    assert suite.main(["--only", "demo", *results]) == 1
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[:3] for line in lines[-3:]] == [["6.1", "uml", "0"], ["6.12", "uml", "0"], ["newest", "qemu", "3"]]
-    assert suite.main(["--only", "demo", "--kernel", "6.1:uml"]) == 0
+    assert suite.main(["--only", "demo", "--kernel", "6.1:uml", *results]) == 0
+
+
+def test_the_suite_goes_on_with_what_has_not_passed(
+    fake_vm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout = "a"
+    monkeypatch.setattr(Checkout, "digest", lambda _: checkout)
+    demo = ["--only", "demo", "--results", str(fake_vm.with_name("results"))]
+
+    def newly_run(*options: str) -> int:
+        before = fake_vm.read_text().count("\n") if fake_vm.exists() else 0
+        status = suite.main([*demo, *options])
+        after = fake_vm.read_text().splitlines()
+        assert status == int(not fake_vm.with_name("mended").exists())
+        return len(after) - before
+
+    assert newly_run() == 3
+    assert (
+        "0 passed before; the others took 0 minutes the last time, and 3 that never ran here" in capsys.readouterr().out
+    )
+    assert newly_run() == 1
+    fake_vm.with_name("mended").touch()
+    assert newly_run() == 1
+    assert "3 commands, 2 passed before; the others took 0 minutes the last time\n" in capsys.readouterr().out
+    assert newly_run() == 0
+    assert newly_run("--again") == 3
+    checkout = "b"
+    assert newly_run() == 3
+
+
+def test_a_checkout_s_digest_is_of_names_and_contents(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").symlink_to("nowhere")
+    checkout, digests = Checkout(tmp_path), set()
+    for change in (
+        lambda: None,
+        lambda: (tmp_path / "a").write_text("2"),
+        lambda: (tmp_path / "a").rename(tmp_path / "c"),
+        lambda: (tmp_path / "b").rename(tmp_path / "d"),
+    ):
+        change()
+        digests.add(checkout.digest())
+    assert len(digests) == 4
+    assert checkout.digest() in digests
