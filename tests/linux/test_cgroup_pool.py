@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from sockd.client.cli.doctor import cgroup_reader
+from sockd.client.cli.doctor.cgroup_limits import read_limits
 from sockd.linux.cgroups.cgroup_pool import CgroupPool
 from sockd.linux.cgroups.tree import Cgroup, CgroupTree, Hierarchies
 
@@ -221,7 +221,7 @@ async def test_another_reader_sees_the_limits_and_the_processes_of_what_the_pool
         cgroup = pool.take()
         cgroup.limits.set(memory_mb * MB, 16, cpus)
         child = inhabit(cgroup)
-        seen = cgroup_reader.read(*(os.path.join(base, tree.name, cgroup.name) for base in (memory.base, cpu.base)))
+        seen = read_limits(*(os.path.join(base, tree.name, cgroup.name) for base in (memory.base, cpu.base)))
         assert (seen.memory_bytes, seen.cpus, seen.pids) == (memory_mb * MB, cpus, (child.pid,))
         pool.give_back(cgroup)
         await until_recycled(pool)

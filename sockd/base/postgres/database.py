@@ -187,3 +187,10 @@ async def _migrate(connection: Connection, part: str, migrations: tuple[str, ...
             *(part, len(migrations)),
         )
         _log.info("the %s in PostgreSQL have schema %d now", part, len(migrations))
+
+
+def excluded(names: str) -> str:
+    """Return the columns of a row that an INSERT refused; a newer sockd may have added columns to the table.
+
+    Args: names: separated by a comma and a blank."""
+    return ", ".join(f"excluded.{name}" for name in names.split(", "))

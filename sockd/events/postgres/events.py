@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sockd.base.config import EventsConfig, PostgresConfig
-from sockd.base.postgres.columns import excluded
-from sockd.base.postgres.database import Database
+from sockd.base.postgres.database import Database, excluded
 from sockd.events.dead_letter_table import MOVED, NAMES, DeadLetter, storable
 from sockd.events.event import Event
 from sockd.events.event_backend import MOST_AT_ONCE, Burial, DeadTotal, Death, Recovered
@@ -26,7 +25,7 @@ from sockd.events.postgres.schema import MIGRATIONS
 from sockd.events.schedules.schedule_table import Schedule
 
 if TYPE_CHECKING:
-    from sockd.base.postgres.database import Connection
+    from sockd.base.postgres.database import Connection, excluded
 
 MINE = "seq = $1 AND worker = $2 AND epoch = $3"
 PAYLOAD = f"SELECT body FROM bodies JOIN events USING (id) WHERE {MINE}"

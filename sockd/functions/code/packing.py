@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import stat
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from sockd.base.config import CodeConfig
 from sockd.base.errors import BadArchive
 from sockd.base.spelling import size
 from sockd.base.zip_directory import UNIX
-from sockd.functions.code.archive import Tree, TreeFile
+from sockd.functions.code.archive import BYTECODE, Tree, TreeFile
 from sockd.functions.code.selection import SOCKDIGNORE, LeftOut, Selected, select
 
 PACKED_TIME = (1980, 1, 1, 0, 0, 0)
@@ -125,3 +126,21 @@ def _too_large(what: str, setting: str, limit: int, sizes: Iterable[tuple[str, i
 def _beginning(path: Path, most: int) -> bytes:
     with open(path, "rb") as file:
         return file.read(min(most, os.fstat(file.fileno()).st_size + 1))
+
+
+def write_archive(directory: Path, file: BinaryIO) -> None:
+    """Write published code to a file as a zip file again, which extracts to the same tree, for workers that do not have it.
+    Bytecode is left out. Blocks. Raises: OSError."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(directory.rglob("*")):
+            relative = path.relative_to(directory)
+            if BYTECODE in relative.parts:
+                continue
+            info = zipfile.ZipInfo(f"{relative}/" if path.is_dir() else str(relative), PACKED_TIME)
+            info.create_system, info.external_attr = UNIX, path.stat().st_mode << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            if path.is_dir():
+                archive.writestr(info, b"")
+                continue
+            with archive.open(info, "w") as packed, open(path, "rb") as source:
+                shutil.copyfileobj(source, packed)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from sockd.base.config import PostgresConfig
 from sockd.base.errors import SockdError
-from sockd.base.postgres.columns import excluded
-from sockd.base.postgres.database import Database
+from sockd.base.postgres.database import Database, excluded
 from sockd.functions.registry.aggregate import FunctionAggregate
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_store import Conflict
@@ -25,7 +24,7 @@ from sockd.functions.registry.registry_schema import decoded, encoded
 from sockd.functions.registry.secrets import PREFIX, Vault
 
 if TYPE_CHECKING:
-    from sockd.base.postgres.database import Connection
+    from sockd.base.postgres.database import Connection, excluded
 
 Hold = Callable[["Connection", Sequence[FunctionRecord]], Awaitable[None]]
 """Keeps what deploys need, in the transaction that stores them. It raises if that is not there."""

@@ -22,7 +22,7 @@ from sockd.base.single_flight import SingleFlight
 from sockd.functions.blobs.blob_names import CODE, IMAGE, INITSCRIPT
 from sockd.functions.blobs.blobs import Blobs
 from sockd.functions.code.code_store import CodeStore
-from sockd.functions.code.tree_archive import write_archive
+from sockd.functions.code.packing import write_archive
 from sockd.functions.modules.initscript_store import InitscriptStore
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.images.store.image_record import ImageRecord

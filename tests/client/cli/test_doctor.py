@@ -18,7 +18,7 @@ from rich.console import Console
 import sockd
 from sockd.base.config import ImagesConfig
 from sockd.base.errors import SandboxFailed
-from sockd.client.cli.doctor import cgroup_limits, cgroup_reader, images, networks, probes, report
+from sockd.client.cli.doctor import cgroup_limits, images, networks, probes, report
 from sockd.client.cli.doctor import checks as look
 from sockd.client.cli.doctor.effects import effects
 from sockd.client.cli.doctor.image_store import image_key, image_store
@@ -410,7 +410,7 @@ def test_limits_that_another_reader_does_not_see_are_a_failure(monkeypatch: pyte
     assert check.ok and "cgroupspy reads what was set: 64 MB, 0.5 processors" in check.found
     assert len(os.listdir("/proc/self/fd")) == len(fds)
     assert not glob.glob(f"/sys/fs/cgroup/*/sockd-doctor-{os.getpid()}-*")
-    monkeypatch.setattr(cgroup_reader, "read", lambda *_: cgroup_reader.Limits(1 << 20, 50_000, 100_000, ()))
+    monkeypatch.setattr(cgroup_limits, "read_limits", lambda *_: cgroup_limits.Limits(1 << 20, 50_000, 100_000, ()))
     check = cgroup_limits.cgroup_limits()
     assert check.ok is False and "cgroupspy reads 1048576 bytes and 0.5 processors" in check.found
     monkeypatch.setattr(cgroup_limits, "find_spec", lambda name: None)

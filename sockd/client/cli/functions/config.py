@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from sockd.base.spelling import network
-from sockd.client.cli.functions.check import check_query, no_check_option
-from sockd.client.cli.functions.egress import egress_option, egress_setting
+from sockd.client.cli.functions.options import check_query, egress_option, egress_setting, no_check_option
 from sockd.client.console.client import Management, state_dir_option
 from sockd.client.console.output import json_option, print_json, say
 from sockd.client.console.tables import print_table

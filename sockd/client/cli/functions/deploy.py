@@ -15,9 +15,8 @@ import click
 from sockd.base.errors import BuildNeeded
 from sockd.base.own_command import runnable
 from sockd.client.cli.functions import wasm_file
-from sockd.client.cli.functions.check import no_check_option
 from sockd.client.cli.functions.code_directory import CodeDirectory, left_out_json, show_left_out, show_plan
-from sockd.client.cli.functions.egress import egress_option, egress_setting
+from sockd.client.cli.functions.options import egress_option, egress_setting, no_check_option
 from sockd.client.cli.functions.release import Release, guard_options
 from sockd.client.console.client import Management, state_dir_option
 from sockd.client.console.inputs import ARCHIVE_BYTES, MODULE_BYTES, read_file

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from sockd.client.cli.functions.check import check_query, no_check_option
+from sockd.client.cli.functions.options import check_query, no_check_option
 from sockd.client.console.client import Management, state_dir_option
 from sockd.client.console.inputs import TEXT_BYTES, read_stdin
 from sockd.client.console.output import USAGE, Failure, json_option, print_json, say, suggest

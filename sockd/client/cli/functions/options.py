@@ -1,4 +1,4 @@
-"""`--egress`: what a function with a private network may reach, as the commands take it."""
+"""Options of several commands that change a function, and what they say of them to the worker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from sockd.client.console.output import USAGE, Failure
 
 NOTHING = "none"
 
+no_check_option = click.option(
+    "--no-check", is_flag=True, help="Do not start the new version once before requests go to it."
+)
 egress_option = click.option(
     "--egress",
     multiple=True,
@@ -19,8 +22,13 @@ egress_option = click.option(
 )
 
 
+def check_query(no_check: bool) -> dict[str, str]:
+    """Return the query of a change; nothing is said of the default."""
+    return {"check": "0"} if no_check else {}
+
+
 def egress_setting(given: Sequence[str]) -> dict[str, Any]:
-    """The key of sockd.toml; empty if the option was not given. Raises: Failure."""
+    """The key of sockd.toml that says what a private network reaches; empty if the option was not given. Raises: Failure."""
     if not given:
         return {}
     if list(given) == [NOTHING]:
