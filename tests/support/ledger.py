@@ -26,13 +26,14 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 GRACE_S = 5.0
 """How long released things may take to go: the kernel frees namespaces, mounts and cgroups after their last process."""
 _TICK_MS = 10
+_LINKS_OF_A_LEAF = 2
+"""Links of a cgroup's directory without cgroups in it: its own and its name. Each cgroup in it adds one."""
 # Passed to mkdir and to files by every process of the run: above all ids that distributions and sockd's uid blocks use.
 GROUP_BASE = 0x50000000
 
@@ -41,8 +42,7 @@ class Imbalance(AssertionError):
     """Something was acquired and not given back; the message names each piece."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One thing that exists: its kind, and what tells it from others of its kind. As a str it says all there is to know."""
 
     kind: str
@@ -91,14 +91,10 @@ class Ledger:
         found += _new_processes(self._pids - {int(entry.key) for entry in _of_the_run if entry.kind == "process"})
         return [entry for entry in found if entry not in _of_the_run]
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> list[Entry]:
         """All but processes."""
-        yield from _fds()
-        yield from _cgroups()
-        yield from _mounts()
-        yield from _shared_memory()
-        for directory in self._watched:
-            yield from _directory(directory)
+        watched = (entry for directory in self._watched for entry in _directory(directory))
+        return [*_fds(), *_cgroups(), *_mounts(), *_shared_memory(), *watched]
 
 
 _of_the_run: set[Entry] = set()
@@ -123,17 +119,30 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _fds() -> Iterator[Entry]:
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one that listdir itself had open
-            yield Entry("fd", f"{name} -> " + os.readlink(f"/proc/self/fd/{name}"))
+    directory = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(directory):
+            with contextlib.suppress(FileNotFoundError):  # the one that listdir itself had open
+                if int(name) != directory:
+                    yield Entry("fd", f"{name} -> {os.readlink(name, dir_fd=directory)}")
+    finally:
+        os.close(directory)
 
 
-def _pids() -> set[int]:
-    """Return the pids of all processes of the machine."""
-    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+def _pids() -> frozenset[int]:
+    """Return the pids of all processes of the machine, and perhaps of some that have ended.
+
+    A listing holds until the kernel has given a process or thread its number: its last one is in /proc/loadavg. Listings of
+    `/proc` are half of what a ledger costs."""
+    return _listed_pids(_read("/proc/loadavg").split()[-1])
 
 
-def _new_processes(before: set[int]) -> Iterator[Entry]:
+@functools.lru_cache(maxsize=1)
+def _listed_pids(_last: bytes) -> frozenset[int]:
+    return frozenset(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _new_processes(before: frozenset[int]) -> Iterator[Entry]:
     """Ours that were not there before, but for those that a process of ours that was there has started."""
     for pid in _pids() - before:
         line = list(_ancestry(pid))
@@ -181,16 +190,19 @@ def _read(path: str) -> bytes:
 
 def _cgroups() -> Iterator[Entry]:
     for root in _cgroup_roots():
-        with contextlib.suppress(FileNotFoundError), os.scandir(root) as entries:
-            for entry in entries:
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(root).st_nlink == _LINKS_OF_A_LEAF:
+                continue
+            for name in filter(is_cgroup, os.listdir(root)):
                 with contextlib.suppress(FileNotFoundError):  # this one only: another run's may go while we look
-                    if is_cgroup(entry) and _is_ours(entry.stat()):
-                        yield Entry("cgroup", entry.path)
+                    path = f"{root}/{name}"
+                    if _is_ours(os.stat(path)):
+                        yield Entry("cgroup", path)
 
 
-def is_cgroup(entry: os.DirEntry[str]) -> bool:
-    """Whether a directory of a cgroup file system is a worker's, or a test's."""
-    return entry.name.startswith("sockd-")
+def is_cgroup(name: str) -> bool:
+    """Whether a directory of a cgroup file system is a worker's, or a test's, by its name."""
+    return name.startswith("sockd-")
 
 
 @functools.cache
@@ -203,12 +215,14 @@ def _cgroup_roots() -> list[str]:
     return sorted(roots | {f"{root}/{own[0]}" for root in roots if own and own[0]})
 
 
-def _mounts() -> Iterator[Entry]:
-    with open("/proc/self/mountinfo") as file:
-        for line in file:
-            fields = line.split()
-            kind = fields[fields.index("-") + 1]
-            yield Entry("mount", f"{fields[0]}: {kind} on {fields[4]}")
+def _mounts() -> tuple[Entry, ...]:
+    return _mounts_in(Path("/proc/self/mountinfo").read_text())
+
+
+@functools.lru_cache(maxsize=1)
+def _mounts_in(mountinfo: str) -> tuple[Entry, ...]:
+    rows = (line.split() for line in mountinfo.splitlines())
+    return tuple(Entry("mount", f"{row[0]}: {row[row.index('-') + 1]} on {row[4]}") for row in rows)
 
 
 def _shared_memory() -> Iterator[Entry]:

@@ -28,7 +28,7 @@ def sweep() -> None:
         if _is_left(Path(f"/proc/{pid}")):
             _end(pid)
     hierarchies = Hierarchies.detect()
-    found = [entry for base in hierarchies.bases for entry in _entries(base) if is_cgroup(entry)]
+    found = [entry for base in hierarchies.bases for entry in _entries(base) if is_cgroup(entry.name)]
     left = {entry.name for entry in found if _is_left(Path(entry))}
     for name in left:
         with contextlib.suppress(OSError, TimeoutError):  # another run may sweep, too
