@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rooms import IMPORTED_AS, ROOT, Room, name_of, rooms, rooms_of
+from tests.support.sources import parsed, statements
 
 # Ours, and never to be imported from where it would not be ours to: the product knows nothing of its tests and shows.
 TOP_LEVEL = ("sockd", *IMPORTED_AS.values(), "benchmarks", "demo", "tests", "vm")
@@ -99,7 +100,7 @@ def imports_of(file: Path) -> tuple[str, ...]:
 
 
 def _imports_of(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in statements(parsed(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
