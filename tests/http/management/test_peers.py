@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -77,23 +77,25 @@ def signed(key: PeerKey = KEY, worker: str = "w2", target: bytes = TARGET, shown
 @pytest.mark.parametrize(
     "headers",
     [
-        [],
-        ["x-sockd-peer: "],
-        [f"x-sockd-peer: {time.time()} "],
-        [signed(PeerKey(b"other"))],
-        [signed(worker="w3")],
-        [signed(target=b"/status")],
-        [signed(at=-2 * HOLDS_S)],
-        [signed(at=2 * HOLDS_S)],
-        [signed(at=float("nan"))],
-        [signed(), signed()],
-        [signed(shown=b"Bearer x")],
-        [signed(), "Authorization: Bearer x"],
+        list,
+        lambda: ["x-sockd-peer: "],
+        lambda: [f"x-sockd-peer: {time.time()} "],
+        lambda: [signed(PeerKey(b"other"))],
+        lambda: [signed(worker="w3")],
+        lambda: [signed(target=b"/status")],
+        lambda: [signed(at=-2 * HOLDS_S)],
+        lambda: [signed(at=2 * HOLDS_S)],
+        lambda: [signed(at=float("nan"))],
+        lambda: [signed(), signed()],
+        lambda: [signed(shown=b"Bearer x")],
+        lambda: [signed(), "Authorization: Bearer x"],
     ],
 )
-async def test_what_no_worker_of_the_group_has_signed_for_this_one_is_refused(port: int, headers: list[str]) -> None:
+async def test_what_no_worker_of_the_group_has_signed_for_this_one_is_refused(
+    port: int, headers: Callable[[], list[str]]
+) -> None:
     async with raw(port) as client:
-        assert (await client.ask(get("/group/functions", *headers))).status == 403
+        assert (await client.ask(get("/group/functions", *headers()))).status == 403
 
 
 async def test_a_worker_is_asked_for_what_it_has_and_asks_no_further(port: int) -> None:
