@@ -27,17 +27,12 @@ from hypothesis.internal import charmap
 
 from sockd.linux import mounts
 from sockd.linux.event_loop import EventLoop
-from tests.support import broken_off, cases, failpoints, leftovers, watched_descriptors
+from tests.support import broken_off, cases, examples, failpoints, leftovers, watched_descriptors
 from tests.support.emulated import SLOWER
 from tests.support.ledger import Ledger, claim_group
 from tests.support.servers.postgres_server import PostgresServer, postgres_server, programs
 
-# A slow example says more of a busy machine than of the code; what hangs runs into the timeout of its test.
-# In CI the examples are the same for the same tests: what fails there is the change, not the luck of the draw.
-hypothesis.settings.register_profile(
-    "sockd", deadline=None, print_blob=True, derandomize=os.environ.get("SOCKD_CI") == "1"
-)
-hypothesis.settings.load_profile("sockd")
+examples.register_profiles()
 
 LONGEST = ("test_installed.py",)
 TESTS = Path(__file__).parent

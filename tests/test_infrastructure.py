@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockingError
+from hypothesis import settings
 
 from benchmarks.warm import in_process_server
 from sockd.linux import mounts
@@ -23,6 +24,7 @@ from tests.daemon.kernel_view import wait_readable
 from tests.faults.flood import NICE, flooding
 from tests.support import leftovers
 from tests.support.caller import Caller
+from tests.support.examples import QUICK, WHOLE, examples
 from tests.support.ledger import Imbalance, Ledger
 from tests.support.watch import ENOUGH, ROUNDS, Watch
 
@@ -141,6 +143,16 @@ def test_a_watched_directory_must_be_as_it_was(ledger: Ledger, tmp_path: Path) -
     (tmp_path / "left behind").touch()
     assert reports(ledger, "directory entry") == [f"directory entry {tmp_path / 'left behind'}"]
     (tmp_path / "left behind").unlink()
+
+
+@pytest.mark.parametrize(("profile", "tried"), [(WHOLE, [1, 12, 100, 600]), (QUICK, [1, 2, 20, 120])])
+def test_the_quick_run_tries_a_part_of_the_examples(profile: str, tried: list[int]) -> None:
+    before = settings.get_current_profile_name()
+    settings.load_profile(profile)
+    try:
+        assert [examples(most) for most in (1, 12, 100, 600)] == tried
+    finally:
+        settings.load_profile(before)
 
 
 def test_the_sweep_fails_each_call_once_and_ends_when_none_is_left(nth_call: Callable[..., Iterator[int]]) -> None:

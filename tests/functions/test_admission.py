@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sockd.base.errors import Draining, SockdError, TooManyRequests
 from sockd.functions.serving.admission import Admission
+from tests.support.examples import examples
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -273,7 +274,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(1, 4), st.integers(0, 4), st.lists(STEP, max_size=40))
 def test_any_sequence_of_comings_goings_and_resizings_is_that_of_the_model(
     concurrency: int, queue_depth: int, steps: list[tuple[str, int, int]]
@@ -304,7 +305,7 @@ def test_any_sequence_of_comings_goings_and_resizings_is_that_of_the_model(
     run(main())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=12))
 def test_whatever_happens_within_one_step_of_the_loop_no_place_is_lost(events: list[tuple[bool, int]]) -> None:
     async def main() -> None:

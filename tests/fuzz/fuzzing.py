@@ -9,14 +9,16 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
+
 WANTED = int(os.environ.get("SOCKD_FUZZ_EXAMPLES", "0"))
 """Examples of each test; 0: as many as the test says."""
 
 
-def fuzz(examples: int) -> settings:
-    """The settings of a test that tries so many examples unless the environment sets another number."""
+def fuzz(most: int) -> settings:
+    """The settings of a test that tries so many examples, fewer in the quick run, unless the environment sets another number."""
     # A fixture of a test is one for all its examples here: a server, a daemon, an engine.
-    return settings(max_examples=WANTED or examples, deadline=None, suppress_health_check=list(HealthCheck))
+    return settings(max_examples=WANTED or examples(most), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def integers() -> st.SearchStrategy[int]:

@@ -42,6 +42,7 @@ from sockd.http.server.states import (
 )
 from sockd.linux.event_loop import EventLoop
 from tests.http.raw import post
+from tests.support.examples import examples
 
 KB = 1024
 BUDGET_BYTES = 1024 * KB
@@ -338,5 +339,5 @@ def test_a_request_that_is_answered_while_its_body_waits_for_room_leaves_the_que
 
 TestConnectionModel = ConnectionModel.TestCase
 TestConnectionModel.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -24,6 +24,7 @@ from sockd.images.chunks.manifest import chunk_names
 from sockd.images.chunks.root_table import RootState, read_table
 from sockd.images.chunks.root_watch import RootWatch
 from sockd.images.chunks.store import StoredObject
+from tests.support.examples import examples
 from tests.support.images.chunk_memory import MemoryStore
 from tests.support.images.stepped import Process, SteppedStore, current
 
@@ -275,5 +276,5 @@ class CollectionModel(RuleBasedStateMachine):
 
 
 TestCollection = CollectionModel.TestCase
-TestCollection.settings = settings(max_examples=EXAMPLES, stateful_step_count=50)
+TestCollection.settings = settings(max_examples=examples(EXAMPLES), stateful_step_count=50)
 TestCollection = pytest.mark.timeout(300)(TestCollection)

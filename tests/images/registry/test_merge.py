@@ -22,6 +22,7 @@ from sockd.images.registry.limits import Limits
 from sockd.images.registry.merge import apply_layers, unreadable_note
 from sockd.images.registry.unpacked import UnpackedLayers
 from tests.images.registry.conftest import Images
+from tests.support.examples import examples
 from tests.support.images.oci_images import EPOCH, link, member, needs, tar
 
 
@@ -344,7 +345,7 @@ def temporary_images() -> Iterator[Images]:
         yield Images(Path(directory), stack)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(layer_members(), min_size=1, max_size=3))
 def test_any_layers_give_the_tree_of_the_model(layers: list[list[tuple[str, str]]]) -> None:
     expected = modelled(layers)
@@ -422,7 +423,7 @@ def write_tree(root: Path, tree: dict[str, str]) -> None:
 
 @pytest.mark.root
 @needs("umoci")
-@settings(max_examples=12, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=examples(12), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(changed_trees())
 def test_layers_that_umoci_made_of_changes_are_read_as_umoci_reads_them(trees: list[dict[str, str]]) -> None:
     with temporary_images() as images:

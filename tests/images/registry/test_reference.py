@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sockd.base.errors import BadImage
 from sockd.images.registry.reference import Reference
+from tests.support.examples import examples
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -86,7 +87,7 @@ def test_what_is_no_reference_is_refused_by_a_typed_error(text: str) -> None:
         Reference.parse(text)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.text(st.characters(), max_size=60) | st.from_regex(r"[a-zA-Z0-9./:@_\-\[\]]{0,60}", fullmatch=True))
 def test_any_text_is_parsed_or_refused_and_the_canonical_form_is_stable(text: str) -> None:
     try:

@@ -18,6 +18,7 @@ from sockd.images.registry.limits import Limits
 from sockd.images.registry.merge import apply_layers
 from sockd.images.registry.tar_members import BLOCK, Member, members
 from tests.images.registry.conftest import Images
+from tests.support.examples import examples
 from tests.support.images.oci_images import link, member, needs, tar
 
 
@@ -28,7 +29,7 @@ def read(data: bytes, limits: Limits | None = None) -> list[Member]:
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(
@@ -212,7 +213,7 @@ WHOLE = tar(
 ) + tar([member("g" * 120, b"x")], tarfile.GNU_FORMAT)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, len(WHOLE) - 1), st.binary(min_size=1, max_size=12), st.integers(0, len(WHOLE)))
 def test_any_damage_is_read_or_refused_by_a_typed_error(at: int, change: bytes, end: int) -> None:
     for data in (WHOLE[:at] + change + WHOLE[at + len(change) :], WHOLE[:end], WHOLE[at:]):

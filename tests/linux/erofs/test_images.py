@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sockd.base.file_tree import FileTree, Inode
 from sockd.linux.erofs.layout import Layout
+from tests.support.examples import examples
 from tests.support.images.image_files import (
     Facts,
     Layers,
@@ -162,7 +163,7 @@ def trees(draw: st.DrawFn) -> tuple[FileTree, Layers]:
 
 
 @pytest.mark.root
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(made=trees(), shuffled=st.randoms(use_true_random=False))
 def test_any_tree_is_whole_and_in_any_order_the_same_bytes(
     tmp_path: Path, made: tuple[FileTree, Layers], shuffled: random.Random
