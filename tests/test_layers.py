@@ -49,7 +49,7 @@ NEEDED = {
         *("surroundings", "taken_names", "variable_reads"),
     ],
     "handlers": [
-        *("app_kinds", "apps", "asgi", "botocore_data", "botocore_events", "botocore_tls"),
+        *("app_kinds", "apps", "asgi", "botocore_clients", "botocore_data", "botocore_events", "botocore_tls"),
         *("debugging", "init_reads"),
         *("interpreter_settings", "package_path", "snapshot_hooks", "snapshot_restore_py", "wsgi"),
     ],

@@ -230,7 +230,7 @@ def settle() -> None:
 def prepare_clients() -> None:
     """Do what each fork would do to make its first client of AWS, or its first TLS context: OpenSSL sets itself up for 2.6 ms."""
     standard = set(sys.modules)
-    for name in ("botocore_data", "botocore_events", "botocore_tls"):
+    for name in ("botocore_data", "botocore_events", "botocore_clients", "botocore_tls"):
         if (module := sys.modules.get(f"sockd_zygote.handlers.{name}")) is not None:
             module.prepare()
     forget_modules(sys.modules.keys() - standard)

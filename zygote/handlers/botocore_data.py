@@ -36,6 +36,10 @@ _pickled: dict[str, bytes] = {}
 """The same, for all who come later."""
 _load_pickle: Callable[[bytes], Any]
 """Kept here, since a function that does not import pickle does not find it in `sys.modules`."""
+_rules: Any = None
+"""The content of the rules of SERVICE's endpoints, as it is handed out first."""
+asked: dict[str, int] = {}
+"""How often the loaders' methods have returned it."""
 _services: dict[str, tuple[str, ...]] = {}
 """Names of services, by the kind of file."""
 
@@ -49,6 +53,7 @@ class Originals:
         self.logger = loaders.logger
         self.load_file, self.load_one = self.files.load_file, self.files._load_file
         self.list_services = self.loader.list_available_services
+        self.load_model, self.load_path = self.loader.load_service_model, self.loader.load_data_with_path
 
 
 _originals: Originals | None = None
@@ -63,11 +68,23 @@ def attend(loaders: ModuleType) -> None:
         _originals = Originals(loaders)
     except AttributeError:
         return
-    for owner, own in ((_originals.files, load_file), (_originals.loader, list_available_services)):
-        original = getattr(owner, own.__name__)
-        for name in ("__module__", "__qualname__", "__doc__"):
-            setattr(own, name, getattr(original, name))
-        setattr(owner, own.__name__, own)
+    loader = _originals.loader
+    replace(_originals.files, _originals.load_file, load_file)
+    for own in (list_available_services, load_service_model, load_data_with_path):
+        replace(loader, getattr(loader, own.__name__), own)
+
+
+def replace(owner: Any, original: Any, own: Any) -> None:
+    """Put a function of ours into a class or module in place of an original one, with its names."""
+    attribute = own.__name__
+    name_as(own, original)
+    setattr(owner, attribute, own)
+
+
+def name_as(own: Any, original: Any) -> None:
+    """Give a function of ours what an original one shows of itself."""
+    for name in ("__module__", "__qualname__", "__doc__"):
+        setattr(own, name, getattr(original, name))
 
 
 def prepare() -> None:
@@ -92,6 +109,32 @@ def load_file(self: Any, file_path: str) -> Any:
     return found if found is not None else _load_pickle(_pickled[file_path])
 
 
+def read_ahead(kind: str) -> Any:
+    """What was read ahead of a file of SERVICE, not handed out yet; empty: nothing."""
+    return next((each for path, each in _parsed.items() if path.endswith(f"/{kind}")), {})
+
+
+def load_service_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stand for `Loader.load_service_model`."""
+    assert _originals is not None
+    return _noted("load_service_model", _originals.load_model(self, *args, **kwargs))
+
+
+def load_data_with_path(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stand for `Loader.load_data_with_path`."""
+    assert _originals is not None
+    found = _originals.load_path(self, *args, **kwargs)
+    _noted("load_data_with_path", found[0])
+    return found
+
+
+def _noted(method: str, found: Any) -> Any:
+    """Count a method's answer, if it is the content of the rules."""
+    if found is _rules:
+        asked[method] = asked.get(method, 0) + 1
+    return found
+
+
 def list_available_services(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Stand for `Loader.list_available_services`, which looks into the cache of its loader first."""
     originals = _originals
@@ -107,7 +150,7 @@ def _is_unchanged(files: Any, originals: Originals) -> bool:
 
 
 def _read(originals: Originals) -> None:
-    global _load_pickle
+    global _load_pickle, _rules
     import os
     import pickle
 
@@ -121,6 +164,7 @@ def _read(originals: Originals) -> None:
         content = originals.load_file(loader.file_loader, path)
         if content is not None:
             _pickled[path], _parsed[path] = pickle.dumps(content, pickle.HIGHEST_PROTOCOL), content
+    _rules = read_ahead(KINDS[1])
     loader._search_paths = [directory]
     for kind in KINDS:
         _services[kind] = tuple(originals.list_services(loader, kind))

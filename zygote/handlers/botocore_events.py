@@ -24,6 +24,8 @@ HANDLERS = "botocore.handlers"
 """Has a table of botocore's own handlers, with the names of their events."""
 CO_VARARGS, CO_VARKEYWORDS = 0x04, 0x08
 
+_alias_class: tuple[Any, Any, frozenset[str], str | None] | None = None
+"""botocore's class of handlers that are objects: it, its `__call__`, the names in an object, and what their signatures say."""
 _names: dict[str, str] = {}
 """New names of events, by the names that handlers are registered with."""
 _aliases: dict[str, str] = {}
@@ -69,6 +71,7 @@ def prepare() -> None:
         aliaser = _originals.aliaser(None)
         for event, *_ in sys.modules[HANDLERS].BUILTIN_HANDLERS:
             _originals.alias(aliaser, event)
+        _note_objects(originals=_originals, handlers=sys.modules[HANDLERS])
         _names.update(aliaser._alias_name_cache)
         _aliases.update(_originals.aliases)
     except Exception as error:
@@ -76,10 +79,29 @@ def prepare() -> None:
         _names.clear()
 
 
+def _note_objects(originals: Originals, handlers: Any) -> None:
+    """Find out about the handlers that are objects, whose signatures it takes most time to see."""
+    global _alias_class
+    kind = handlers.ClientMethodAlias
+    one = next((handler for _, handler, *_ in handlers.BUILTIN_HANDLERS if type(handler) is kind), None)
+    call = vars(kind).get("__call__")
+    if (
+        one is not None
+        and type(call) is _FUNCTION
+        and not call.__dict__
+        and not {"__signature__", "__getattr__"} & vars(kind).keys()
+    ):
+        _alias_class = kind, call, frozenset(vars(one)), originals.accepts_kwargs(one)
+
+
 def accepts_kwargs(func: Any) -> Any:
     """Stand for the function of this name: return the name of the parameter that takes all other arguments, or None."""
     originals = _originals
     assert originals is not None
+    if _alias_class is not None and type(func) is _alias_class[0]:
+        kind, call, names, found = _alias_class
+        if vars(kind).get("__call__") is call and vars(func).keys() == names:
+            return found
     plain = func.__func__ if type(func) is _METHOD else func
     if type(plain) is not _FUNCTION or plain.__dict__:  # which may have a signature of its own
         return originals.accepts_kwargs(func)

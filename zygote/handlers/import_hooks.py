@@ -35,7 +35,7 @@ OURS = "sockd_zygote."
 """What the names of the runtime's modules begin with."""
 OF_ZYGOTES = f"{OURS}forks.", f"{OURS}template"
 """What the names of modules begin with that no start of a function's own loads for its init."""
-WITH_PACKAGES = frozenset(f"{OURS}handlers.botocore_{part}" for part in ("data", "events", "tls"))
+WITH_PACKAGES = frozenset(f"{OURS}handlers.botocore_{part}" for part in ("data", "events", "tls", "clients"))
 """Modules that come with the import of a package, in a Zygote and in a start of the function's own alike."""
 _hidden: dict[str, ModuleType] = {}
 _of_every_start: set[str] = set()
@@ -159,6 +159,10 @@ def _load(name: str, import_: object) -> object:
         from sockd_zygote.handlers import botocore_tls
 
         botocore_tls.attend(module)
+    elif name in ("botocore", "botocore.endpoint_provider"):
+        from sockd_zygote.handlers import botocore_clients
+
+        botocore_clients.attend(module, name)
     elif name in storage_finder.CLIENTS:
         storage_finder.attend(module, name)
     return module
