@@ -220,7 +220,8 @@ def _variable_row(each: PythonVariable) -> str:
 
 ABOUT_KERNELS = """
     What a worker has in one way on newer kernels and in another on older ones. It tries each way at its start and takes the
-    first that works; `sockd doctor` and `sockd status` show which. `sandbox.kernel` takes the ways of an older kernel."""
+    first that works; `sockd doctor` shows which, and `sockd status` all but the last. `sandbox.kernel` takes the ways of an older
+    kernel."""
 
 
 def kernels() -> str:
