@@ -30,6 +30,7 @@ from sockd.linux.event_loop import EventLoop
 from tests.support import broken_off, cases, examples, failpoints, leftovers, watched_descriptors
 from tests.support.emulated import SLOWER
 from tests.support.ledger import Ledger, claim_group
+from tests.support.parts import part_of
 from tests.support.servers.postgres_server import PostgresServer, postgres_server, programs
 
 examples.register_profiles()
@@ -62,6 +63,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         charmap.charmap()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", default="", metavar="1/2", help="run the files of one of several parts alone")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(broken_off)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -85,9 +90,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Import no file of which `make check` runs no test: half of them."""
     if not collection_path.is_relative_to(TESTS):
         return None
-    file, expression = collection_path.relative_to(TESTS.parent), config.option.markexpr
-    is_left_out = "not slow" in expression and str(file) in slow_files()
-    return is_left_out or ("not root" in expression and needs_root(file)) or None
+    expression, part = config.option.markexpr, config.option.part
+    is_other = part and collection_path.match("test_*.py") and collection_path not in files_of_part(part, expression)
+    return is_other or is_left_out(collection_path, expression) or None
+
+
+@functools.cache
+def files_of_part(part: str, expression: str) -> frozenset[Path]:
+    """The files of one part of all those that are not left out."""
+    return part_of((file for file in TESTS.rglob("test_*.py") if not is_left_out(file, expression)), part)
+
+
+def is_left_out(path: Path, expression: str) -> bool:
+    """Whether an expression of marks selects no test of a file, or of a folder."""
+    file = path.relative_to(TESTS.parent)
+    return ("not slow" in expression and str(file) in slow_files()) or ("not root" in expression and needs_root(file))
 
 
 def needs_root(file: Path) -> bool:
