@@ -139,6 +139,7 @@ REPORTED = {
     "Runtime.InvalidModule": "A WebAssembly module cannot be served, although its deploy compiled it.",
     "Runtime.WasmTrap": "A WebAssembly module trapped; the stack is its own.",
     "Runtime.UnknownReason": "A program behind the Runtime API posted an error without a type.",
+    "Service.PortInUse": "A service's program ended, as a process of the host had taken the port that its start was granted.",
     "WebServer.NoAnswer": "The image's web server closed the connection, broke its answer off or sent what is not HTTP.",
     "WebServer.NotReady": "The image's web server did not answer within `init_timeout_s`; the message has port, path and status.",
     "WebServer.PortInUse": "On the host's network, another process has the port of the image's web server.",

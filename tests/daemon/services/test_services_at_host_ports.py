@@ -145,6 +145,30 @@ def test_a_program_that_does_not_listen_on_its_port_is_refused_and_told_of_it(da
         daemon.deploy("elsewhere", files(), check=True, env={"AT": "0"}, init_timeout_s=2)
 
 
+LATE = """
+import os, socket
+port = int(os.environ["PORT"])
+with socket.create_connection(("127.0.0.1", int(os.environ["TAKER"]))) as taker:
+    taker.sendall(b"%d\\n" % port)
+    taker.recv(1)
+socket.create_server(("127.0.0.1", port))
+"""
+
+
+def test_a_port_that_a_process_of_the_host_takes_first_is_said_to_be_taken(daemon: RunningDaemon) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taker, concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        def take() -> socket.socket:
+            client, _ = taker.accept()
+            with client, client.makefile("rb") as lines:
+                return socket.create_server(("127.0.0.1", int(lines.readline())))
+
+        taken = pool.submit(take)
+        with pytest.raises(DeployFailed, match=r"status 1, and another process of the host has taken port \d+"):
+            daemon.deploy("late", files("", LATE), check=True, env={"TAKER": str(taker.getsockname()[1])})
+        taken.result().close()
+
+
 def test_a_service_of_an_image_has_a_port_of_the_host(daemon: RunningDaemon, tmp_path: Path) -> None:
     server = Files(executable={"server": f"#!{PYTHON}\n{SERVER}"})
     layers: list[Files | bytes] = [python_files().tar(), server]

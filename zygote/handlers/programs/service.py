@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _socket
 import _thread  # `threading`, and `contextlib`, would take two milliseconds of each start
+import errno
 import os
 import signal
 import time
@@ -79,11 +80,21 @@ class Service(Handler):
         until = begun + within_s - min(GIVE_UP_S, within_s / 10)
         while why := self._why_not_ready(max(until - time.monotonic(), FIRST_POLL_S)):
             if self._running.acquire(timeout=next_poll_s(time.monotonic() - begun)):
-                raise SystemExit(self._status)
+                raise self._end()
             if time.monotonic() >= until:
                 asked = f"GET {self._path} on port {self._port}" if self._path else f"a connection to port {self._port}"
                 message = f"the service was not ready after {time.monotonic() - begun:.1f} s: {asked} {why}. {self._advice(why)}"
                 raise errors.ReportedError("Service.NotReady", message, [])
+
+    def _end(self) -> BaseException:
+        """Return the error for a program that has ended before it was ready."""
+        if not self._shares_ports or is_free(self._port):
+            return SystemExit(self._status)
+        message = (
+            f"the program has ended with status {self._status}, and another process of the host has taken port {self._port}, "
+            "which this start was granted: another worker of the host may have granted it, too. The next start has another port"
+        )
+        return errors.ReportedError("Service.PortInUse", message, [])
 
     def _why_not_ready(self, timeout_s: float) -> str:
         """What came of a connection, if the program is not ready; empty: it is."""
@@ -132,6 +143,19 @@ def next_poll_s(elapsed_s: float) -> float:
     """POLICY: how long to wait between two attempts to reach a program that has been starting for so long. An attempt takes some
     30 us of a processor."""
     return min(max(FIRST_POLL_S, elapsed_s * POLLED_SHARE), LAST_POLL_S)
+
+
+def is_free(port: int) -> bool:
+    """Whether the port could be bound. A connection that has ended there does not keep a server from it."""
+    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((LOOPBACK, port))
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    finally:
+        sock.close()
+    return True
 
 
 def started(function: dict, variables: dict[str, str]) -> int:
