@@ -106,7 +106,47 @@ fn run() {
     }
 }
 """
-PROBES = {"c": PROBE_C, "rust": PROBE_RUST}
+PROBE_ZIG = """
+const sockd = @import("sockd");
+
+pub const panic = @import("std").debug.no_panic;
+
+export fn boot() void {
+    run() catch return;
+}
+
+fn run() !void {
+    var rest: []const u8 = (try sockd.input())[1..];
+    var id: i64 = 100;
+    while (try sockd.xmlNext(&rest, "Key")) |key| : (id += 1) _ = sockd.send_bytes(id, key.ptr, @intCast(key.len));
+}
+"""
+PROBES = {"c": PROBE_C, "rust": PROBE_RUST, "zig": PROBE_ZIG}
+LISTS = {
+    "c": """
+#include "sockd_s3.h"
+SOCKD_EXPORT void boot(void) {
+    int32_t s3 = sockd_open(SOCKD_STR("s3:"));
+    sockd_s3_list(s3, 0, SOCKD_STR("b"), SOCKD_STR("d/"), SOCKD_NONE);
+    sockd_listed gets = sockd_s3_get_listed(s3, 0, SOCKD_STR("b"), SOCKD_STR("d/"));
+    sockd_pass_all(s3, gets.first, gets.end);
+}
+""",
+    "zig": """
+const sockd = @import("sockd");
+pub const panic = @import("std").debug.no_panic;
+export fn boot() void {
+    run() catch return;
+}
+fn run() !void {
+    const s3 = sockd.open("s3:");
+    _ = try sockd.list(s3, 0, "b", "d/", .{});
+    const gets = try sockd.getListed(s3, 0, "b", "d/");
+    var index = gets.first;
+    while (index < gets.end) : (index += 1) _ = sockd.pass(s3, index);
+}
+""",
+}
 FOUND, STRING, NUMBER, UNQUOTED, QUOTED, KEYS, ELEMENTS = 0, 1, 2, 3, 4, 100, 1000
 
 characters = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -135,6 +175,12 @@ class Probe:
 
 @pytest.fixture(scope="module", params=["c", "rust"])
 def probe(request: pytest.FixtureRequest) -> Probe:
+    return Probe(request.param)
+
+
+@pytest.fixture(scope="module", params=["c", "rust", "zig"])
+def list_probe(request: pytest.FixtureRequest) -> Probe:
+    """One of an SDK that reads lists; that in Zig has JSON of the standard library."""
     return Probe(request.param)
 
 
@@ -228,12 +274,23 @@ def test_unquoting_and_quoting_are_pythons(probe: Probe, text: str) -> None:
 @given(
     keys=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12), max_size=4)
 )
-def test_keys_of_a_list_are_decoded(probe: Probe, keys: list[str]) -> None:
+def test_keys_of_a_list_are_decoded(list_probe: Probe, keys: list[str]) -> None:
     names = {"&": "&amp;", "<": "&lt;", '"': "&quot;", "\r": "&#13;", "\x01": "&#x1;", "😀": "&#x1F600;", "'": "&apos;"}
     escaped = ["".join(names.get(character, character) for character in key) for key in keys]
     page = "<A><Keys>no</Keys>" + "".join(f"<Key>{key}</Key>" for key in escaped) + "<Key>cut"
-    answers = probe(page.encode())
+    answers = list_probe(page.encode())
     assert [answers[number].decode() for number in sorted(answers) if KEYS <= number < ELEMENTS] == keys
+
+
+@pytest.mark.parametrize("language", sorted(LISTS))
+def test_a_directory_is_fetched_page_by_page(language: str) -> None:
+    keys = [f"d/{number}" for number in range(5)]
+    engine = FakeEngine({("b", key): b"1" for key in keys}, b"{}", page_keys=2)
+    pages = [["s3.ListObjectsV2", "b", "d/", *token] for token in ([], ["2"], ["4"])]
+    assert engine.run(build_text(LISTS[language], language)).reads() == [
+        *pages,
+        *(["s3.GetObject", "b", key] for key in keys),
+    ]
 
 
 @pytest.mark.parametrize(
