@@ -78,7 +78,7 @@ class LogStore:
             await asyncio.wait([written], timeout=PATIENCE_S)
 
     def write(self, record: LogRecord) -> asyncio.Future[None] | None:
-        """Have a record written; done then. None: it is lost, as there is too much before it."""
+        """Have a record written; done then. None: it is lost, as there is too much before it, or the store is closed."""
         return self._push(
             Body(record.function, record.request_id, record.time_s, record.version, record.text, record.dropped_bytes)
         )
@@ -120,8 +120,8 @@ class LogStore:
         return found
 
     async def aclose(self) -> None:
-        """Write what is pending, and let go of the file."""
-        if self._writing is not None:
+        """Write what is pending, and let go of the file. What comes afterwards is lost."""
+        while self._writing is not None:  # what comes when one has just ended begins another
             await self._writing
         self._executor.shutdown()
         fd, self._fd = self._fd, -1
@@ -146,9 +146,9 @@ class LogStore:
     # -- writing
 
     def _push(self, body: Body) -> asyncio.Future[None] | None:
-        """Have a frame written. None: it is lost, as there is too much before it."""
+        """Have a frame written. None: it is lost, as there is too much before it, or the store is closed."""
         frame = log_segments.frame(body)
-        if self._pending_bytes + len(frame) > PENDING_BYTES:
+        if self._fd < 0 or self._pending_bytes + len(frame) > PENDING_BYTES:
             self.lost += 1
             return None
         self._pending.append(frame)

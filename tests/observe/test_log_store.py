@@ -66,6 +66,30 @@ def test_what_was_written_is_found_again_by_a_later_life(tmp_path: Path) -> None
     stored(tmp_path, read)
 
 
+def test_a_record_that_comes_when_the_last_one_is_written_is_written_before_the_end(tmp_path: Path) -> None:
+    async def write(store: LogStore) -> None:
+        written = store.write(record(0))
+        assert written is not None
+        written.add_done_callback(lambda _: store.write(record(1)))
+
+    async def read(store: LogStore) -> None:
+        assert await store.find("f") == [record(0), record(1)]
+
+    stored(tmp_path, write)
+    stored(tmp_path, read)
+
+
+def test_a_record_that_comes_after_the_end_is_counted_as_lost(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = LogStore(tmp_path, MB)
+        await store.aclose()
+        assert store.write(record(0)) is None and store.lost == 1
+        await store.append(record(1))
+        assert store.lost == 2
+
+    asyncio.run(run())
+
+
 def test_a_record_is_in_the_file_when_append_returns(tmp_path: Path) -> None:
     async def write(store: LogStore) -> None:
         for number in range(3):
