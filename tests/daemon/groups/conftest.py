@@ -20,9 +20,17 @@ def server(ledger: Ledger) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def workers(server: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workers]:
+def drain_notice_s() -> float:
+    """How long a worker that is stopped serves on. Where a proxy or a test notices that it ends, a module overrides this."""
+    return 0.1
+
+
+@pytest.fixture
+def workers(
+    server: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest, drain_notice_s: float
+) -> Iterator[Workers]:
     """The group; a test starts its workers."""
     broken = request.config.getoption("broken", default="")
-    workers = Workers(tmp_path, server.dsn("public"), broken=broken)
+    workers = Workers(tmp_path, server.dsn("public"), broken=broken, drain_notice_s=drain_notice_s)
     yield workers
     workers.close()

@@ -11,7 +11,7 @@ from http.client import HTTPException
 import pytest
 
 from tests.daemon.gate import Gate
-from tests.daemon.groups.workers import CONCURRENCY, WAITS, Workers
+from tests.daemon.groups.workers import CONCURRENCY, DRAIN_NOTICE_S, WAITS, Workers
 from tests.daemon.running import DEADLINE_S, RunningDaemon
 from tests.daemon.test_events import COUNTED, Tally, configure, later, soon
 from tests.support.cases import case
@@ -20,6 +20,11 @@ from tests.support.threads import at_once, in_background
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 EVENTS = 250
+
+
+@pytest.fixture
+def drain_notice_s() -> float:
+    return DRAIN_NOTICE_S
 
 
 def accept(daemon: RunningDaemon, name: str, count: int, **event: object) -> set[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.groups.workers import Workers, front, worker_of
+from tests.daemon.groups.workers import DRAIN_NOTICE_S, Workers, front, worker_of
 from tests.daemon.test_events import soon
 from tests.support.caller import Caller
 from tests.support.cases import case
@@ -19,6 +19,11 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 NAMES = ("w1", "w2", "w3")
 CALLS = 50
 """Calls through the front before a worker is replaced, and after."""
+
+
+@pytest.fixture
+def drain_notice_s() -> float:
+    return DRAIN_NOTICE_S
 
 
 @pytest.fixture

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.groups.workers import Workers, front
+from tests.daemon.groups.workers import DRAIN_NOTICE_S, Workers, front
 from tests.daemon.services.test_services import files, get, row, wait_state
 from tests.daemon.test_events import soon
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def drain_notice_s() -> float:
+    return DRAIN_NOTICE_S
 
 
 def test_each_worker_runs_a_kept_service_whichever_other_one_dies(workers: Workers, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sockd.base.config import GroupConfig
 from sockd.client.cli.cluster.haproxy import haproxy_file
 from tests.daemon.gate import Gate
 from tests.daemon.groups.machines import Machine
@@ -28,6 +29,7 @@ from tests.support.private_worker import command_without
 GROUP = "g"
 SILENT_S = 3.0 * SLOWER
 SETTINGS = f"[group]\nheartbeat_s = 0.2\nsilent_s = {SILENT_S}\n"
+DRAIN_NOTICE_S = GroupConfig().drain_notice_s
 UNSIGNED = "[lambda_api]\nenabled = false\n"
 """The setting without which a worker that others reach must have keys."""
 CONCURRENCY = 16
@@ -40,16 +42,26 @@ class Workers:
     """The workers, by name; each keeps its port and its state over its lives."""
 
     def __init__(
-        self, directory: Path, dsn: str, *, broken: str = "", machines: Mapping[str, Machine] | None = None
+        self,
+        directory: Path,
+        dsn: str,
+        *,
+        broken: str = "",
+        machines: Mapping[str, Machine] | None = None,
+        drain_notice_s: float = DRAIN_NOTICE_S,
     ) -> None:
-        """Args: broken: a protection that all of them lack (`tests/support/broken.py`); machines: of workers that have one."""
+        """Args:
+        broken: a protection that all of them lack (`tests/support/broken.py`); machines: of workers that have one.
+        drain_notice_s: how long one that is stopped serves on, for a proxy to notice."""
         self._command = command_without(broken)[:-2]
         self._directory = directory
         self._dsn = dsn
         self.store = directory / "chunks" / "store"
         self.done = directory / "done"
         self.done.mkdir()
-        self._config = f"{SETTINGS}{EVENTS}{self._shared()}{UNSIGNED if machines else ''}"
+        self._config = (
+            f"{SETTINGS}drain_notice_s = {drain_notice_s}\n{EVENTS}{self._shared()}{UNSIGNED if machines else ''}"
+        )
         self._machines = machines or {}
         self._ports: dict[str, int] = {}
         self._lives: list[RunningDaemon] = []
@@ -147,7 +159,10 @@ class Workers:
             daemon.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End them all, and check that they leave nothing."""
+        """End them all at the same time, and check that they leave nothing."""
+        for daemon in self._lives:
+            if daemon.process.poll() is None:
+                daemon.signal(signal.SIGTERM)
         for daemon in reversed(self._lives):
             daemon.close()
         for daemon in self._lives:
