@@ -6,7 +6,9 @@ kills it with the process that runs the tests, however that ends.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import select
 import shutil
@@ -56,7 +58,13 @@ class PostgresServer:
         self._process: subprocess.Popen[str] | None = None
 
     def create(self) -> None:
-        """Make an empty cluster."""
+        """Make an empty cluster, as a copy of the first one of this process: initdb takes four times as long."""
+        if self._as_user:
+            os.chown(self.path, 65534, 65534)
+        subprocess.run(["cp", "--archive", "--reflink=auto", _empty_cluster(self._bin), self.path / "data"], check=True)
+
+    def initialize(self) -> None:
+        """Make an empty cluster by initdb."""
         if self._as_user:
             os.chown(self.path, 65534, 65534)
         self._run("initdb", "--no-sync", "--auth=trust", "--username=sockd", "--no-locale", "--encoding=UTF8")
@@ -142,6 +150,20 @@ class PostgresServer:
         command = [*self._as_user, self._bin / program, "--pgdata", self.path / "data", *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", check=False)
         assert done.returncode == 0, done.stdout.decode()
+
+
+@functools.cache
+def _empty_cluster(bin_path: Path) -> Path:
+    """Return the files of a cluster that is never started. They go when this process ends."""
+    directory = tempfile.mkdtemp(prefix="sockd-pg-", dir="/tmp")
+    atexit.register(_remove, directory, os.getpid())
+    PostgresServer(bin_path, Path(directory)).initialize()
+    return Path(directory, "data")
+
+
+def _remove(directory: str, owner: int) -> None:
+    if os.getpid() == owner:  # and not a child of the process that made it
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager
