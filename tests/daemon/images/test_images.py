@@ -16,6 +16,7 @@ import pytest
 from sockd.linux import syscalls
 from sockd.linux.syscalls import MountFlag
 from tests.daemon.running import COMMAND, DeployFailed, RunningDaemon
+from tests.support.emulated import SLOWER
 from tests.support.images.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = pytest.mark.root
@@ -119,7 +120,8 @@ def small(daemon: RunningDaemon, path: Path, files: Files, config: Mapping[str, 
 
 
 def deploy(daemon: RunningDaemon, name: str, image: str, **settings: Any) -> dict[str, Any]:
-    return daemon.deploy(name, {}, image=image, **{"timeout_s": 10, "memory_mb": 128, **settings})
+    defaults = {"timeout_s": 10 * SLOWER, "init_timeout_s": 10 * SLOWER, "memory_mb": 128}
+    return daemon.deploy(name, {}, image=image, **{**defaults, **settings})
 
 
 def test_a_program_runs_as_its_image_says(daemon: RunningDaemon, image: str) -> None:
