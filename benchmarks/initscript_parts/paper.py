@@ -29,7 +29,7 @@ NOT_QUICK = "not in a quick run"
 QUICK_SCRIPTS = ("nothing", "thumbnailer")
 LEFT_OUT = (
     "quick: of functions imgrec alone, from a Zygote, on sockd's library, 3 starts of each arm; of servers memcached alone, with "
-    "48 MB, in one request and not in ranges, 2 starts of each arm; of scripts in C two; medians of 5 starts and hand-overs"
+    "48 MB, in one request and not in ranges, 2 starts of each arm; of scripts in C two; medians of 5 starts, 3 views, 2 files"
 )
 CLIENT = "import boto3; boto3.client('s3', region_name='us-east-1')"
 LIBRARY = "sys.path.insert(0, {library!r}); import storage, sockd_storage.reads, sockd_initscript.app_link"

@@ -32,7 +32,7 @@ MOST_BATCHES = 3
 GAP_S = 0.02
 """Before each batch: longer than ending the sandboxes of the one before and refilling spares takes. SeBS takes ten seconds."""
 LEARNING_S = 8.0
-"""Longest wait for Zygotes that hold a variant's packages; those of some packages never come."""
+"""Longest wait for Zygotes that hold the packages of variants; those of some packages never come."""
 
 
 class Kind(Enum):
@@ -129,10 +129,11 @@ def run(
             ]
             return [sample for future in futures for sample in _answer(future.result, outcome, check)]
 
+        learned_by: dict[frozenset[str], float] = {}
         for outcome in outcomes:
             batch(outcome)
             batch(outcome)
-            ends = time.monotonic() + LEARNING_S
+            ends = learned_by.setdefault(outcome.variant.packages, time.monotonic() + LEARNING_S)
             while not _is_learned(outcome.variant) and time.monotonic() < ends:
                 batch(outcome)
         for round_ in range(MOST_BATCHES * repetitions):

@@ -6,13 +6,16 @@ import itertools
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.sebs_runner import experiment
 from benchmarks.sebs_runner.errors import InvocationFailed, NotPossible, WrongAnswer
 from benchmarks.sebs_runner.experiment import Kind, Outcome, Variant, in_turn, run
 from benchmarks.sebs_runner.invocation import Sample, invoke
@@ -36,11 +39,13 @@ class FakeWorker:
         self.answers: Answer = answer
         self.count = itertools.count()
         self.most_at_once = self.at_once = 0
+        self.paths: list[str] = []
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 fake.at_once += 1
+                fake.paths.append(self.path)
                 fake.most_at_once = max(fake.most_at_once, fake.at_once)
                 self.rfile.read(int(self.headers["Content-Length"]))
                 status, said = fake.answers(next(fake.count))
@@ -74,6 +79,10 @@ class FakeTarget(Target):
 
     def trace(self, request_id: str) -> dict[str, Any] | None:
         return None
+
+    def zygote_packages(self) -> set[str]:
+        """No package is ever in a Zygote."""
+        return set()
 
 
 @pytest.fixture
@@ -131,6 +140,16 @@ def test_the_first_batch_is_dropped_and_variants_take_turns(worker: FakeWorker) 
     assert {sample.variant["arm"] for sample in first.samples} == {"a"}
     rounds = [{sample.result // 2 for sample in outcome.samples} for outcome in (first, second)]
     assert rounds[0] == rounds[1]  # one of each in every round
+
+
+def test_variants_with_the_same_packages_wait_once_for_zygotes_that_never_come(
+    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "LEARNING_S", 0.2)
+    variants = [replace(variant(worker, name), packages=frozenset({"numpy"})) for name in "ab"]
+    run(Kind.COLD, variants, {}, lambda sample: None, repetitions=3)
+    counts = Counter(path.rpartition("/")[2] for path in worker.paths)
+    assert counts["b"] == 2 + 3 < counts["a"]
 
 
 def test_cold_puts_warm_answers_aside_and_warm_cold_ones(worker: FakeWorker) -> None:
