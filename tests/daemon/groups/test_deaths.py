@@ -19,12 +19,9 @@ from tests.support.servers.postgres_server import PostgresServer
 from tests.support.threads import at_once, in_background
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+noticed = pytest.mark.parametrize("drain_notice_s", [DRAIN_NOTICE_S])
+"""A test that sees that a worker is to end."""
 EVENTS = 250
-
-
-@pytest.fixture
-def drain_notice_s() -> float:
-    return DRAIN_NOTICE_S
 
 
 def accept(daemon: RunningDaemon, name: str, count: int, **event: object) -> set[str]:
@@ -125,6 +122,7 @@ def test_a_frozen_worker_changes_nothing_when_it_wakes_and_joins_again(
     assert living.process.poll() is None
 
 
+@noticed
 @case("W4", "SIGTERM of a worker with events that wait", expect="/healthz says so first, others run them at once")
 def test_a_worker_that_is_stopped_says_so_serves_on_and_leaves_its_events(workers: Workers, gate: Gate) -> None:
     stopped, living = (workers.start(name) for name in ("w1", "w2"))
@@ -171,6 +169,7 @@ def test_each_answer_of_a_worker_in_a_group_names_it(workers: Workers) -> None:
     assert [answer.headers.get("x-sockd-worker") for answer in answers] == ["w1"] * 5
 
 
+@noticed
 def test_a_worker_that_drains_fails_its_health_check_and_serves(workers: Workers) -> None:
     daemon = workers.start("w1")
     workers.deploy("echo", "def f(event): return event")
