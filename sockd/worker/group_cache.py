@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from sockd.base.blocking import in_thread
 from sockd.base.config import Config
 from sockd.base.errors import BadConfig, SockdError
+from sockd.events.repeated_warnings import RepeatedWarnings
 from sockd.http.server.listening.sockets import addresses_of, url_of
 from sockd.images.agent_keeper.cache_node import CacheNode
 from sockd.images.caches.node_set import node_address
@@ -32,6 +33,7 @@ class GroupCache:
     def __init__(self, config: Config, images: ImageParts) -> None:
         self._config = config
         self._images = images
+        self._warnings = RepeatedWarnings(_log)
         self._starting: asyncio.Task[None] | None = None
         self._node: CacheNode | None = None
         self._nodes: Mapping[str, str] = {}
@@ -63,6 +65,7 @@ class GroupCache:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
+        self._warnings.close()
         if self._node is not None:
             await self._node.aclose()
 
@@ -77,7 +80,8 @@ class GroupCache:
                     raise
                 self.address = f"{loopback.show(host)}:{listening.getsockname()[1]}"
             except (OSError, SockdError) as error:
-                _log.warning("there is no cache node on this worker: %s; it is tried again in %g s", error, AGAIN_S)
+                text = f"there is no cache node on this worker: {error}; it is tried again in {AGAIN_S:g} s"
+                self._warnings.warn("the cache node", text)
                 await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=AGAIN_S)
 
     async def _listen(self) -> tuple[str, socket.socket]:
