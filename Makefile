@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BENCHMARKS := cold_start warm packages zygote_tree density primitives initscripts sebs neighbour page apis isolation network startup_breakdown restart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster check test test-kernels faults docs owners site images dist lint format bench clean
+.PHONY: help setup demo demo-cluster check test test-kernels faults wasm-host docs owners site images dist lint format bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/'
@@ -46,6 +46,10 @@ test-kernels: ## demo, attacks and some tests on stock kernels, emulated (root; 
 
 faults: $(STAMP) ## attack and break a private worker, case by case (root); ARGS="--all" for the long cases, too
 	$(BIN)/sockd selftest $(ARGS)
+
+wasm-host: ## build the host of WebAssembly components for wasi:http (cargo; 10 CPU minutes)
+	cargo build --release --locked --manifest-path zygote/wasm_host/Cargo.toml --target-dir build/wasm-host
+	install build/wasm-host/release/sockd-wasm-host zygote/wasm_host/
 
 docs: $(STAMP) ## write docs/reference from the code
 	$(BIN)/python -m docs.reference

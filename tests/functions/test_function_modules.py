@@ -16,6 +16,7 @@ from sockd.functions.modules.function_modules import FunctionModules, compiled_f
 from sockd.functions.modules.module_compiler import ModuleCompiler
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.starts.packages.distribution import Closure, Distribution
+from sockd_zygote import wasm_host
 from sockd_zygote.handlers.wasm.runtime import PACKAGE
 from tests.support.jail import jail_at
 from tests.support.wasm_modules import COMMAND
@@ -102,6 +103,14 @@ async def test_a_compile_is_bounded(
     with pytest.raises(Exception, match=words):
         await FunctionModules(compiler, WasmConfig(**settings)).compile(code, MODULE, closure, print)  # type: ignore[arg-type]
     assert not compiled_file(code, MODULE, closure).exists()
+
+
+async def test_without_the_host_of_wasi_http_a_component_for_it_is_refused(
+    code: Path, compiler: ModuleCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wasm_host, "PROGRAM", str(tmp_path / "none"))
+    with pytest.raises(BadWasm, match="make wasm-host"):
+        await FunctionModules(compiler, WasmConfig()).compile_http(code, MODULE, print)
 
 
 async def test_a_worker_that_cannot_compile_says_why(compiler: ModuleCompiler, monkeypatch: pytest.MonkeyPatch) -> None:

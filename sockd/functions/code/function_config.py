@@ -195,7 +195,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
     """Whether a sandbox serves more than one request."""
     runtime: Literal["python", "provided", "wasm"] | None = None
     """provided: a program of its own, which speaks to the Runtime API; None: that if there is an executable bootstrap. wasm: a
-    WebAssembly module, `handler = "FILE.wasm"`: a WASI command, or a component that exports `handle`."""
+    WebAssembly module, `handler = "FILE.wasm"`: a WASI command, or a component that exports `handle`; of a service, a component
+    for wasi:http."""
     image: str | None = None
     """The container image that it runs in: a reference for the registry, or the digest of an image that the worker has. None: the
     host's software."""
@@ -442,8 +443,12 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
                 'kind = "service" needs the port that its program listens on: [service] port = 8080'
             )
         self.service.check(shares_ports=self.network == "host")
-        if self.runtime not in (None, PROGRAM):
+        if self.runtime not in (None, PROGRAM, "wasm"):
             raise BadFunctionConfig(f'runtime = "{self.runtime}": a service is a program, and has none')
+        if self.runtime == "wasm" and self.command is not None:
+            raise BadFunctionConfig(
+                "command: a service that is a component for wasi:http has none: its host is its program"
+            )
         for key in NOT_OF_SERVICES:
             if getattr(self, key):
                 raise BadFunctionConfig(f"{key}: a service has none")

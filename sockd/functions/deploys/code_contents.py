@@ -60,6 +60,8 @@ class CodeContents:
         python = await self._packages.interpreter(config.python)
         if config.runtime == WASM:
             handler = entry_point(code.path, config.handler, config.runtime)
+            if config.service is not None:
+                return Content(config, handler, Closure(), python)
             runtime = Dependencies("the runtime of WebAssembly", self._modules.requirement())
             return Content(config, handler, await self._closure(runtime, config, python, progress), python)
         is_program = provided(code.path, config.runtime)
@@ -94,6 +96,9 @@ class CodeContents:
         Raises: PackagesFailed, BadWasm, SandboxFailed, StorageFull."""
         python, config = content.python, content.config
         assert python is not None
+        if config.runtime == WASM and config.service is not None:
+            await self._modules.compile_http(code.path, content.handler, progress)
+            return content
         if config.runtime == WASM:
             await self._modules.compile(code.path, content.handler, content.closure, progress)
             await self._ensure(name, content.closure, progress)

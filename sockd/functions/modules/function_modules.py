@@ -2,6 +2,7 @@
 
     code/<digest>/fn.wasm                                            as it was deployed
     code/<digest>/__pycache__/fn.wasm.wasmtime-<version>-<format>.cwasm
+    code/<digest>/__pycache__/fn.wasm.http-<build>.cwasm             of a service, by the build of its host
 
 Owns the compiles that run; the code store owns the files. A sandbox loads the file with the wasmtime among its packages. The
 versions agree: a deploy compiles with the worker's wasmtime, and asks for the same one. A file that is lost, as by an upgrade
@@ -24,10 +25,11 @@ from sockd.base.single_flight import SingleFlight
 from sockd.base.syncing import sync_directory
 from sockd.functions.code.code_store import read_bytes
 from sockd.functions.code.entrypoint import WASM
-from sockd.functions.modules.module_compiler import FUNCTION, Bounds, ModuleCompiler
+from sockd.functions.modules.module_compiler import FUNCTION, HTTP, Bounds, ModuleCompiler
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.starts.packages.distribution import Closure
 from sockd_initscripts.errors import BadModule
+from sockd_zygote import wasm_host
 from sockd_zygote.handlers.wasm.runtime import PACKAGE, compiled_path
 
 
@@ -53,12 +55,25 @@ class FunctionModules:
         Raises: BadWasm, BadArchive, SandboxFailed, StorageFull."""
         path = compiled_file(code, module, closure)
         if not path.exists():
-            progress(f"compiling {module}")
-            await self._compiling.do(path, lambda: self._compile(code, module, path))
+            await self._make(code, module, path, FUNCTION, progress)
+
+    async def compile_http(self, code: Path, module: str, progress: Progress) -> None:
+        """Compile a component for wasi:http, unless that has been done. Raises: as `compile`."""
+        self._check()
+        if not wasm_host.build():
+            raise BadWasm(
+                'this worker hosts no components for wasi:http, which runtime = "wasm" with kind = "service" is for: build its '
+                "host with `make wasm-host`, which needs cargo"
+            )
+        path = http_file(code, module)
+        if not path.exists():
+            await self._make(code, module, path, HTTP, progress)
 
     async def restore(self, record: FunctionRecord, code: Path, closure: Closure) -> None:
         """Compile the module of a recorded function again, if it has one that is lost. Raises: ModuleLost; as `compile`."""
-        if record.settings.runtime == WASM:
+        if record.settings.runtime == WASM and record.settings.service is not None:
+            await self.compile_http(code, record.handler, lambda line: None)
+        elif record.settings.runtime == WASM:
             if version_in(closure) != own_version():
                 check(record, code, closure)
             await self.compile(code, record.handler, closure, lambda line: None)
@@ -79,13 +94,17 @@ class FunctionModules:
             )
         return self._compiler
 
-    async def _compile(self, code: Path, module: str, path: Path) -> None:
+    async def _make(self, code: Path, module: str, path: Path, program: str, progress: Progress) -> None:
+        progress(f"compiling {module}")
+        await self._compiling.do(path, lambda: self._compile(code, module, path, program))
+
+    async def _compile(self, code: Path, module: str, path: Path, program: str) -> None:
         compiler, config = self._check(), self._config
         limit = config.max_module_mb * MB
         bounds = Bounds(limit, config.max_compiled_mb * MB, config.compile_memory_mb * MB, config.compile_deadline_s)
         wasm = await in_thread(read_bytes, code, module, limit)
         try:
-            compiled = await compiler.compile(FUNCTION, wasm, bounds)
+            compiled = await compiler.compile(program, wasm, bounds)
         except BadModule as error:
             raise BadWasm(f"{module} {error.reason}") from None
         await in_thread(_write, path, compiled)
@@ -96,10 +115,19 @@ def compiled_file(code: Path, module: str, closure: Closure) -> Path:
     return code / compiled_path(module, version_in(closure))
 
 
+def http_file(code: Path, module: str) -> Path:
+    """The file of a component that the host here has compiled, there or not."""
+    return code / wasm_host.compiled_path(module, wasm_host.build())
+
+
 def check(record: FunctionRecord, code: Path, closure: Closure) -> None:
     """Check whether a function's compiled module is there, if it has one. Raises: ModuleLost."""
     is_module = WASM in record.config and record.settings.runtime == WASM  # settings that are read stay in memory
-    if is_module and not compiled_file(code, record.handler, closure).exists():
+    if not is_module:
+        return
+    is_http = record.settings.service is not None
+    path = http_file(code, record.handler) if is_http else compiled_file(code, record.handler, closure)
+    if not path.exists():
         raise ModuleLost(record.name)
 
 

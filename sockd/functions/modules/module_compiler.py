@@ -16,6 +16,7 @@ from sockd_initscripts.client.engine_software import missing
 from sockd_initscripts.errors import BadModule
 
 INITSCRIPT, FUNCTION = "sockd_initscripts.engine.compile", "sockd_initscripts.engine.compile_function"
+HTTP = "sockd_initscripts.engine.compile_http"
 """The programs: what a module is checked for differs."""
 BAD_MODULE = 3
 """Their exit status for a module that can never run."""

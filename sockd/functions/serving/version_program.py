@@ -30,7 +30,7 @@ from sockd.starts.packages.distribution import Closure
 from sockd.starts.packages.install_cache import InstallCache
 from sockd.starts.packages.provided_names import Provided, provided_by
 from sockd.starts.zygotes.top_levels.soundness import ImportView, visible_limits
-from sockd_zygote import protocol
+from sockd_zygote import protocol, wasm_host
 from sockd_zygote.handlers import storage_finder
 from sockd_zygote.handlers.wasm.runtime import compiled_path
 
@@ -74,16 +74,22 @@ def program_of_code(about: About, closure: Closure, packages: InstallCache, code
         "storage": config.storage,
         "app": kind,
     }
-    if is_wasm:
+    if is_wasm and not is_service:
         message["wasm"] = compiled_path(record.handler, version_in(closure))
     if not is_provided:  # a program starts an interpreter of its own, which reads them
         message["paths"] = [*own_search_path(config), *packages.paths(closure)]
         message |= settings_part(config, Started.of_host(config.python))
     if is_service:
-        message |= service_part(config, service_command(code, config.command))
+        message |= service_part(config, _service_command(record.handler, config, code))
     is_app = True if is_service else IS_APP[kind]
     program = _program(about, message, code=code, is_app=is_app, interpreter=interpreter_id(config))
     return program, import_view(about, closure, packages, code)
+
+
+def _service_command(handler: str, config: FunctionConfig, code: Path) -> list[str]:
+    if config.runtime == WASM:
+        return wasm_host.command(handler, wasm_host.build(), config.memory_mb, config.timeout_s)
+    return service_command(code, config.command)
 
 
 def program_of_image(about: About, image: UsedImage) -> tuple[Program, ImportView]:

@@ -43,6 +43,8 @@ def guest_of(engine: wasmtime.Engine, loaded: wasmtime.Module | component.Compon
     if isinstance(loaded, wasmtime.Module):
         return Command(engine, loaded)
     exports = loaded.type.exports(engine)
+    if any(name.startswith(HTTP) for name in exports):
+        raise Unfit('a component for wasi:http, which serves as kind = "service" ([service] port = 8080 in sockd.toml)')
     unknown = [name for name in loaded.type.imports(engine) if not name.startswith(PROVIDED)]
     if unknown:
         raise Unfit(f"unknown import {unknown[0]}; known are the interfaces of WASI 0.2 ({', '.join(PROVIDED)})")
@@ -50,8 +52,6 @@ def guest_of(engine: wasmtime.Engine, loaded: wasmtime.Module | component.Compon
         return HandlerComponent(engine, loaded)
     if run := next((name for name in exports if name.startswith(RUN)), ""):
         return CommandComponent(engine, loaded, run)
-    if any(name.startswith(HTTP) for name in exports):
-        raise Unfit("a component for wasi:http, of which there is no host here")
     raise Unfit(f"the component exports neither {SIGNATURE!r} nor wasi:cli/run")
 
 

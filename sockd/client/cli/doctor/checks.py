@@ -33,6 +33,7 @@ from sockd.linux.syscall_table import AARCH64, ARCHITECTURES
 from sockd.linux.ways import TABLE, Found, Ways
 from sockd.worker.state_dir import open_to_others
 from sockd_initscripts.client.engine_software import missing
+from sockd_zygote import wasm_host
 
 GB = 1 << 30
 NEEDED_CAPABILITIES = {  # capabilities(7)
@@ -298,14 +299,12 @@ def packages() -> Check:
 
 
 def initscripts() -> Check:
-    """The packages of the initscript engine; the worker runs without them."""
-    lacking = missing()
-    if lacking:
-        return Check(
-            "initscripts", None, f"switched off: {', '.join(lacking)} not installed", installing("initscripts")
-        )
+    """The packages of the initscript engine, and the host of wasi:http; the worker runs without them."""
+    if lacking := missing():
+        off = f"switched off: {', '.join(lacking)} not installed"
+        return Check("initscripts", None, off, installing("initscripts"))
     versions = ", ".join(f"{name} {version(name)}" for name in ("wasmtime", "certifi", "grpcio"))
-    return Check("initscripts", True, versions)
+    return Check("initscripts", True, f"{versions}; wasi:http: {wasm_host.build() or 'no host (make wasm-host)'}")
 
 
 def disk(state_dir: Path) -> Check:
