@@ -64,7 +64,12 @@ class Group:
         return self.shares[name].of_concurrency("f", self.limit)
 
     def claims(self, name: str) -> dict[str, Claim]:
-        return self.shares[name].report({"f": self.running[name]}, lambda _: max(self.admits(name), self.running[name]))
+        return self.shares[name].report({"f": self.running[name]}, lambda _: self.admitted(name))
+
+    def admitted(self, name: str) -> int:
+        """As `Allowances.admitted`."""
+        most = max(self.admits(name), self.running[name])
+        return most if most > 1 else self.running[name]
 
     def report(self, name: str) -> None:
         self._reports[name] = msgspec.json.encode(self.claims(name)).decode()
@@ -85,7 +90,11 @@ def test_the_home_of_a_function_gets_what_the_others_do_not_use() -> None:
     assert group.asked == {"w1": 1}
     for _ in range(2):
         group.report_all()
-    assert [group.admits(name) for name in group.names] == [1, 8, 1]
+    assert [group.admits(name) for name in group.names] == [1, 10, 1]
+    group.running["w2"] = 1
+    for _ in range(2):
+        group.report_all()
+    assert [group.admits(name) for name in group.names] == [1, 9, 1], "what another one runs is its own"
     for _ in range(20):
         group.report_all()
     assert [group.admits(name) for name in group.names] == even, "requests have not waited any more"
@@ -98,7 +107,7 @@ def test_workers_that_both_want_more_divide_it_by_what_they_want() -> None:
         group.running[name] = count
     for _ in range(2):
         group.report_all()
-    assert [group.shares[name]._target("f", 20) for name in group.names] == [1, 13, 5, 1]
+    assert [group.shares[name]._target("f", 20) for name in group.names] == [1, 15, 5, 1]
 
 
 def test_one_that_is_no_member_yet_wants_nothing() -> None:
@@ -108,7 +117,7 @@ def test_one_that_is_no_member_yet_wants_nothing() -> None:
 
 
 @given(st.integers(2, 5), st.integers(1, 12), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=40))
-def test_workers_that_know_each_other_admit_no_more_than_the_limit_and_one_each(
+def test_workers_that_know_each_other_admit_no_more_than_the_limit_but_for_idle_ones(
     count: int, limit: int, steps: list[tuple[int, int]]
 ) -> None:
     group = Group(count, limit)
@@ -125,7 +134,8 @@ def test_workers_that_know_each_other_admit_no_more_than_the_limit_and_one_each(
     for _ in range(3):
         group.report_all()
         group.running = {name: min(running, group.admits(name)) for name, running in group.running.items()}
-    assert sum(group.admits(name) for name in group.names) <= max(limit, count)
+    busy = sum(group.admitted(name) > 0 for name in group.names)
+    assert sum(group.admitted(name) for name in group.names) <= max(limit, busy)
 
 
 @pytest.mark.anyio

@@ -102,9 +102,12 @@ class Allowances:
                 await asyncio.gather(*(admission.drain() for admission in admissions))
 
     def admitted(self, name: str) -> int:
-        """Return how many requests of a function run at once, or may: 1 of one that is not live."""
-        allowance = self._of.get(name)
-        return 1 if allowance is None else max(allowance.admission.concurrency, allowance.admission.running)
+        """Return how many requests of a function run at once, or may; 0: none runs, and one may."""
+        if name not in self._of:
+            return 0
+        admission = self._of[name].admission
+        most = max(admission.concurrency, admission.running)
+        return most if most > 1 else admission.running
 
     def _divide(self, name: str) -> None:
         """Workers want other parts of a function's concurrency: admit this worker's new share."""

@@ -5,10 +5,12 @@
     of all functions. Of a concurrency each worker has one at least, because a function answers through each worker: where the
     concurrency of a function is below the number of workers, they exceed it together.
 
-    A worker whose requests wait for a function's concurrency wants more of it. The others keep one each then, and those that want
-    more divide the rest by what they want; with HAProxy's file all requests of a function come to one worker, its home. A worker
-    takes only what the others have reported to have given up. They may admit more together than the limit only while a division
-    changes: for two heartbeats at most, as each knows the others by their last report.
+    A worker whose requests wait for a function's concurrency wants more of it. The others keep what they run then, and those
+    that want more divide the rest by what they want; with HAProxy's file all requests of a function come to one worker, its
+    home, which has the whole limit. A worker takes only what the others have reported to have given up. One that runs none
+    admits one all the same, and the others learn of it by its next report. So the workers may admit more together than the
+    limit while a division changes, for two heartbeats at most, and one more for each worker that ran none when it reported
+    last.
 
 A worker that is cut off from the database keeps its share, and the others divide the limit without it when it counts as dead. So
 shares bound what a group does while its workers see each other, and are no lock. Owns nothing.
@@ -32,7 +34,7 @@ class Claim(NamedTuple):
     wanted: int
     """Requests under way and waiting, at most; 0: its share is enough."""
     admitted: int
-    """Requests that it admits, or runs, at once."""
+    """Requests that it admits, or runs, at once; 0: it runs none, and admits one."""
 
 
 Claims = Mapping[str, Mapping[str, Claim]]
@@ -96,7 +98,7 @@ class GroupShares:
     def report(self, under_way: Mapping[str, int], admitted: Callable[[str], int]) -> dict[str, Claim]:
         """Return what this worker claims, by function.
 
-        Args: under_way: requests of each function; admitted: returns how many requests of a function are admitted at once."""
+        Args: under_way: requests of each function; admitted: returns what Claim.admitted is of a function."""
         most = sorted(self._wanted, key=lambda function: -self._wanted[function])[:MOST_WANTED]
         self._reported = {function: self._wanted[function] for function in most}
         later = {name: max(under_way.get(name, 0), count * 3 // 4) for name, count in self._wanted.items()}
@@ -117,13 +119,14 @@ class GroupShares:
         return max(min(self._target(function, limit), left), 1)
 
     def _target(self, function: str, limit: int) -> int:
-        """Return the share that this worker has when all others have reported theirs."""
+        """Return the share that this worker has when all others have reported theirs; 1 if it wants none."""
         wants = {worker: count for worker in self._workers if (count := self._wants(function, worker))}
         if not wants:
             return max(self.of(function, limit), 1)
         if self._worker not in wants:
             return 1
-        rest = max(limit - self.divisor, 0)  # each has one
+        kept = sum(self._admitted(function, limit, worker) for worker in self._workers if worker not in wants)
+        rest = max(limit - kept - len(wants), 0)  # of those that want more, each has one
         total = sum(wants.values())
         left = rest - sum(rest * count // total for count in wants.values())
         first = sorted(wants, key=lambda worker: _rank_of(function, worker))[:left]
@@ -138,7 +141,7 @@ class GroupShares:
     def _admitted(self, function: str, limit: int, worker: str) -> int:
         """Return how many requests another worker may admit: its even share, until it has reported something else."""
         claim = self._claims.get(worker, {}).get(function)
-        return max(claim.admitted if claim is not None else self._even(function, limit, worker), 1)
+        return claim.admitted if claim is not None else max(self._even(function, limit, worker), 1)
 
     def _even(self, function: str, limit: int, worker: str) -> int:
         each, rest = divmod(limit, self.divisor)
