@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sockd.events.postgres.group import Member, PostgresGroup
 
 SOON_S = 0.1
-"""The least time between two reports, but for the answer to what others claim."""
+"""The least time between two reports that a worker was asked for, or had for a notification."""
 LOOKS = 2
 """Reports soon after one with a new claim, to read the answers."""
 GAP = 1.5
@@ -69,6 +69,8 @@ class Membership:
         self._beating: asyncio.Task[None] | None = None
         self._reported_s = self._since_s = -math.inf
         """When it reported last, and since when it has reported without a gap, on the clock that only grows."""
+        self._asked_s = -math.inf
+        """When it reported last because it was asked for that."""
         self._reporting = asyncio.Lock()
         self._wanted = frozenset[str]()
         """The functions of which it has claimed more, by its last report."""
@@ -131,14 +133,17 @@ class Membership:
                 _log.exception("the worker's membership of its group")
             delay_s = SOON_S if self._looks else self._config.heartbeat_s
             self._looks = max(self._looks - 1, 0)
+            due_s = self._events.clock.monotonic() + delay_s
             await pause(self._events.clock, delay_s, self._group.heard)
-            await self._keep_apart()
+            if self._events.clock.monotonic() < due_s:
+                await self._keep_apart()
 
     async def _keep_apart(self) -> None:
-        """Return when the last report is long enough ago."""
-        delay_s = self._reported_s + SOON_S - self._events.clock.monotonic()
+        """Return when the last report that was asked for is long enough ago."""
+        delay_s = self._asked_s + SOON_S - self._events.clock.monotonic()
         if delay_s > 0:
             await pause(self._events.clock, delay_s)
+        self._asked_s = self._events.clock.monotonic()
 
     async def _report(self) -> int:
         said = self._about()

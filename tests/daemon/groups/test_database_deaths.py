@@ -62,6 +62,8 @@ def started(workers: Workers) -> RunningDaemon:
     *_, third = [workers.start(name) for name in ("w1", "w2", "w3")]
     workers.deploy("slowly", SLOWLY, timeout_s=60, concurrency=1)
     configure(third, "slowly", on_success="directory:done")
+    path = "/functions/slowly/event-invoke-config"
+    soon(lambda: all("done" in str(each.manage("GET", path).json) for each in workers.by_name.values()))
     return third
 
 
