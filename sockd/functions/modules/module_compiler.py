@@ -15,8 +15,8 @@ from sockd.linux.confined.confined_process import ConfinedProcess, Jail
 from sockd_initscripts.client.engine_software import missing
 from sockd_initscripts.errors import BadModule
 
-INITSCRIPT, FUNCTION = "sockd_initscripts.engine.compile", "sockd_initscripts.engine.compile_function"
-HTTP = "sockd_initscripts.engine.compile_http"
+INITSCRIPT = "sockd_initscripts.engine.compile"
+FUNCTION, HTTP = f"{INITSCRIPT}_function", f"{INITSCRIPT}_http"
 """The programs: what a module is checked for differs."""
 BAD_MODULE = 3
 """Their exit status for a module that can never run."""
