@@ -17,7 +17,7 @@ from benchmarks.harness.client import Client
 from benchmarks.harness.functions import ECHO, Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
-from benchmarks.harness.worker import worker
+from benchmarks.harness.worker import running_worker
 from benchmarks.warm import in_process_server
 
 RUN, API, URL = "/run", "AWS's API", "a function URL, by path"
@@ -29,7 +29,7 @@ def measure(run: Run) -> Result:
     from botocore.config import Config
 
     result = Result("apis")
-    with worker() as ours, in_process_server() as peer, tempfile.TemporaryDirectory() as scratch:
+    with running_worker() as ours, in_process_server() as peer, tempfile.TemporaryDirectory() as scratch:
         ours.deploy(Function("echo", ECHO).write(Path(scratch)), "echo")
         path = ours.json("url", "echo")["path_url"].partition(f":{ours.port}")[2]
         with Client(ours.host, ours.port) as client, Client(peer.host, peer.port) as other:

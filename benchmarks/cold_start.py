@@ -23,7 +23,7 @@ from benchmarks.harness.functions import IMPORTS, Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
 from benchmarks.harness.traffic import gap_s
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 from benchmarks.peers.starters import Starter, floor, peers
 from benchmarks.warm import Server, in_process_server
 
@@ -38,8 +38,8 @@ def measure(run: Run) -> Result:
     run.say("starting two workers")
     with (
         tempfile.TemporaryDirectory() as scratch,
-        worker(cold_config(spares=0)) as plain,
-        worker(cold_config()) as spared,
+        running_worker(cold_config(spares=0)) as plain,
+        running_worker(cold_config()) as spared,
         floor() as kernel,
         in_process_server() as server,
         peers() as others,

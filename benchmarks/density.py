@@ -17,7 +17,7 @@ from benchmarks.harness.functions import Function
 from benchmarks.harness.memory import sandbox_pids, smaps_rollup_mb
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
-from benchmarks.harness.worker import Config, Worker, worker
+from benchmarks.harness.worker import Config, Worker, running_worker
 
 # Reservations are made for limits, not for use; a host that holds thousands of idle sandboxes is overcommitted on purpose.
 ROOMY: dict[str, object] = {"memory_mb": 1 << 20, "idle_limit": 10000}
@@ -36,7 +36,7 @@ def measure(run: Run) -> Result:
     result = Result("density")
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        crowded, empty = stack.enter_context(worker(config())), stack.enter_context(worker(config()))
+        crowded, empty = stack.enter_context(running_worker(config())), stack.enter_context(running_worker(config()))
         count = run.pick(1000, 300)
         deploy(crowded, empty, scratch, count)
         run.say(f"{count} idle sandboxes")
@@ -106,11 +106,11 @@ def measure_memory(target: Worker, name: str, case: str, count: int, result: Res
 def measure_spares(run: Run, result: Result) -> None:
     """What a spare takes: each Zygote keeps `zygote.least_spares` of them, one by default."""
     run.say(f"{SPARES} spares")
-    with worker({"zygote": {"spares": SPARES, "least_spares": SPARES}}) as house:
-        while house.json("status")["sandboxes"]["spare"] < SPARES:
+    with running_worker({"zygote": {"spares": SPARES, "least_spares": SPARES}}) as worker:
+        while worker.json("status")["sandboxes"]["spare"] < SPARES:
             time.sleep(SETTLE_S)
         siblings: dict[int, list[int]] = defaultdict(list)
-        for pid in sandbox_pids(house):
+        for pid in sandbox_pids(worker):
             siblings[int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])].append(pid)
         rollups = [smaps_rollup_mb(pid) for pid in max(siblings.values(), key=len)]
     result.add("a spare of the root Zygote", "PSS", "MB", [rollup["Pss"] for rollup in rollups])
@@ -174,7 +174,7 @@ def measure_import_cache(run: Run, package: str, scratch: Path, result: Result) 
     function = holding(package, f"import {package}", (package,), concurrency=count, memory_mb=512)
     directory = function.write(scratch)
     for enabled, label in ((True, "with import cache"), (False, "without import cache")):
-        with worker(config(enabled=enabled)) as target:
+        with running_worker(config(enabled=enabled)) as target:
             target.deploy(directory, package)
             if enabled:
                 learn_by_versions(target, directory, package)

@@ -18,7 +18,7 @@ from benchmarks.harness.cold import ColdFunction, cold_config, collector
 from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 from benchmarks.initscript_parts.hand_over import hand_over
 from benchmarks.initscript_parts.paper import measure as measure_paper
 from benchmarks.initscript_parts.scripted import EVENT, READ, Scripted, script_times, scripted
@@ -26,22 +26,22 @@ from benchmarks.initscript_parts.scripted import EVENT, READ, Scripted, script_t
 
 def measure(run: Run) -> Result:
     result = Result("initscripts")
-    with scripted() as parts, worker(cold_config(spares=0)) as house, worker(cold_config()) as spares:
+    with scripted() as parts, running_worker(cold_config(spares=0)) as worker, running_worker(cold_config()) as spares:
         result.notes.append(f"the initscript has {parts.script.stat().st_size} bytes")
-        for each in (house, spares):
+        for each in (worker, spares):
             parts.deploy(each, Function("plain"), script=False)
             parts.deploy(each, Function("scripted"))
-        measure_starts(run, house, "forked", result)
+        measure_starts(run, worker, "forked", result)
         measure_starts(run, spares, "spare", result)
-        measure_engine(run, house, parts, result)
-        measure_hand_over(run, house, parts, result)
+        measure_engine(run, worker, parts, result)
+        measure_hand_over(run, worker, parts, result)
     return result
 
 
-def measure_starts(run: Run, house: Worker, origin: str, result: Result) -> None:
+def measure_starts(run: Run, worker: Worker, origin: str, result: Result) -> None:
     """A cold no-op with and without an initscript that sends one RPC, in turns."""
     samples: dict[str, list[float]] = {"plain": [], "scripted": []}
-    functions = {name: ColdFunction(house, name, json.dumps(EVENT).encode()) for name in samples}
+    functions = {name: ColdFunction(worker, name, json.dumps(EVENT).encode()) for name in samples}
     turns: dict[str, Callable[[], float]] = {
         name: collector(samples[name], lambda name=name: functions[name].batch(5, gap_s=0.01))  # type: ignore[misc]
         for name in samples
@@ -52,26 +52,26 @@ def measure_starts(run: Run, house: Worker, origin: str, result: Result) -> None
     result.notes.append(f"{origin}: an initscript beside a no-op costs {with_script.p50 / plain.p50:.2f}x of without")
 
 
-def measure_engine(run: Run, house: Worker, parts: Scripted, result: Result) -> None:
+def measure_engine(run: Run, worker: Worker, parts: Scripted, result: Result) -> None:
     """From the arrival of an invocation to the guest, and to its first RPC on the wire."""
-    parts.deploy(house, Function("reader", READ))
-    script_times(house)
-    kept = [script_times(house) for _ in range(run.pick(60, 15))]
+    parts.deploy(worker, Function("reader", READ))
+    script_times(worker)
+    kept = [script_times(worker) for _ in range(run.pick(60, 15))]
     entered = result.add("module in memory", "arrival to guest", "ms", [guest for guest, _ in kept])
     sent = result.add("module in memory", "arrival to first byte sent", "ms", [wire for _, wire in kept])
     loaded = []
     for number in range(run.pick(20, 5)):
-        parts.deploy(house, Function("reader", READ), again=f"version-{number}")
-        loaded.append(script_times(house)[0])
+        parts.deploy(worker, Function("reader", READ), again=f"version-{number}")
+        loaded.append(script_times(worker)[0])
     stored = result.add("module in the store", "arrival to guest", "ms", loaded)
     result.aim("arrival to guest, module in memory, ms", entered.p50, "<= 1")
     result.aim("arrival to guest, module in the store, ms", stored.p50, "<= 2")
     result.aim("arrival to first RPC on the wire, ms", sent.p50, "<= 1")
 
 
-def measure_hand_over(run: Run, house: Worker, parts: Scripted, result: Result) -> None:
+def measure_hand_over(run: Run, worker: Worker, parts: Scripted, result: Result) -> None:
     """15 MB in a function's hands: the view, and a copy of it; and 200 MB as a file."""
-    found = hand_over(run, house, parts)
+    found = hand_over(run, worker, parts)
     view = result.add("15 MB, a view of the region", "in the function's hands", "ms", found.python["view"])
     copied = result.add("15 MB, copied out of it", "in the function's hands", "ms", found.python["copy"])
     result.aim("15 MB: copying over the view", copied.p50 / view.p50, ">= 5")

@@ -24,7 +24,7 @@ from benchmarks.harness.functions import ECHO, Function
 from benchmarks.harness.results import Result, Row
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.spare_time import SpareTime, spare_time
-from benchmarks.harness.worker import REPOSITORY, worker
+from benchmarks.harness.worker import REPOSITORY, running_worker
 from benchmarks.warm import in_process_server
 
 GAP_S = 0.002
@@ -51,17 +51,17 @@ class Address:
 def measure(run: Run) -> Result:
     result = Result("neighbour")
     with (
-        worker() as house,
+        running_worker() as worker,
         in_process_server() as other,
         tempfile.TemporaryDirectory() as scratch,
-        Client(house.host, house.port) as client,
+        Client(worker.host, worker.port) as client,
         spare_time() as spare,
     ):
         result.notes.append(f"attackers run in {spare.words}")
-        house.deploy(Function("neighbour", ECHO).write(Path(scratch)), "neighbour")
+        worker.deploy(Function("neighbour", ECHO).write(Path(scratch)), "neighbour")
         settings = {"concurrency": 8, "queue_depth": 500, "memory_mb": 48}
-        house.deploy(Function("victim", ECHO, settings=settings).write(Path(scratch)), "victim")
-        ours, theirs = Address(house.host, house.port), Address(other.host, other.port)
+        worker.deploy(Function("victim", ECHO, settings=settings).write(Path(scratch)), "victim")
+        ours, theirs = Address(worker.host, worker.port), Address(other.host, other.port)
         for kind in ATTACKS:
             run.say(WORDS[kind])
             samples: dict[str, list[float]] = {"alone": [], "another server": [], "attacked": []}

@@ -26,7 +26,7 @@ from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
 from benchmarks.harness.traffic import gap_s
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 from benchmarks.peers.starters import HERE, PYTHON, Starter
 
 IP, NETLINK, POOL = WAYS = ("ip commands", "raw netlink", "pool")
@@ -109,9 +109,9 @@ def measure_starts(run: Run, result: Result) -> None:
     with (
         forwarding(),
         tempfile.TemporaryDirectory() as scratch,
-        worker(cold_config(spares=0, network=pooled)) as plain,
-        worker(cold_config(network=pooled)) as spared,
-        worker(cold_config(spares=0, network={"pool": 0, "least_pool": 0})) as unpooled,
+        running_worker(cold_config(spares=0, network=pooled)) as plain,
+        running_worker(cold_config(network=pooled)) as spared,
+        running_worker(cold_config(spares=0, network={"pool": 0, "least_pool": 0})) as unpooled,
     ):
         for kind in KINDS:
             settings = {"network": kind, "memory_mb": 64, "concurrency": 200}
@@ -140,7 +140,7 @@ def measure_from_idle(run: Run, result: Result) -> None:
     draw = random.Random(0)
     for _ in range(run.pick(5, 1)):
         for shape in draw.sample(SHAPES, len(SHAPES)):
-            with forwarding(), tempfile.TemporaryDirectory() as scratch, worker(cold_config(spares=0)) as idle:
+            with forwarding(), tempfile.TemporaryDirectory() as scratch, running_worker(cold_config(spares=0)) as idle:
                 functions = {kind: deployed(idle, kind, Path(scratch)) for kind in kinds}
                 for kind in draw.sample(kinds, len(kinds)):
                     time.sleep(REFILL_S)

@@ -17,7 +17,7 @@ from benchmarks.harness.cold import NeverLearned, cold_only, collector, learn
 from benchmarks.harness.functions import IMPORTS, STANDARD_LIBRARY, Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 
 QUICK = ("requests", "numpy", "flask")
 SOCKS = (*QUICK, "pandas", "django", "boto3", "pillow", "sqlalchemy", "scipy", "matplotlib")
@@ -35,8 +35,8 @@ def measure(run: Run) -> Result:
         # uv's download cache starts empty, so that "no cache" means what it says.
         fresh = {"UV_CACHE_DIR": f"{scratch}/uv"}
         with (
-            worker({**KEEP_ONE, "zygote": {"enabled": False}}, environment=fresh) as bare,
-            worker({**KEEP_ONE, "zygote": {"spares": 0}}, environment=fresh) as tree,
+            running_worker({**KEEP_ONE, "zygote": {"enabled": False}}, environment=fresh) as bare,
+            running_worker({**KEEP_ONE, "zygote": {"spares": 0}}, environment=fresh) as tree,
         ):
             noop = Function("noop").write(Path(scratch))
             bare.deploy(noop, "noop")

@@ -18,7 +18,7 @@ from benchmarks.harness.client import Client
 from benchmarks.harness.functions import ECHO, Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, main
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 
 INVOCATIONS = 200
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -37,10 +37,10 @@ def measure(run: Run) -> Result:
         firsts = []
         for _ in range(run.pick(7, 3)):
             run.say("the first page of a worker")
-            with worker(environment=BYTECODE) as ours:
+            with running_worker(environment=BYTECODE) as ours:
                 firsts.append(get(ours, "/")[1])
         result.add("/, the first after the start", "server", "ms", firsts, tail=False)
-        with worker(environment=BYTECODE) as ours:
+        with running_worker(environment=BYTECODE) as ours:
             fill(run, ours, directory)
             for path in ("/", "/functions/echo0"):
                 before, count = cpu_s(ours.process.pid), run.pick(200, 50)

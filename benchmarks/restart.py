@@ -26,7 +26,7 @@ from benchmarks.harness.functions import NOOP, Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.unix_connection import UnixConnection
-from benchmarks.harness.worker import Worker, WorkerFailed, worker
+from benchmarks.harness.worker import Worker, WorkerFailed, running_worker
 
 CLIENTS = 64
 SHARE = 0.8
@@ -79,8 +79,8 @@ def measure(run: Run) -> Result:
     result, endings = Result("restart"), run.pick(ENDINGS, {"SIGTERM": signal.SIGTERM})
     with tempfile.TemporaryDirectory(prefix="sockd-bench-") as scratch:
         state = Path(scratch) / "state"
-        with worker(state_dir=state) as house:
-            cases = deployed(run, house, Path(scratch) / "code", result)
+        with running_worker(state_dir=state) as worker:
+            cases = deployed(run, worker, Path(scratch) / "code", result)
         failed = 0
         for case in cases:
             for name, ending in endings.items():
@@ -97,12 +97,12 @@ def measure(run: Run) -> Result:
     return result
 
 
-def deployed(run: Run, house: Worker, code: Path, result: Result) -> list[Case]:
+def deployed(run: Run, worker: Worker, code: Path, result: Result) -> list[Case]:
     """Deploy what there is in the index, and the crowd."""
     cases = []
     for each in run.pick(FUNCTIONS, FUNCTIONS[:3]):
         try:
-            house.deploy(each.write(code), each.name)
+            worker.deploy(each.write(code), each.name)
         except WorkerFailed as error:
             result.notes.append(f"{each.name}: not measured: {str(error).splitlines()[0]}")
             continue
@@ -111,19 +111,19 @@ def deployed(run: Run, house: Worker, code: Path, result: Result) -> list[Case]:
     run.say(f"deploying {count} functions")
     names = tuple(f"one-of-many-{number}" for number in range(count))
     begun = time.perf_counter()
-    deploy_crowd(house, names)
+    deploy_crowd(worker, names)
     result.add(
         f"deploy, {count} in a row", "duration of one", "ms", [(time.perf_counter() - begun) / count * 1000], tail=False
     )
     return [*cases, Case(f"{CROWD} ({count} functions)", names)]
 
 
-def deploy_crowd(house: Worker, names: tuple[str, ...]) -> None:
+def deploy_crowd(worker: Worker, names: tuple[str, ...]) -> None:
     """The same code under many names. Raises: WorkerFailed."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("f.py", "def f(event):\n    return {}\n")
-    connection = UnixConnection(house.state_dir / "sockd.sock")
+    connection = UnixConnection(worker.state_dir / "sockd.sock")
     headers = {"x-sockd-overrides": json.dumps({"memory_mb": 48})}
     for name in names:
         connection.request("PUT", f"/functions/{name}", packed.getvalue(), headers)
@@ -137,16 +137,16 @@ def restarted(run: Run, case: Case, how: str, ending: int, state: Path, result: 
     """Measure one case; the number of requests that failed."""
     run.say(f"{case.name}, after {how}")
     seconds = run.pick(20.0, 6.0)
-    with worker(state_dir=state) as house:
-        learn(house, case)
-        before = measured(house, case, run.pick(6.0, 2.0))
+    with running_worker(state_dir=state) as worker:
+        learn(worker, case)
+        before = measured(worker, case, run.pick(6.0, 2.0))
         rate = before.rate(before.seconds / 2)
-        house.process.send_signal(ending)
-        house.process.wait()
+        worker.process.send_signal(ending)
+        worker.process.wait()
     begun = time.perf_counter()
-    with worker(state_dir=state) as house:
+    with running_worker(state_dir=state) as worker:
         start_s = time.perf_counter() - begun
-        after = measured(house, case, seconds)
+        after = measured(worker, case, seconds)
     label = f"{case.name}, after {how}"
     result.add(label, "start of the worker until its port is open", "s", [start_s], tail=False)
     result.add(label, "first answer", "s", [after.first_s], tail=False)
@@ -160,26 +160,26 @@ def restarted(run: Run, case: Case, how: str, ending: int, state: Path, result: 
     return after.failed + before.failed
 
 
-def learn(house: Worker, case: Case) -> None:
+def learn(worker: Worker, case: Case) -> None:
     """Have the worker learn what the function imports, and wait until it has nothing more to do."""
     for name in case.names[:COLD_CALLS] * (COLD_CALLS if len(case.names) == 1 else 1):
         data = request(name).replace(b"\r\n\r\n", b"\r\nX-Sockd-Fresh: 1\r\n\r\n", 1)
-        with Client(house.host, house.port) as client:  # it may learn for longer than it keeps an idle connection
+        with Client(worker.host, worker.port) as client:  # it may learn for longer than it keeps an idle connection
             client.exchange(data)
-        settle(house)
+        settle(worker)
 
 
-def settle(house: Worker) -> None:
+def settle(worker: Worker) -> None:
     ends_s = time.monotonic() + SETTLE_DEADLINE_S
     while time.monotonic() < ends_s:
-        status = house.json("status")
+        status = worker.json("status")
         if not (status["verifying"] or status["learning"]):
             return
         time.sleep(LOOK_S)
 
 
-def measured(house: Worker, case: Case, seconds: float) -> Burst:
-    return burst(house.host, house.port, CLIENTS, case.requests(), seconds)
+def measured(worker: Worker, case: Case, seconds: float) -> Burst:
+    return burst(worker.host, worker.port, CLIENTS, case.requests(), seconds)
 
 
 if __name__ == "__main__":

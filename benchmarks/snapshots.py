@@ -22,7 +22,7 @@ from benchmarks.harness.functions import NOOP, Function
 from benchmarks.harness.memory import sandbox_pids, smaps_rollup_mb
 from benchmarks.harness.results import Result, median
 from benchmarks.harness.run import Run, in_turns, main
-from benchmarks.harness.worker import Worker, WorkerFailed, worker
+from benchmarks.harness.worker import Worker, WorkerFailed, running_worker
 
 INIT = "import time\n\ntime.sleep(2)\n"
 """Two seconds in which no processor is used, so that other starts of the same round do not compete with it."""
@@ -110,8 +110,8 @@ def measure(run: Run) -> Result:
     result = Result("snapshots")
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ours, spared = (stack.enter_context(worker(cold_config(spares=count))) for count in (0, SPARES))
-        keeping = stack.enter_context(worker({"zygote": {"spares": 0}}))
+        ours, spared = (stack.enter_context(running_worker(cold_config(spares=count))) for count in (0, SPARES))
+        keeping = stack.enter_context(running_worker({"zygote": {"spares": 0}}))
         code = Function("noop", settings={"memory_mb": 64}).write(scratch)
         for one in (ours, spared):
             one.deploy(code, "noop")

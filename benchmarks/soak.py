@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.harness.worker import worker
+from benchmarks.harness.worker import running_worker
 
 HANDLER = "VERSION = {version}\ndef f(event):\n    return [VERSION, event]\n"
 LIMIT_MB_PER_HOUR = 1.0
@@ -159,8 +159,8 @@ def main() -> int:
     parser.add_argument("--functions", type=int, default=20)
     parser.add_argument("--every", type=float, default=60, help="seconds between two lines")
     arguments = parser.parse_args()
-    with worker() as house:
-        calls, changes = (Traffic(house.port, house.state_dir, arguments.functions) for _ in range(2))
+    with running_worker() as worker:
+        calls, changes = (Traffic(worker.port, worker.state_dir, arguments.functions) for _ in range(2))
         changes.deploy_all()
         began = time.monotonic()
         ends = began + arguments.minutes * 60
@@ -174,8 +174,8 @@ def main() -> int:
             thread.start()
         while any(thread.is_alive() for thread in threads):
             threads[0].join(min(arguments.every, max(0.1, ends - time.monotonic())))
-            samples.append((time.monotonic() - began, rss_mb(house.process.pid)))
-            counts.append(descriptors(house.process.pid))
+            samples.append((time.monotonic() - began, rss_mb(worker.process.pid)))
+            counts.append(descriptors(worker.process.pid))
             print(
                 f"{samples[-1][0] / 60:6.1f} min  {calls.requests:9} requests  {changes.deploys:7} deploys  "
                 f"{samples[-1][1]:7.1f} MB  {counts[-1]:4} descriptors  {(calls.failed + changes.failed).total()} failed",

@@ -22,7 +22,7 @@ from benchmarks.harness.cold import cold_config, cold_only
 from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Result, median
 from benchmarks.harness.run import Run, in_turns, main
-from benchmarks.harness.worker import worker
+from benchmarks.harness.worker import running_worker
 from benchmarks.peers.peer_driver import FACILITIES, USUAL
 from benchmarks.peers.starters import HERE, PYTHON, Starter, floor
 
@@ -55,7 +55,7 @@ def measure(run: Run) -> Result:
 
 def measure_sockd(run: Run, counts: tuple[int, ...], result: Result) -> None:
     """The phases of `Server-Timing`, and what the client saw beyond them."""
-    with tempfile.TemporaryDirectory() as scratch, worker(cold_config(spares=0)) as forking:
+    with tempfile.TemporaryDirectory() as scratch, running_worker(cold_config(spares=0)) as forking:
         settings = {"memory_mb": 64, "concurrency": 200}
         forking.deploy(Function("noop", settings=settings).write(Path(scratch)), "noop")
         for count in counts:

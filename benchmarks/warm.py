@@ -27,7 +27,7 @@ from benchmarks.harness.load import Load, drive, generator
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.traffic import requests
-from benchmarks.harness.worker import REPOSITORY, stop, worker
+from benchmarks.harness.worker import REPOSITORY, running_worker, stop
 
 FUNCTIONS = tuple(f"echo{number}" for number in range(5))
 REQUESTS = 5000
@@ -56,7 +56,7 @@ def measure(run: Run) -> Result:
     cases = {(TRAFFIC, concurrency): drawn for concurrency in CONCURRENCIES}
     cases |= {(IDENTICAL, concurrency): [request(FUNCTIONS[0])] for concurrency in (1, 64)}
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(worker({"function": {"concurrency": 4}}))
+        ours = stack.enter_context(running_worker({"function": {"concurrency": 4}}))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name in FUNCTIONS:
             ours.deploy(Function(name, ECHO).write(scratch), name)

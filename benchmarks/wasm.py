@@ -14,7 +14,7 @@ from benchmarks.harness.client import Client, request
 from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns, main
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 
 NOOP, COMMAND, COMPONENT = "Python no-op", "command", "component"
 SETTINGS = 'runtime = "wasm"\n'
@@ -52,7 +52,7 @@ SOURCES = {
 
 def measure(run: Run) -> Result:
     result = Result("wasm")
-    with worker() as ours, tempfile.TemporaryDirectory() as scratch:
+    with running_worker() as ours, tempfile.TemporaryDirectory() as scratch:
         ours.deploy(Function("noop").write(Path(scratch)), "noop")
         for name, source in SOURCES.items():
             ours.deploy(written(Path(scratch), name, source), name)

@@ -18,7 +18,7 @@ from benchmarks.harness.client import Answer, Client
 from benchmarks.harness.functions import IMPORTS, NOOP, Function
 from benchmarks.harness.results import Result, quantile
 from benchmarks.harness.run import Run, main
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 from benchmarks.zygote_tree_model import add_simulated
 
 REAL = ("sock", "measured")
@@ -41,15 +41,15 @@ def measure_real(run: Run, result: Result) -> None:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directories = [function.write(scratch) for function in functions]
-        houses = {policy: stack.enter_context(worker(real_config(policy))) for policy in REAL}
-        for policy, house in houses.items():
+        workers = {policy: stack.enter_context(running_worker(real_config(policy))) for policy in REAL}
+        for policy, worker in workers.items():
             run.say(f"deploying {len(functions)} functions to the worker with policy {policy}")
             for function, directory in zip(functions, directories, strict=True):
-                house.deploy(directory, function.name)
+                worker.deploy(directory, function.name)
         run.say(f"{len(calls)} requests")
-        answers = play(houses, [functions[call].name for call in calls])
-        for policy, house in houses.items():
-            add_answers(f"real, {len(functions)} functions, {policy}", answers[policy], house, result)
+        answers = play(workers, [functions[call].name for call in calls])
+        for policy, worker in workers.items():
+            add_answers(f"real, {len(functions)} functions, {policy}", answers[policy], worker, result)
 
 
 def real_config(policy: str) -> dict[str, dict[str, Any]]:
@@ -75,18 +75,18 @@ def zipf(functions: int, calls: int) -> list[int]:
     return random.Random(1).choices(range(functions), cum_weights=cumulative, k=calls)
 
 
-def play(houses: dict[str, Worker], names: list[str]) -> dict[str, list[Answer]]:
+def play(workers: dict[str, Worker], names: list[str]) -> dict[str, list[Answer]]:
     """Every request to every worker in turns; the order of the workers alternates."""
-    answers: dict[str, list[Answer]] = {policy: [] for policy in houses}
+    answers: dict[str, list[Answer]] = {policy: [] for policy in workers}
     with ExitStack() as stack:
-        clients = {policy: stack.enter_context(Client(house.host, house.port)) for policy, house in houses.items()}
+        clients = {policy: stack.enter_context(Client(worker.host, worker.port)) for policy, worker in workers.items()}
         for turn, name in enumerate(names):
             for policy in sorted(clients, reverse=bool(turn % 2)):
                 answers[policy].append(clients[policy].invoke(name))
     return answers
 
 
-def add_answers(case: str, answers: list[Answer], house: Worker, result: Result) -> None:
+def add_answers(case: str, answers: list[Answer], worker: Worker, result: Result) -> None:
     cold = [answer.ms for answer in answers if answer.cold]
     ordered = sorted(answer.ms for answer in answers)
     result.series[case] = [quantile(ordered, percent / 100) for percent in range(101)]
@@ -94,8 +94,8 @@ def add_answers(case: str, answers: list[Answer], house: Worker, result: Result)
     result.add(case, "cold latency", "ms", cold)
     result.add(case, "mean latency", "ms", [sum(answer.ms for answer in answers) / len(answers)], tail=False)
     result.add(case, "answered: warm", "%", [100 - 100 * len(cold) / len(answers)], tail=False)
-    add_import_hits(case, house.json("status")["caches"]["import"], result)
-    memory = sum(node.get("unique_memory_bytes", 0) for node in nodes(house.json("tree")["root"]))
+    add_import_hits(case, worker.json("status")["caches"]["import"], result)
+    memory = sum(node.get("unique_memory_bytes", 0) for node in nodes(worker.json("tree")["root"]))
     result.add(case, "memory of Zygotes, at the end", "MB", [memory / MB], tail=False)
 
 

@@ -16,17 +16,17 @@ EXPECTED = (
 )
 
 
-def show_failure(house: Worker) -> None:
+def show_failure(worker: Worker) -> None:
     """Deploy it, invoke it, and print its log. Raises: WrongAnswer, if it does not fail or its log does not say why."""
-    house.deploy(FUNCTIONS / NAME, NAME)
+    worker.deploy(FUNCTIONS / NAME, NAME)
     try:
-        house.cli("invoke", NAME, "-d", EVENT)
+        worker.cli("invoke", NAME, "-d", EVENT)
     except WorkerFailed as failed:
         if "KeyError" not in str(failed):
             raise
     else:
         raise WrongAnswer(f"{NAME} did not fail")
-    log = house.cli("logs", NAME)
+    log = worker.cli("logs", NAME)
     check_log(log)
     print(f"\nwhat became of an order without a price (sockd logs {NAME}):\n{log}", flush=True)
 

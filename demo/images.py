@@ -20,36 +20,36 @@ ANSWER = """{"greeting": f"{os.environ['GREETING']}, {event['name']}!", "python"
 EXPECTED = {"greeting": "Hello, world!", "python": f"/{python_image.PYTHON}"}
 
 
-def why_no_images(house: Worker) -> str:
+def why_no_images(worker: Worker) -> str:
     """The reason for which this worker runs no functions in images; empty if it does. Raises: WorkerFailed."""
-    return str(house.json("status")["images"]["why_not"])
+    return str(worker.json("status")["images"]["why_not"])
 
 
-def start_image(house: Worker, scratch: Path) -> str:
+def start_image(worker: Worker, scratch: Path) -> str:
     """Make the image, deploy its function, and start it for the first time; how long that took, in ms. Raises: WrongAnswer;
     WorkerFailed."""
     layout = scratch / "image"
     layers = [python_image.interpreter_layer(scratch / "interpreter.tar")]
     text, environment = python_image.program(answer=ANSWER), [*python_image.ENVIRONMENT, "GREETING=Hello"]
     python_image.write_image(layout, layers, NAME, text, environment)
-    house.cli("deploy", NAME, "--image", f"oci:{layout}", "--timeout", "20", "--memory", "256")
-    return cold(house)
+    worker.cli("deploy", NAME, "--image", f"oci:{layout}", "--timeout", "20", "--memory", "256")
+    return cold(worker)
 
 
-def show_image(house: Worker, first: str) -> None:
+def show_image(worker: Worker, first: str) -> None:
     """Start it once more, with what the worker has learned of its first start. Raises: WrongAnswer; WorkerFailed."""
-    image = next(row for row in house.json("images", "ls") if NAME in row["functions"])
-    profile = house.state_dir / "images" / image["digest"].removeprefix("sha256:") / "profile"
-    house.cli("rm", NAME)  # nothing runs in the image any more, so it is unmounted
-    house.cli("deploy", NAME, "--image", image["digest"], "--timeout", "20", "--memory", "256")
+    image = next(row for row in worker.json("images", "ls") if NAME in row["functions"])
+    profile = worker.state_dir / "images" / image["digest"].removeprefix("sha256:") / "profile"
+    worker.cli("rm", NAME)  # nothing runs in the image any more, so it is unmounted
+    worker.cli("deploy", NAME, "--image", image["digest"], "--timeout", "20", "--memory", "256")
     later = "with a startup profile" if profile.exists() else "again"
-    rows = [("the first, without a startup profile", first), (f"mounted anew, {later}", cold(house))]
+    rows = [("the first, without a startup profile", first), (f"mounted anew, {later}", cold(worker))]
     print_table(f"cold starts in a container image of {image['size_bytes'] >> 20} MB", ("start", "ms"), rows)
 
 
-def cold(house: Worker) -> str:
+def cold(worker: Worker) -> str:
     """A first request: its time. Raises: WrongAnswer."""
-    with Client(house.host, house.port) as client:
+    with Client(worker.host, worker.port) as client:
         answer = client.invoke(NAME, b'{"name": "world"}')
     if not answer.cold or json.loads(answer.body) != EXPECTED:
         raise WrongAnswer(f"the image's function answered {answer.body!r}, cold: {answer.cold}")

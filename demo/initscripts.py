@@ -10,7 +10,7 @@ from benchmarks.harness.worker import REPOSITORY, Worker, WorkerFailed, sockd
 REPETITIONS = 4
 
 
-def show_initscript(house: Worker, scratch: Path) -> None:
+def show_initscript(worker: Worker, scratch: Path) -> None:
     """Run `imgrec` on the worker, with S3 as far away as in the initscript paper, and draw where the time went.
 
     Raises WorkerFailed, also for a wrong answer."""
@@ -26,10 +26,10 @@ def show_initscript(house: Worker, scratch: Path) -> None:
         str(REPETITIONS),
         "--paper",
     ]
-    table = _sockd("sebs", "run", *options, "--out", str(scratch / "sebs"), "--state-dir", str(house.state_dir))
+    table = _sockd("sebs", "run", *options, "--out", str(scratch / "sebs"), "--state-dir", str(worker.state_dir))
     print(f"\nstart latency: from the start of the sandbox to the first line that works on data (ms)\n\n{table}")
-    script = next(trace for trace in house.json("trace") if trace["initscript"] == "exit")
-    print(f"one of them with its initscript (sockd trace):\n\n{house.cli('trace', script['request_id'])}", flush=True)
+    script = next(trace for trace in worker.json("trace") if trace["initscript"] == "exit")
+    print(f"one of them with its initscript (sockd trace):\n\n{worker.cli('trace', script['request_id'])}", flush=True)
 
 
 def _sockd(*arguments: str) -> str:

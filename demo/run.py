@@ -19,7 +19,7 @@ from benchmarks.harness.client import Answer, BadAnswer, Client
 from benchmarks.harness.cold import NeverLearned, learn
 from benchmarks.harness.results import median
 from benchmarks.harness.table import number, print_table
-from benchmarks.harness.worker import Worker, WorkerFailed, worker
+from benchmarks.harness.worker import Worker, WorkerFailed, running_worker
 from benchmarks.s3.client import Client as S3
 from benchmarks.s3.process import S3Process, ServerFailed
 from demo.checks import (
@@ -72,23 +72,23 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="sockd-demo-") as scratch:
             say("starting an S3 and a worker")
-            with S3Process(access_key="demo") as server, server.client() as s3, worker(PATIENT) as house:
-                why_not = why_no_images(house)
+            with S3Process(access_key="demo") as server, server.client() as s3, running_worker(PATIENT) as worker:
+                why_not = why_no_images(worker)
                 if why_not:
                     say(f"leaving out functions in container images: {why_not}")
                 else:
                     say("making a container image, and running a function in it")
-                    first = start_image(house, Path(scratch))
-                shown = show(house, s3, Path(scratch), server.env())
+                    first = start_image(worker, Path(scratch))
+                shown = show(worker, s3, Path(scratch), server.env())
                 say("running imgrec, which fetches a picture and weights, with and without an initscript")
-                show_initscript(house, Path(scratch))
+                show_initscript(worker, Path(scratch))
                 if not why_not:
                     say("starting the function in the container image once more")
-                    show_image(house, first)
+                    show_image(worker, first)
                 say("loading a model for 2 s, in each start and in a snapshot")
-                show_snapshot(house, Path(scratch))
+                show_snapshot(worker, Path(scratch))
                 say("calling a function that fails")
-                show_failure(house)
+                show_failure(worker)
     except (WrongAnswer, BadAnswer, NeverLearned, WorkerFailed, ServerFailed, TimeoutError) as error:
         print("demo failed:", error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
@@ -107,7 +107,7 @@ def demos(s3: S3) -> list[Demo]:
     ]
 
 
-def show(house: Worker, s3: S3, scratch: Path, variables: dict[str, str]) -> list[Shown]:
+def show(worker: Worker, s3: S3, scratch: Path, variables: dict[str, str]) -> list[Shown]:
     """Deploy and invoke everything, and print tables as they become known. Raises WrongAnswer.
 
     Args:
@@ -119,25 +119,25 @@ def show(house: Worker, s3: S3, scratch: Path, variables: dict[str, str]) -> lis
     deploys = {}
     for demo in functions:
         say(f"deploying {demo.name} ({', '.join(demo.packages) or 'no packages'})")
-        deploys[demo.name] = house.deploy(directories[demo.name], demo.name)
+        deploys[demo.name] = worker.deploy(directories[demo.name], demo.name)
     print_table(
         "deploy: resolve, download, install (once per package and worker)",
         ("function", "s"),
         [(name, number(seconds)) for name, seconds in deploys.items()],
     )
-    print_tree(house, "the Zygote tree before the first request")
-    shown = [first_request(house, demo, demo.name, FIRST) for demo in functions]
-    warm = [warm_requests(house, demo) for demo in functions]
+    print_tree(worker, "the Zygote tree before the first request")
+    shown = [first_request(worker, demo, demo.name, FIRST) for demo in functions]
+    warm = [warm_requests(worker, demo) for demo in functions]
     for demo in functions:
         for package in demo.packages:
             say(f"waiting for a Zygote that holds {package}")
-            learn(house, demo.name, package, body=json.dumps(demo.event).encode(), deadline_s=LEARN_DEADLINE_S)
+            learn(worker, demo.name, package, body=json.dumps(demo.event).encode(), deadline_s=LEARN_DEADLINE_S)
     for demo in functions:
         say(f"deploying {demo.name} again")
         again = f"{demo.name}-again"
-        house.deploy(directories[demo.name], again)
-        shown.append(first_request(house, demo, again, LATER))
-    print_tree(house, "the Zygote tree after")
+        worker.deploy(directories[demo.name], again)
+        shown.append(first_request(worker, demo, again, LATER))
+    print_tree(worker, "the Zygote tree after")
     shown = [line for demo in functions for line in [*shown, *warm] if line.function == demo.name]
     print_costs(shown)
     return shown
@@ -153,9 +153,9 @@ def prepare(demo: Demo, scratch: Path, variables: dict[str, str]) -> Path:
     return directory
 
 
-def first_request(house: Worker, demo: Demo, name: str, case: str) -> Shown:
+def first_request(worker: Worker, demo: Demo, name: str, case: str) -> Shown:
     """Invoke a function that has never run under this name. Raises WrongAnswer, also when it was not a cold start."""
-    with Client(house.host, house.port) as client:
+    with Client(worker.host, worker.port) as client:
         answer = client.invoke(name, json.dumps(demo.event).encode())
     if not answer.cold:
         raise WrongAnswer(f"the first request to {name} was not a cold start")
@@ -163,10 +163,10 @@ def first_request(house: Worker, demo: Demo, name: str, case: str) -> Shown:
     return Shown(demo.name, case, answer)
 
 
-def warm_requests(house: Worker, demo: Demo) -> Shown:
+def warm_requests(worker: Worker, demo: Demo) -> Shown:
     """Invoke a function whose sandbox is there, some times; the median one. Raises WrongAnswer."""
     body = json.dumps(demo.event).encode()
-    with Client(house.host, house.port) as client:
+    with Client(worker.host, worker.port) as client:
         client.invoke(demo.name, body)
         answers = [client.invoke(demo.name, body) for _ in range(WARM_REQUESTS)]
     for answer in answers:
@@ -187,8 +187,8 @@ def print_costs(shown: list[Shown]) -> None:
     print_table("what a request cost, and where the time went (ms, as the client saw it)", headings, rows)
 
 
-def print_tree(house: Worker, title: str) -> None:
-    print(f"\n{title} (sockd tree):\n{house.cli('tree').rstrip()}\n", flush=True)
+def print_tree(worker: Worker, title: str) -> None:
+    print(f"\n{title} (sockd tree):\n{worker.cli('tree').rstrip()}\n", flush=True)
 
 
 def explain(shown: list[Shown]) -> None:

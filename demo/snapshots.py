@@ -24,13 +24,13 @@ STARTS = 3
 SETTINGS = {"reuse_sandbox": False, "memory_mb": 128, "timeout_s": 30}
 
 
-def show_snapshot(house: Worker, scratch: Path) -> None:
+def show_snapshot(worker: Worker, scratch: Path) -> None:
     """Deploy it with a snapshot and without, and print what starts take. Raises: WrongAnswer."""
     rows = []
     for name, snapshot in (("loads-a-model", False), ("loads-a-model-snapshot", True)):
         function = Function(name, LOADS, settings={**SETTINGS, "snapshot": snapshot})
-        house.deploy(function.write(scratch), name)
-        with Client(house.host, house.port) as client:
+        worker.deploy(function.write(scratch), name)
+        with Client(worker.host, worker.port) as client:
             answers = [client.invoke(name, b"7") for _ in range(STARTS)]
         for answer in answers:
             check_start(answer, is_template=snapshot)

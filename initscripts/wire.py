@@ -203,7 +203,7 @@ def receive(
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         close_all(fds)
-        raise WireError("a datagram was cut off, or had too many fds beside it")
+        raise WireError("a datagram was cut off, or had too many fds with it")
     return bytes(memoryview(scratch)[:size]), list(fds)
 
 

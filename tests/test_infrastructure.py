@@ -123,7 +123,7 @@ def test_a_mount_is_found(ledger: Ledger, tmp_path: Path) -> None:
 
 
 @needs_root
-def test_mounts_of_the_tests_are_seen_by_nobody_else() -> None:
+def test_mounts_of_the_tests_are_seen_by_no_one_else() -> None:
     assert os.readlink("/proc/self/ns/mnt") != os.readlink(f"/proc/{os.getppid()}/ns/mnt")
 
 
@@ -231,7 +231,7 @@ def test_a_caller_tells_every_answer_that_is_not_its_event() -> None:
     assert watch.wrong[0] == "200 b'7'" and "closed the connection" in watch.wrong[1] and len(watch.ms) == 2
 
 
-def test_a_caller_that_dies_is_told() -> None:
+def test_a_caller_that_dies_is_reported() -> None:
     with in_process_server() as echo, calling(echo.port) as caller:
         watch = Watch(caller, [])
         watch.begin(0.001)

@@ -56,7 +56,7 @@ NEEDED = {
     "handlers.programs": "http_events image_program own_listener runtime_api service web_server".split(),
     "handlers.wasm": "deadline guests host imports runtime".split(),
     "messages": "log_layout rare_answers".split(),
-    "own_functions": [
+    "top_levels": [
         *(
             "building",
             "certainty",

@@ -38,7 +38,7 @@ def test_a_systemd_that_is_not_there_does_not_stop_the_daemon(
     assert "does not answer" in caplog.text
 
 
-def test_whoever_has_gone_after_the_start_is_no_cause_for_a_warning(
+def test_one_that_has_gone_after_the_start_is_no_cause_for_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))

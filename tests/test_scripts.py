@@ -88,15 +88,15 @@ def test_an_area_that_is_unknown_runs_nothing(tmp_path: Path) -> None:
 
 def run(directory: Path, in_ci: bool, statuses: list[int], *arguments: str, area: str = "") -> tuple[int, list[str]]:
     """Its status, and what it asked of pytest and the linters."""
-    asked, told, python = directory / "asked", directory / "statuses", directory / "python"
-    told.write_text("".join(f"{each}\n" for each in statuses))
-    python.write_text(PYTEST.format(asked=asked, statuses=told, python=sys.executable))
+    asked, reported, python = directory / "asked", directory / "statuses", directory / "python"
+    reported.write_text("".join(f"{each}\n" for each in statuses))
+    python.write_text(PYTEST.format(asked=asked, statuses=reported, python=sys.executable))
     python.chmod(0o755)
     env = {**os.environ, "SOCKD_CI": "1" if in_ci else "", "AREA": area}
     done = subprocess.run(
         [ROOT / "scripts/test", python, *arguments], cwd=ROOT, env=env, capture_output=True, check=False
     )
-    assert told.read_text() == "", done.stderr
+    assert reported.read_text() == "", done.stderr
     return done.returncode, asked.read_text().splitlines() if asked.exists() else []
 
 

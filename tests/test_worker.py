@@ -124,7 +124,7 @@ async def test_a_host_that_lets_us_make_a_sandbox_keeps_none_of_it() -> None:
 
 
 @pytest.mark.parametrize("error", [SandboxFailed("clone: Permission denied"), OSError(1, "clone"), TimeoutError()])
-async def test_a_host_that_refuses_a_sandbox_is_told_of_at_the_start(error: Exception) -> None:
+async def test_a_host_that_refuses_a_sandbox_is_reported_at_the_start(error: Exception) -> None:
     tree: Any = FakeTree(error)
     with pytest.raises(SandboxFailed, match="sockd doctor") as caught:
         await try_sandbox(tree)

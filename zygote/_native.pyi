@@ -10,7 +10,7 @@ def message() -> bytes:
     """The control message that `serve` returned for, empty at the end of the wire; or what was sent for this child."""
 
 def message_fds() -> list[int]:
-    """The descriptors that came beside that message, now the caller's; at numbers that imports do not see."""
+    """The descriptors that came with that message, now the caller's; at numbers that imports do not see."""
 
 def settle_atfork() -> bool:
     """Forget handlers of libraries that are not loaded any more; whether there was room for all (pthread_atfork(3))."""
@@ -69,7 +69,7 @@ def copy_pages(first: int, count: int, /) -> None:
     """Have pages of these numbers be this process's own, as far as it may write to them and the kernel can (Linux 5.14)."""
 
 def receive(channel: int, soon: bool = False, /) -> tuple[int, int, bytes, tuple[int, ...]] | None:
-    """The next frame (kind, number, body, descriptors beside it), or None at the end of the stream. Raises: OSError.
+    """The next frame (kind, number, body, descriptors with it), or None at the end of the stream. Raises: OSError.
 
     Args: soon: it is about to come, so wait awake, for a fraction of a millisecond at most."""
 
@@ -117,8 +117,8 @@ def share_code() -> None:
 def gather_arenas() -> None:
     """Have Python's arenas lie behind each other from now on. Once in the life of a process and its children."""
 
-def grow_apart() -> None:
+def separate_growth() -> None:
     """Have what is allocated from now on begin where a huge page can."""
 
 def join_pages() -> None:
-    """Make huge pages of what was allocated since `grow_apart`, where the kernel can; some ms."""
+    """Make huge pages of what was allocated since `separate_growth`, where the kernel can; some ms."""

@@ -119,7 +119,7 @@ def report_imports(file: int, count: int) -> int:
     """Do what a memory file asks for and write there what was done; its length. Nothing of it is left for the forks."""
     from sockd_zygote.forks.surroundings import OpenFiles
 
-    _native.grow_apart()
+    _native.separate_growth()
     request = json.loads(os.pread(file, count, 0))
     with OpenFiles(request["open_files"]):
         done = imported(request, file)

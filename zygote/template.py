@@ -50,7 +50,7 @@ def become(file: int, count: int, tree: int, output: int, network: list[int]) ->
         os.pwrite(file, protocol.IMPORT_PROGRESS.pack(stage), protocol.IMPORT_MAX_BYTES)
 
     note(BEGINS)
-    _native.grow_apart()
+    _native.separate_growth()
     with Network(network), Output(output), Surroundings(tree), OpenFiles(function["open_files"]):
         outcome = run(function, note)
     report = json.dumps(outcome).encode(errors="replace")

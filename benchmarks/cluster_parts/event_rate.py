@@ -49,19 +49,19 @@ def measure_events(run: Run, group: Group, scratch: Path, result: Result) -> Non
     count = run.pick(5000, 1200)
     for _ in range(run.pick(5, 1)):
         group.restart_all()
-        houses = list(group.workers.values())[:2]
+        workers = list(group.workers.values())[:2]
         before_s = group.database.cpu_s()
         with socket.create_server(("127.0.0.1", 0), backlog=512) as gate:
             began = time.perf_counter()
-            together(partial(_send, count=count // len(houses), port=gate.getsockname()[1]), houses)
+            together(partial(_send, count=count // len(workers), port=gate.getsockname()[1]), workers)
             accepted_s.append(count / (time.perf_counter() - began))
-            waiting = sum(map(_left, houses))
+            waiting = sum(map(_left, workers))
             began = time.perf_counter()
         # The gate is gone: who waits at it goes on, and nobody comes to it.
-        together(_wait_ended, houses)
+        together(_wait_ended, workers)
         ended_s.append(waiting / (time.perf_counter() - began))
         cpu.append((group.database.cpu_s() - before_s) / count * 1000)
-    where = f"events of {len(houses)} workers, {CLIENTS} clients each"
+    where = f"events of {len(workers)} workers, {CLIENTS} clients each"
     result.add(where, "accepted", "1/s", accepted_s, tail=False)
     result.add(where, "ended", "1/s", ended_s, tail=False)
     result.add(where, "processor time of PostgreSQL, an event", "ms", cpu, tail=False)
@@ -69,20 +69,20 @@ def measure_events(run: Run, group: Group, scratch: Path, result: Result) -> Non
     result.aim("events ended per second", result.row(where, "ended").p50, ">= 1500")
 
 
-def _send(house: Worker, count: int, port: int) -> None:
+def _send(worker: Worker, count: int, port: int) -> None:
     """Have the function run later so many times, by several clients."""
     data = request(NAME, b"%d" % port).replace(b"\r\n\r\n", b"\r\nX-Amz-Invocation-Type: Event\r\n\r\n", 1)
-    for _ in closed_loop(house.host, house.port, CLIENTS, itertools.repeat(data, count), status=202):
+    for _ in closed_loop(worker.host, worker.port, CLIENTS, itertools.repeat(data, count), status=202):
         pass
 
 
-def _left(house: Worker) -> int:
+def _left(worker: Worker) -> int:
     """Return how many events a worker has."""
-    events = put(house, "/status", b"", method="GET")["events"]
+    events = put(worker, "/status", b"", method="GET")["events"]
     return int(events["waiting"] + events["running"])
 
 
-def _wait_ended(house: Worker) -> None:
+def _wait_ended(worker: Worker) -> None:
     pause = threading.Event()
-    while _left(house):
+    while _left(worker):
         pause.wait(LOOK_S)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from benchmarks.cluster_parts.database import Database, database
 from benchmarks.harness.unix_connection import UnixConnection
-from benchmarks.harness.worker import REPOSITORY, Worker, WorkerFailed, sockd, stop, worker
+from benchmarks.harness.worker import REPOSITORY, Worker, WorkerFailed, running_worker, sockd, stop
 
 NAME = "bench"
 T = TypeVar("T")
@@ -89,7 +89,9 @@ class Group:
         config = {**self._config, "postgres": {**self._config["postgres"], "worker": name}}
         with pinned(number_of(name)):
             made = life.enter_context(
-                worker(config, state_dir=self._directory / name, listen=self._addresses.get(name, "127.0.0.1:0"))
+                running_worker(
+                    config, state_dir=self._directory / name, listen=self._addresses.get(name, "127.0.0.1:0")
+                )
             )
         self._addresses[name] = f"{made.host}:{made.port}"
         self.workers[name] = made
@@ -151,9 +153,9 @@ def haproxy() -> str:
     return found
 
 
-def put(house: Worker, path: str, body: bytes, headers: Mapping[str, str] | None = None, method: str = "PUT") -> Any:
+def put(worker: Worker, path: str, body: bytes, headers: Mapping[str, str] | None = None, method: str = "PUT") -> Any:
     """Ask the management API of a worker; return its answer, or the last line of it. Raises: WorkerFailed."""
-    with contextlib.closing(UnixConnection(house.state_dir / "sockd.sock")) as connection:
+    with contextlib.closing(UnixConnection(worker.state_dir / "sockd.sock")) as connection:
         connection.request(method, path, body, dict(headers or {}))
         answer = connection.getresponse()
         text = answer.read()
@@ -162,10 +164,10 @@ def put(house: Worker, path: str, body: bytes, headers: Mapping[str, str] | None
     return json.loads(text.splitlines()[-1]) if text else None
 
 
-def version_of(house: Worker, name: str) -> int:
+def version_of(worker: Worker, name: str) -> int:
     """Return the number of the deploy that a worker has of a function; 0: it has none."""
     with contextlib.suppress(WorkerFailed):
-        return int(put(house, f"/functions/{name}", b"", method="GET")["version_number"])
+        return int(put(worker, f"/functions/{name}", b"", method="GET")["version_number"])
     return 0
 
 

@@ -30,8 +30,8 @@ def measure_visibility(run: Run, group: Group, result: Result) -> None:
             continue
         until = list[float]()
 
-        def answered_by(house: Worker, number: int = number, until: list[float] = until) -> None:
-            until.append(_answered(house, number))
+        def answered_by(worker: Worker, number: int = number, until: list[float] = until) -> None:
+            until.append(_answered(worker, number))
 
         together(answered_by, others)
         all_ms.append((max(until) - answered) * 1000)
@@ -47,18 +47,18 @@ def _archive(number: int) -> bytes:
     return packed.getvalue()
 
 
-def _answered(house: Worker, number: int) -> float:
+def _answered(worker: Worker, number: int) -> float:
     """Return when a worker first answered by a deploy (time.perf_counter)."""
     pause = threading.Event()
-    with Client(house.host, house.port) as client:
+    with Client(worker.host, worker.port) as client:
         while int(client.invoke(NAME).body) != number:
             pause.wait(PAUSE_S)
     return time.perf_counter()
 
 
-def _answers(house: Worker, number: int) -> bool:
+def _answers(worker: Worker, number: int) -> bool:
     try:
-        with Client(house.host, house.port) as client:
+        with Client(worker.host, worker.port) as client:
             return int(client.invoke(NAME).body) == number
     except BadAnswer:  # the worker has no such function yet
         return False

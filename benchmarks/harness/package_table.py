@@ -230,7 +230,7 @@ WRITES: dict[str, tuple[str, ...]] = dict.fromkeys(
     _FILTERS,
 )
 """What importing a package changes outside of its own modules, so that another import could see it: filters of warnings, for
-most. Measured by the recorder of top levels (`sockd_zygote.own_functions.top_level`) when each of POPULAR was imported alone."""
+most. Measured by the recorder of top levels (`sockd_zygote.top_levels.top_level`) when each of POPULAR was imported alone."""
 
 MEASURED_MS: dict[str, float] = {
     "numpy": 53,

@@ -99,7 +99,7 @@ def sockd() -> list[str]:
 
 
 @contextlib.contextmanager
-def worker(
+def running_worker(
     config: Config | None = None,
     *,
     environment: Mapping[str, str] | None = None,

@@ -39,7 +39,7 @@ from benchmarks.harness.client import Client
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run
 from benchmarks.harness.unix_connection import UnixConnection
-from benchmarks.harness.worker import Config, Worker, WorkerFailed, worker
+from benchmarks.harness.worker import Config, Worker, WorkerFailed, running_worker
 from benchmarks.image_parts import full_pulls, nydus, python_image
 from benchmarks.image_parts.origin import REGISTRY, Origin, origin
 from benchmarks.image_parts.python_image import NoPackages
@@ -196,20 +196,20 @@ class Measuring:
     def _publish(self, tenant: str, profiled: str = "") -> int:
         """Have a worker put both builds into the store; the size of one. Args: profiled: the one to start, until its profile is
         kept."""
-        with self._worker(f"publisher-{tenant}", tenant) as house:
+        with self._worker(f"publisher-{tenant}", tenant) as worker:
             for reference in (self._next, self._reference):
-                deploy(house, self._image.name, reference)
+                deploy(worker, self._image.name, reference)
                 if reference == profiled:
-                    invoke(house, self._image.name)
-                    wait_until(house, lambda: bool(profiles(house)))
-            return int(house.json("images", "ls")[0]["size_bytes"])
+                    invoke(worker, self._image.name)
+                    wait_until(worker, lambda: bool(profiles(worker)))
+            return int(worker.json("images", "ls")[0]["size_bytes"])
 
     def kept_worker(self, name: str) -> Path:
         """The state directory of a worker that knows the function. Args: name: of a case of `KEPT`."""
         path = Path(tempfile.mkdtemp(dir=self._scratch))
-        with self._restarted_worker(name, path) as house:
-            deploy(house, self._image.name, self._reference)
-            invoke(house, self._image.name)
+        with self._restarted_worker(name, path) as worker:
+            deploy(worker, self._image.name, self._reference)
+            invoke(worker, self._image.name)
         self.restarted(name, path)  # cache nodes are filled beside a start
         return path
 
@@ -223,24 +223,24 @@ class Measuring:
         config: Config = {"images": self._there.settings(named, tenant=tenant, **settings)}
         if self._kernel:
             config = {**config, "sandbox": {"kernel": self._kernel}}
-        with worker(config, state_dir=path) as house:
-            wait_until(house, lambda: READY in house.log.read_text())
-            yield house
+        with running_worker(config, state_dir=path) as worker:
+            wait_until(worker, lambda: READY in worker.log.read_text())
+            yield worker
 
     def from_nothing(self, tenant: str, size: int) -> dict[str, float]:
         """Metrics of a worker that has nothing. Args: size: of the image."""
-        with self._fresh_worker(tenant) as house:
-            return self._first_answer(house, self._reference, size)
+        with self._fresh_worker(tenant) as worker:
+            return self._first_answer(worker, self._reference, size)
 
     def _changed(self, case: str, size: int) -> dict[str, float]:
-        with self._fresh_worker(CHANGES[case]) as house:
-            deploy(house, self._image.name, self._reference)
+        with self._fresh_worker(CHANGES[case]) as worker:
+            deploy(worker, self._image.name, self._reference)
             if case == CHANGE_STORED:  # as of a worker that was the first to deploy it, and has not started it
-                profiles(house)[0].unlink()
-            found = self._first_answer(house, self._next, size)
+                profiles(worker)[0].unlink()
+            found = self._first_answer(worker, self._next, size)
             for metric in (ANSWER, "deploy"):
                 del found[metric]  # no import process waits so soon after the deploy before
-            if (DERIVED in house.log.read_text()) != (case in (CHANGE_DERIVED, CHANGE_STORED)):
+            if (DERIVED in worker.log.read_text()) != (case in (CHANGE_DERIVED, CHANGE_STORED)):
                 raise WorkerFailed(f"{case}: it started from another profile")
             return found
 
@@ -248,12 +248,12 @@ class Measuring:
         self._fresh += 1
         return self._worker(f"fresh-{self._fresh}", tenant)
 
-    def _first_answer(self, house: Worker, reference: str, size: int) -> dict[str, float]:
+    def _first_answer(self, worker: Worker, reference: str, size: int) -> dict[str, float]:
         self._there.bytes_moved()
         begun = time.perf_counter()
-        deploy(house, self._image.name, reference)
+        deploy(worker, self._image.name, reference)
         deployed = time.perf_counter()
-        invoke(house, self._image.name)
+        invoke(worker, self._image.name)
         ended = time.perf_counter()
         moved = self._there.bytes_moved()
         times = {ANSWER: ended - begun, "deploy": deployed - begun, "request": ended - deployed}
@@ -264,8 +264,8 @@ class Measuring:
         if name in (L2, L2_PLAIN):
             shutil.rmtree(path / "images" / "cache", ignore_errors=True)
         forget_pages(path)
-        with self._restarted_worker(name, path) as house:
-            return {"request": invoke(house, self._image.name)}
+        with self._restarted_worker(name, path) as worker:
+            return {"request": invoke(worker, self._image.name)}
 
     def _by_nydus(self, name: str, size: int) -> dict[str, float]:
         rafs, prefetch = self._image.rafs[name], name == nydus.PREFETCHED
@@ -299,36 +299,36 @@ def add_turns(result: Result, case: str, cases: Mapping[str, Callable[[], dict[s
         result.add(f"{case}: {name}", metric, "%" if metric.endswith("moved") else "ms", samples, tail=False)
 
 
-def deploy(house: Worker, name: str, reference: str) -> None:
+def deploy(worker: Worker, name: str, reference: str) -> None:
     """By the management API, as a command has a start of its own. Raises: WorkerFailed."""
     settings = {"image": reference, "zygote": "none", **SETTINGS}
-    with closing(UnixConnection(house.state_dir / "sockd.sock")) as connection:
+    with closing(UnixConnection(worker.state_dir / "sockd.sock")) as connection:
         connection.request("PUT", f"/functions/{name}", EMPTY_ZIP, {"x-sockd-overrides": json.dumps(settings)})
         last = json.loads(connection.getresponse().read().splitlines()[-1])
     if "result" not in last:
         raise WorkerFailed(str(last))
 
 
-def invoke(house: Worker, name: str) -> float:
+def invoke(worker: Worker, name: str) -> float:
     """A cold request; its ms."""
-    with Client(house.host, house.port) as client:
+    with Client(worker.host, worker.port) as client:
         answer = client.invoke(name)
     if not answer.cold:
         raise WorkerFailed(f"{name} was warm")
     return answer.ms
 
 
-def profiles(house: Worker) -> list[Path]:
+def profiles(worker: Worker) -> list[Path]:
     """Startup profiles that a worker has."""
-    return list((house.state_dir / "images").glob("*/profile"))
+    return list((worker.state_dir / "images").glob("*/profile"))
 
 
-def wait_until(house: Worker, is_so: Callable[[], bool]) -> None:
+def wait_until(worker: Worker, is_so: Callable[[], bool]) -> None:
     """Wait for something that a worker does by itself. Raises: WorkerFailed."""
     deadline = time.monotonic() + DEADLINE_S
     while not is_so():
         if time.monotonic() > deadline:
-            raise WorkerFailed(f"what was waited for did not happen: {house.log.read_text()[-300:]}")
+            raise WorkerFailed(f"what was waited for did not happen: {worker.log.read_text()[-300:]}")
         time.sleep(0.1)
 
 

@@ -17,7 +17,7 @@ from benchmarks.harness.cold import ColdFunction, NeverLearned, cold_config, col
 from benchmarks.harness.functions import NOOP
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, in_turns
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 from benchmarks.image_parts import python_image
 from benchmarks.image_parts.first_answer import DISK
 from benchmarks.image_parts.oci_layout import write_layout, write_text_layer
@@ -35,8 +35,8 @@ def measure(run: Run, result: Result) -> None:
     run.say("cold starts from Zygotes inside an image")
     with (
         tempfile.TemporaryDirectory(prefix="sockd-zygotes-", dir=DISK) as directory,
-        worker(cold_config(spares=0)) as plain,
-        worker(cold_config(spares=0)) as imaged,
+        running_worker(cold_config(spares=0)) as plain,
+        running_worker(cold_config(spares=0)) as imaged,
     ):
         scratch = Path(directory)
         try:
@@ -52,9 +52,9 @@ def measure(run: Run, result: Result) -> None:
             return
         learn_in_image(imaged)
         starts = {
-            (name, where): ColdFunction(house, name)
+            (name, where): ColdFunction(worker, name)
             for name in HANDLERS
-            for where, house in (("host", plain), ("image", imaged))
+            for where, worker in (("host", plain), ("image", imaged))
         }
         samples: dict[str, list[float]] = {f"{name}, {where}": [] for name, where in starts}
         batches = {

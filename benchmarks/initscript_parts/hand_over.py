@@ -59,20 +59,22 @@ class HandOver:
     """view, copy, file; exchange: from the last byte of 200 MB in the engine to the file that is mapped."""
 
 
-def hand_over(run: Run, house: Worker, parts: Scripted) -> HandOver:
+def hand_over(run: Run, worker: Worker, parts: Scripted) -> HandOver:
     """Measure all cases, those of one language in turns."""
-    parts.deploy(house, Function("receiver", HAND_OVER))
-    with Client(house.host, house.port) as client:
+    parts.deploy(worker, Function("receiver", HAND_OVER))
+    with Client(worker.host, worker.port) as client:
 
         def python(*, copy: bool) -> Callable[[], float]:
             event: dict[str, Any] = {**EVENT, "object": {"key": LARGE}, "copy": copy}
             return lambda: taken(client, "receiver", event, LARGE_BYTES)[0]
 
         cases = {"view": python(copy=False), "copy": python(copy=True)}
-        return HandOver(in_turns(cases, run.pick(30, 3)), in_c(run, house, client, parts) if shutil.which("cc") else {})
+        return HandOver(
+            in_turns(cases, run.pick(30, 3)), in_c(run, worker, client, parts) if shutil.which("cc") else {}
+        )
 
 
-def in_c(run: Run, house: Worker, client: Client, parts: Scripted) -> dict[str, list[float]]:
+def in_c(run: Run, worker: Worker, client: Client, parts: Scripted) -> dict[str, list[float]]:
     """Measure the cases of the program in C."""
     directory = parts.scratch / "in-c"
     directory.mkdir()
@@ -83,7 +85,7 @@ def in_c(run: Run, house: Worker, client: Client, parts: Scripted) -> dict[str, 
         SETTINGS + "[env]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in parts.env.items())
     )
     script = build(SOURCES / "receiver_init.c", parts.scratch)
-    house.cli("deploy", str(directory), "--name", "in-c", "--no-check", "--initscript", str(script))
+    worker.cli("deploy", str(directory), "--name", "in-c", "--no-check", "--initscript", str(script))
     exchanges: list[float] = []
 
     def program(how: str) -> Callable[[], float]:
@@ -92,7 +94,7 @@ def in_c(run: Run, house: Worker, client: Client, parts: Scripted) -> dict[str, 
         def call() -> float:
             ms, answer = taken(client, "in-c", event, STATE_BYTES if how == "file" else LARGE_BYTES)
             if how == "file":
-                trace = trace_of(house, answer)
+                trace = trace_of(worker, answer)
                 exchanges.append((json.loads(answer.body)["ended_ns"] - trace["rpcs"][0]["done_ns"]) / 1e6)
             return ms
 
@@ -106,6 +108,6 @@ def in_c(run: Run, house: Worker, client: Client, parts: Scripted) -> dict[str, 
 def taken(client: Client, name: str, event: dict[str, Any], length: int) -> tuple[float, Answer]:
     """Return the ms that one hand-over took, and the answer."""
     answer = cold_only(client.invoke(name, json.dumps(event).encode()))
-    told = json.loads(answer.body)
-    assert told["bytes"] == length and told["last"] == 0, told
-    return told["ns"] / 1e6, answer
+    reported = json.loads(answer.body)
+    assert reported["bytes"] == length and reported["last"] == 0, reported
+    return reported["ns"] / 1e6, answer

@@ -18,7 +18,7 @@ from benchmarks.harness.cold import cold_config
 from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Published, Result, median
 from benchmarks.harness.run import Run
-from benchmarks.harness.worker import REPOSITORY, worker
+from benchmarks.harness.worker import REPOSITORY, running_worker
 from benchmarks.initscript_parts import services
 from benchmarks.initscript_parts.hand_over import HandOver, hand_over
 from benchmarks.initscript_parts.scripted import EXAMPLES, READ, build, script_times, scripted
@@ -49,12 +49,12 @@ def measure(run: Run) -> Result:
     result = Result("initscripts, beside the paper")
     with tempfile.TemporaryDirectory() as scratch:
         add_functions(run, Path(scratch), result)
-        with scripted() as parts, worker(cold_config(spares=0)) as house:
-            parts.deploy(house, Function("reader", READ))
-            script_times(house)
-            starts = [script_times(house)[0] for _ in range(run.pick(40, 5))]
+        with scripted() as parts, running_worker(cold_config(spares=0)) as worker:
+            parts.deploy(worker, Function("reader", READ))
+            script_times(worker)
+            starts = [script_times(worker)[0] for _ in range(run.pick(40, 5))]
             result.published.append(Published("Section 1", "start of a script", MS, "1-2", median(starts)))
-            add_hand_over(hand_over(run, house, parts), result)
+            add_hand_over(hand_over(run, worker, parts), result)
         add_services(run, Path(scratch), result)
         add_sizes(run, Path(scratch), result)
     if run.quick:

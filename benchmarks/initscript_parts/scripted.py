@@ -43,12 +43,12 @@ class Scripted:
     """By which a function finds S3."""
     script: Path
 
-    def deploy(self, house: Worker, function: Function, *, script: bool = True, again: str = "") -> None:
+    def deploy(self, worker: Worker, function: Function, *, script: bool = True, again: str = "") -> None:
         """Deploy a function that finds S3, with or without the initscript.
 
         Args:
             again: what makes this version differ from the one before."""
-        parent = self.scratch / str(house.port) / again
+        parent = self.scratch / str(worker.port) / again
         directory = parent / function.name
         if not directory.exists():
             Function(function.name, function.code, settings={"storage": "sockd", "memory_mb": 256}).write(parent)
@@ -58,7 +58,7 @@ class Scripted:
                     "[env]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in variables.items())
                 )
         options = ("--initscript", str(self.script)) if script else ()
-        house.cli("deploy", str(directory), "--name", function.name, *options)
+        worker.cli("deploy", str(directory), "--name", function.name, *options)
 
 
 @contextlib.contextmanager
@@ -90,18 +90,18 @@ def build(source: Path, directory: Path) -> Path:
     return module
 
 
-def script_times(house: Worker) -> tuple[float, float]:
+def script_times(worker: Worker) -> tuple[float, float]:
     """(ms to the guest, ms to the first byte sent) of one cold start of READ as `reader`, after its arrival."""
-    with Client(house.host, house.port) as client:
+    with Client(worker.host, worker.port) as client:
         answer = cold_only(client.invoke("reader", json.dumps(EVENT).encode()))
-    trace = trace_of(house, answer)
+    trace = trace_of(worker, answer)
     arrived = trace["arrived_ns"]
     boot = next(span["start_ns"] for span in trace["spans"] if span["name"] == "boot")
     return (boot - arrived) / 1e6, (trace["rpcs"][0]["sent_ns"] - arrived) / 1e6
 
 
-def trace_of(house: Worker, answer: Answer) -> Any:
+def trace_of(worker: Worker, answer: Answer) -> Any:
     """The trace of an answered request, with the report of its initscript, for which the worker waits a second at most."""
-    while (trace := house.ask(f"/traces/{answer.headers['x-amzn-requestid']}"))["initscript"] == "running":
+    while (trace := worker.ask(f"/traces/{answer.headers['x-amzn-requestid']}"))["initscript"] == "running":
         time.sleep(0.01)
     return trace

@@ -27,7 +27,7 @@ from benchmarks.harness.cold import cold_config
 from benchmarks.harness.forwarding import forwarding
 from benchmarks.harness.results import median
 from benchmarks.harness.run import Run, in_turns
-from benchmarks.harness.worker import Worker, worker
+from benchmarks.harness.worker import Worker, running_worker
 from benchmarks.initscript_parts import server_states as states
 from benchmarks.initscript_parts.hand_over import HEADERS
 from benchmarks.initscript_parts.scripted import BUCKET, EXAMPLES, build
@@ -135,11 +135,11 @@ def measure(run: Run, scratch: Path) -> list[Measured]:
         with s3.client() as client:
             client.inject(delay_s=FIRST_BYTE_MS / 1000, bandwidth_bytes_s=BANDWIDTH_MB * 1e6)
         ports = [int(s3.url.rpartition(":")[2]), peers]
-        with forwarding(), worker(cold_config(network={"host_ports": ports})) as house:
-            return [each if isinstance(each, Measured) else measured(stage, house, each, ports) for each in servers]
+        with forwarding(), running_worker(cold_config(network={"host_ports": ports})) as worker:
+            return [each if isinstance(each, Measured) else measured(stage, worker, each, ports) for each in servers]
 
 
-def measured(stage: Stage, house: Worker, server: Server, ports: list[int]) -> Measured:
+def measured(stage: Stage, worker: Worker, server: Server, ports: list[int]) -> Measured:
     """Measure one server, its arms in turns."""
     stage.run.say(server.subject)
     turns = {}
@@ -148,31 +148,31 @@ def measured(stage: Stage, house: Worker, server: Server, ports: list[int]) -> M
         published = states.free_port()
         name = f"{server.program}{'-c' * server.in_c}-{arm}"
         directory = written(stage, server, name, published, ports, arm=arm)
-        house.cli("deploy", str(directory), "--name", name, "--no-check")  # the first of its turns does
-        turns[arm] = lambda name=name, published=published: started(house, server, name, published)
+        worker.cli("deploy", str(directory), "--name", name, "--no-check")  # the first of its turns does
+        turns[arm] = lambda name=name, published=published: started(worker, server, name, published)
         turns[arm]()  # what a first start alone has to do
     found = in_turns(turns, stage.run.pick(15, 2))
     times = found["plain"], found.get("ranges", []), found["scripted"]
     return Measured(server.where, server.subject, server.paper, *times)
 
 
-def started(house: Worker, server: Server, name: str, published: int) -> float:
+def started(worker: Worker, server: Server, name: str, published: int) -> float:
     """Return the ms of one request that starts the program. Raises: WrongAnswer."""
-    while (row := row_of(house, name))["state"] != "stopped":
+    while (row := row_of(worker, name))["state"] != "stopped":
         time.sleep(0.02)
     begun = time.perf_counter()
-    answer = server.ask(house, name, published)
+    answer = server.ask(worker, name, published)
     ms = (time.perf_counter() - begun) * 1000
     if answer != server.answer:
         raise WrongAnswer(f"{name} answered {answer[:80]!r}, and not {server.answer[:80]!r}")
-    if (now := row_of(house, name))["starts"] != row["starts"] + 1 or now["failures"]:
+    if (now := row_of(worker, name))["starts"] != row["starts"] + 1 or now["failures"]:
         raise WrongAnswer(f"{name} was not started once: {now}")
     return ms
 
 
-def row_of(house: Worker, name: str) -> dict[str, Any]:
+def row_of(worker: Worker, name: str) -> dict[str, Any]:
     """What `sockd ps` shows of a service."""
-    return next(row for row in house.ask("/services") if row["name"] == name)
+    return next(row for row in worker.ask("/services") if row["name"] == name)
 
 
 def written(stage: Stage, server: Server, name: str, published: int, ports: list[int], *, arm: str) -> Path:
@@ -231,8 +231,8 @@ def table_text(name: str, table: dict[str, Any]) -> str:
 def over_http(method: str, path: str, body: bytes | None = None) -> Callable[[Worker, str, int], bytes]:
     """Ask by HTTP, through the worker."""
 
-    def ask(house: Worker, name: str, published: int) -> bytes:
-        request = urllib.request.Request(f"{house.url}/run/{name}{path}", body, method=method)
+    def ask(worker: Worker, name: str, published: int) -> bytes:
+        request = urllib.request.Request(f"{worker.url}/run/{name}{path}", body, method=method)
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             data: bytes = answer.read()
             return data
@@ -248,7 +248,7 @@ def memcached(stage: Stage) -> Server | Measured:
         return Measured(*where, why=why)
     memory, meta = states.memcached_state(stage.scratch, megabytes)
 
-    def ask(house: Worker, name: str, published: int) -> bytes:
+    def ask(worker: Worker, name: str, published: int) -> bytes:
         with socket.create_connection(("127.0.0.1", published), timeout=ANSWER_S) as client:
             client.sendall(f"get {states.KEPT}\r\n".encode())
             with client.makefile("rb") as lines:
@@ -279,8 +279,8 @@ def etcd(stage: Stage) -> Server | Measured:
         {"key": "a2V5LQ==", "range_end": "a2V5Lg==", "count_only": True}
     ).encode()  # all that begin with key-
 
-    def ask(house: Worker, name: str, published: int) -> bytes:
-        answer = json.loads(over_http("POST", "/v3/kv/range", count)(house, name, published))
+    def ask(worker: Worker, name: str, published: int) -> bytes:
+        answer = json.loads(over_http("POST", "/v3/kv/range", count)(worker, name, published))
         return str(answer["count"]).encode()
 
     return Server(

@@ -148,7 +148,7 @@ class AppLink:
                 return
             try:
                 if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(fds) > 1:
-                    raise wire.WireError("a datagram of the app is too long, or has more than one fd beside it")
+                    raise wire.WireError("a datagram of the app is too long, or has more than one fd with it")
                 message, payload = wire.decode(data)
                 fd = fds.pop() if fds else None
                 self._events.app_said(message, payload, fd)

@@ -109,7 +109,7 @@ class EventStore:
         return row[0] if row else None
 
     def remember(self, key: bytes, event_id: bytes, now: float, *, since: float, most: int) -> None:
-        """Note what a key was accepted as; forget what was noted before `since`, and the oldest beyond `most`."""
+        """Record what a key was accepted as; forget what was recorded before `since`, and the oldest beyond `most`."""
         run = self.database.execute
         added = run("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?)", (key, event_id, now)).lastrowid or 0
         run("DELETE FROM accepted WHERE at < ? OR rowid <= ?", (since, added - most))

@@ -136,9 +136,9 @@ class Membership:
             due_s = self._events.clock.monotonic() + delay_s
             await pause(self._events.clock, delay_s, self._group.heard)
             if self._events.clock.monotonic() < due_s:
-                await self._keep_apart()
+                await self._space_reports()
 
-    async def _keep_apart(self) -> None:
+    async def _space_reports(self) -> None:
         """Return when the last report that was asked for is long enough ago."""
         delay_s = self._asked_s + SOON_S - self._events.clock.monotonic()
         if delay_s > 0:

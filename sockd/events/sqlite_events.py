@@ -43,7 +43,7 @@ class SqliteEvents:
         try:
             await self._run(lambda store: store.attempts.recover(now, self._config))
         except NoCapacity as error:  # a full disk: they are suspects all the same, and counted by a later start
-            _log.error("the death of the last daemon cannot be noted: %s", error)
+            _log.error("the death of the last daemon cannot be recorded: %s", error)
 
         def recovered(store: EventStore) -> Recovered:
             return Recovered(

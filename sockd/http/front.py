@@ -66,7 +66,7 @@ _RUN_TARGET = re.compile(
 Page = Callable[[], Answer | Awaitable[Answer]]
 _READABLE: dict[bytes, Readable] = {b"/status": "status", b"/metrics": "metrics"}
 NO_SUCH_PAGE = "no such page; a function is at /run/<name>"
-_NOTED = HEADERS | trace_context.HEADERS
+_READ_HEADERS = HEADERS | trace_context.HEADERS
 _PROMETHEUS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
@@ -190,7 +190,7 @@ class Front:
                 length = length_of(value)
                 if length > self.max_payload_bytes:
                     raise RequestTooLarge(f"the payload has {length} bytes; the limit is {self.max_payload_bytes}")
-            elif name in _NOTED:
+            elif name in _READ_HEADERS:
                 asked = {**(asked or {}), name: value}
             elif name == b"service-worker":
                 raise NoServiceWorkers

@@ -4,7 +4,7 @@ def start(processors: list[int], period_ns: int, /) -> None:
     """Make them; they sleep until `run_until`. Raises: OSError; ValueError: there are some already."""
 
 def run_until(end_ns: int, /) -> None:
-    """Have them wake once in each period until then (CLOCK_MONOTONIC), instead of until when they were told before."""
+    """Have them wake once in each period until then (CLOCK_MONOTONIC), instead of until when they were asked for before."""
 
 def stop() -> None:
     """End them, within a period. Safe to call twice."""

@@ -84,7 +84,7 @@ class History:
         over = [number for number in self._open if number < now]
         for number in over:
             self._close(number, self._open.pop(number))
-        # A minute that is to come was noted before the clock was set back.
+        # A minute that is to come was recorded before the clock was set back.
         for number in [number for number in self._rows if not now - MINUTES <= number <= now]:
             del self._rows[number]
         return bool(over)

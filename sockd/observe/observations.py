@@ -1,7 +1,7 @@
-"""What is noted of invocations: their numbers, their logs, their traces.
+"""What is recorded of invocations: their numbers, their logs, their traces.
 
 Owns those books; the APIs read them through the worker's parts. It begins no invocation, and receives what came of each. That is
-noted in the same step of the loop in which the answer goes out, so a client that has an answer finds its log and its trace.
+recorded in the same step of the loop in which the answer goes out, so a client that has an answer finds its log and its trace.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Observations:
         Raises: BadConfig, OSError."""
         export = SpanExport.of(config.otlp)
         store = LogStore(directory, config.logs.keep_mb * MB) if config.logs.keep_mb else None
-        noted = cls(config, export, store, live, history)
-        if noted._history_keeper is not None:
-            noted._history_keeper.start()
-        return noted
+        observations = cls(config, export, store, live, history)
+        if observations._history_keeper is not None:
+            observations._history_keeper.start()
+        return observations
 
     async def aclose(self) -> None:
-        """Have everything that is noted where it belongs."""
+        """Have everything that is recorded where it belongs."""
         if self._history_keeper is not None:
             await self._history_keeper.aclose()
         if self._export is not None:
@@ -126,7 +126,7 @@ class Observations:
             ending = as_callers_get(request, reply.answered_error or ending)
         left = client_left(request, outcome)
         if self._store is None or not (reply.log or reply.log_dropped):
-            # The answer first. Who has it and asks for what is noted here is heard by this thread, and later.
+            # The answer first. Who has it and asks for what is recorded here is heard by this thread, and later.
             done(ending)
             self._note(request, outcome, span, left=left)
             return

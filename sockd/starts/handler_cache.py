@@ -127,7 +127,7 @@ class HandlerCache:
     def _remove(self, sandbox: Sandbox) -> None:
         self._idle.pop(sandbox, None)
         self._running.pop(sandbox, None)
-        sandbox.on_death = _nobody
+        sandbox.on_death = _unowned
 
     def _arm(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._pause_due)
@@ -154,5 +154,5 @@ def pause(sandbox: Sandbox) -> None:
         sandbox.destroy()
 
 
-def _nobody(sandbox: Sandbox) -> None:
+def _unowned(sandbox: Sandbox) -> None:
     return None

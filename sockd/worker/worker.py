@@ -1,4 +1,4 @@
-"""The worker: the house from the state directory up to the functions, built area by area and taken down in reverse.
+"""The worker: all from the state directory up to the functions, built area by area and taken down in reverse.
 
 Owns every part below HTTP, in one AsyncExitStack, lower layers first. `Daemon` puts the APIs in front of it.
 """
@@ -146,8 +146,8 @@ class Worker:
             group=parts.group,
             cache=open_group_cache(config, images.parts, stack),
         )
-        worker._keep_house()
-        stack.callback(worker._stop_keeping_house)
+        worker._do_housekeeping()
+        stack.callback(worker._stop_housekeeping)
         return worker
 
     def open_engine(self, ports: Sequence[int]) -> None:
@@ -191,7 +191,7 @@ class Worker:
         config = self.config.images
         return bool(config.store or self.images.store.all()) if config.ready is None else config.ready
 
-    def _keep_house(self) -> None:
+    def _do_housekeeping(self) -> None:
         """Every few seconds, drop or make spares, forget ports that are free again, return freed memory to the kernel."""
         self.sockets.forget_ports(time.monotonic())
         self.tree.adjust()
@@ -200,8 +200,8 @@ class Worker:
         self.reserve.fill()
         if self.heap.is_due():
             asyncio.get_running_loop().run_in_executor(None, self.heap.trim)
-        self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._keep_house)
+        self._timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_S, self._do_housekeeping)
 
-    def _stop_keeping_house(self) -> None:
+    def _stop_housekeeping(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

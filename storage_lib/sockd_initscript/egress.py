@@ -12,13 +12,13 @@ import time
 
 OBSERVER = "sockd_zygote.handlers.egress"
 
-_noted = False
+_is_recorded = False
 
 
 def may_be_stale() -> bool:
     """Whether something left this sandbox that may have been a write, or a reply would be older than it may become."""
     observer = sys.modules.get(OBSERVER)
-    if _noted or observer is None or observer.may_have_written():
+    if _is_recorded or observer is None or observer.may_have_written():
         return True
     max_age_s = os.environ.get("SOCKD_STORAGE_MAX_AGE_S")
     return max_age_s is not None and time.monotonic_ns() - observer.began_ns > float(max_age_s) * 1e9
@@ -26,5 +26,5 @@ def may_be_stale() -> bool:
 
 def note() -> None:
     """Something is about to leave this sandbox over a socket that it has not made."""
-    global _noted
-    _noted = True
+    global _is_recorded
+    _is_recorded = True

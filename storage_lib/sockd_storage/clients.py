@@ -137,7 +137,7 @@ def response_to(request: Any, **_: Any) -> Any:
         if rpc is None:
             return None
         read = reads.Read(rpc)
-        # Without a link, it is the init of a snapshot, whose reads are noted.
+        # Without a link, it is the init of a snapshot, whose reads are recorded.
         found = None if link is None else _found(link, read, rpc, request, headers.get("if-match"))
     except (AttributeError, ImportError, TypeError, ValueError, OSError):  # another botocore than this knows
         return None

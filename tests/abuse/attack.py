@@ -40,11 +40,11 @@ def files(attack: Attack) -> dict[str, str | bytes]:
     return {"f.py": source(attack), "prelude.py": PRELUDE}
 
 
-def attack(house: PrivateWorker, attack: Attack, event: Any = None, **settings: Any) -> Any:
+def attack(worker: PrivateWorker, attack: Attack, event: Any = None, **settings: Any) -> Any:
     """Deploy an attack and invoke it once; what it returns."""
     name = f"attack-{next(_numbers)}"
-    house.deploy(name, files(attack), **{"timeout_s": 15 * SLOWER, **settings})
-    return house.call(name, event)
+    worker.deploy(name, files(attack), **{"timeout_s": 15 * SLOWER, **settings})
+    return worker.call(name, event)
 
 
 CLEAN_UP = """\
@@ -56,7 +56,7 @@ def clean_up():
 """Removes what an attack leaves in /tmp: forks of the Zygote would have it, and verification would refuse the Zygote for that."""
 
 
-def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: str = "") -> Any:
+def in_zygote(worker: PrivateWorker, attack: Attack, event: Any = None, *, also: str = "") -> Any:
     """Have a package run an attack while a Zygote imports it; what it returned there.
 
     The package brings the attack in its wheel. A function's first start teaches the worker that the import is worth a Zygote, a
@@ -83,9 +83,9 @@ def in_zygote(house: PrivateWorker, attack: Attack, event: Any = None, *, also: 
     )
     package = wheel(name, "1.0", {f"{module}.py": code, f"{module}_prelude.py": PRELUDE})
     user = f"import {module}\ndef f(event): return {module}.SEEN()\n"
-    house.deploy(f"in-zygote-{number}", user, requirements=[name], wheels=[package], timeout_s=10 * SLOWER)
-    house.call(f"in-zygote-{number}")
-    pid, error, seen = house.call_learned(f"in-zygote-{number}")
+    worker.deploy(f"in-zygote-{number}", user, requirements=[name], wheels=[package], timeout_s=10 * SLOWER)
+    worker.call(f"in-zygote-{number}")
+    pid, error, seen = worker.call_learned(f"in-zygote-{number}")
     assert pid != 1, "the package was not imported in a Zygote"
     assert error is None, error
     return seen

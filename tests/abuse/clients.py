@@ -43,14 +43,14 @@ def impostor(answer: Callable[[bytes, Mapping[str, str], str], tuple[int, bytes,
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            status, told, headers = answer(
+            status, reported, headers = answer(
                 body, {name.lower(): value for name, value in self.headers.items()}, self.path
             )
             self.send_response(status)
-            for name, value in {**headers, "content-length": str(len(told))}.items():
+            for name, value in {**headers, "content-length": str(len(reported))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(told)
+            self.wfile.write(reported)
 
         def log_message(self, format: str, *args: Any) -> None:
             return
@@ -74,8 +74,12 @@ def relayed(
     try:
         connection.request("POST", path, body, {name: value for name, value in headers.items() if name != "host"})
         response = connection.getresponse()
-        told = response.read()
-        return response.status, told, {name: value for name, value in response.getheaders() if name.startswith("x-")}
+        reported = response.read()
+        return (
+            response.status,
+            reported,
+            {name: value for name, value in response.getheaders() if name.startswith("x-")},
+        )
     finally:
         connection.close()
 

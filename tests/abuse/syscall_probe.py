@@ -31,13 +31,13 @@ def machine_code(code: bytes) -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int)(address)())
 
 
-def told(result: int) -> str:
+def reported(result: int) -> str:
     return "ok" if result >= 0 else os.strerror(-result)
 
 
 def try_call(number: int, arguments: list[int]) -> str:
     if number in FORKS:
-        return told(machine_code(FORKS[number] + TAIL))
+        return reported(machine_code(FORKS[number] + TAIL))
     return str(refusal(number, *(arguments or [-1] * 6)))
 
 

@@ -91,14 +91,14 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
     "zips with ../, links, devices, 10^5 entries, bombs, lies",
     expect="each refused, with a reason; nothing unpacked",
 )
-def test_archives_are_refused_before_they_do_harm(house: PrivateWorker, happened: Happened) -> None:
-    state = house.daemon.state
+def test_archives_are_refused_before_they_do_harm(worker: PrivateWorker, happened: Happened) -> None:
+    state = worker.daemon.state
     before = sorted(os.listdir(state / "code"))
     used = disk_usage(state)
     reasons = {}
     for name, make in ARCHIVES.items():
         with pytest.raises(DeployFailed) as caught:
-            house.deploy("archive", make())
+            worker.deploy("archive", make())
         reasons[name] = caught.value
         assert caught.value.status in (400, 413), (name, caught.value)
         assert str(state) not in caught.value.message, name
@@ -110,13 +110,13 @@ def test_archives_are_refused_before_they_do_harm(house: PrivateWorker, happened
     with tarfile.open(fileobj=tar, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("../x"))
     with pytest.raises(DeployFailed):
-        house.deploy("archive", tar.getvalue())
+        worker.deploy("archive", tar.getvalue())
     climbing = wheel("climbing", "1.0", {"climbing.py": "", f"{'../' * 9}tmp/sockd-climbed": "x", "../beside": "x"})
     links = {"linked.py": "", "shadow": "/etc/shadow"}
     linked = wheel("linked", "1.0", links, modes={"shadow": stat.S_IFLNK | 0o777})
     for name, package in (("climbing", climbing), ("linked", linked)):
         try:
-            house.deploy(name, "def f(event): return 1", requirements=[name], wheels=[package])
+            worker.deploy(name, "def f(event): return 1", requirements=[name], wheels=[package])
             happened(f"a wheel {name}: installed without what is wrong with it")
         except DeployFailed as refused:
             happened(f"a wheel {name}: {refused.type}")

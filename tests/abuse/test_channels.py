@@ -35,23 +35,23 @@ CHANNEL_ATTACKS = {
     "garbage, 1 GB, slow bytes, descriptors on the channel to the daemon",
     expect="the sandbox is destroyed; the daemon is well",
 )
-def test_the_channel_takes_nothing_but_its_protocol(house: PrivateWorker, happened: Happened) -> None:
-    fds_before = len(os.listdir(f"/proc/{house.daemon.pid}/fd"))
-    told = {}
-    with house.watching() as watch:
+def test_the_channel_takes_nothing_but_its_protocol(worker: PrivateWorker, happened: Happened) -> None:
+    fds_before = len(os.listdir(f"/proc/{worker.daemon.pid}/fd"))
+    reported = {}
+    with worker.watching() as watch:
         for number, (name, code) in enumerate(CHANNEL_ATTACKS.items()):
             modules = "import array, os, socket, struct, threading, time\n"
-            house.deploy(
+            worker.deploy(
                 f"channel-{number}", f"{modules}def f(event):\n    {code}\n    return 'lived'\n", timeout_s=1.0
             )
-            answer = house.invoke(f"channel-{number}")
-            told[name] = f"{answer.status} {answer.error}".strip()
+            answer = worker.invoke(f"channel-{number}")
+            reported[name] = f"{answer.status} {answer.error}".strip()
             assert answer.status in (502, 504) or (answer.status == 200 and "fine" in code), (name, answer)
-            house.daemon.remove(f"channel-{number}")
-    counts = {text: list(told.values()).count(text) for text in sorted(set(told.values()))}
-    happened(f"{len(told)} attacks: {counts}; {watch}")
+            worker.daemon.remove(f"channel-{number}")
+    counts = {text: list(reported.values()).count(text) for text in sorted(set(reported.values()))}
+    happened(f"{len(reported)} attacks: {counts}; {watch}")
     assert watch.wrong == []
-    assert len(os.listdir(f"/proc/{house.daemon.pid}/fd")) < fds_before + 150
+    assert len(os.listdir(f"/proc/{worker.daemon.pid}/fd")) < fds_before + 150
 
 
 @case(
@@ -59,18 +59,18 @@ def test_the_channel_takes_nothing_but_its_protocol(house: PrivateWorker, happen
     "close descriptors 0 to 2, or the channel, and go on",
     expect="closing 0-2 harms nobody; without channel Runtime.ExitError",
 )
-def test_a_handler_without_descriptors(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("closes-stdio", "import os\ndef f(event):\n    os.closerange(0, 3)\n    return 'answered'\n")
-    stdio = house.invoke("closes-stdio")
-    house.deploy("closes-all", "import os\ndef f(event):\n    os.closerange(0, 100)\n    return 'answered'\n")
-    channel = house.invoke("closes-all")
+def test_a_handler_without_descriptors(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("closes-stdio", "import os\ndef f(event):\n    os.closerange(0, 3)\n    return 'answered'\n")
+    stdio = worker.invoke("closes-stdio")
+    worker.deploy("closes-all", "import os\ndef f(event):\n    os.closerange(0, 100)\n    return 'answered'\n")
+    channel = worker.invoke("closes-all")
     happened(f"0-2: {stdio.status} {stdio.body.decode()[:40]}; all: {channel.status} {channel.error}")
     assert stdio.status == 200 or stdio.error == "Runtime.ExitError"
     assert (channel.status, channel.error) == (502, "Runtime.ExitError")
 
 
 @case("B11", "answer for another request's number, or twice", expect="rejected: nobody gets an answer that is not his")
-def test_answers_cannot_be_forged(house: PrivateWorker, happened: Happened) -> None:
+def test_answers_cannot_be_forged(worker: PrivateWorker, happened: Happened) -> None:
     forge = (
         "import os, struct\n"
         "def result(number, body): return struct.pack('<IBBHQ', 16 + len(body), 5, 0, 0, number) + bytes(16) + body\n"
@@ -84,13 +84,13 @@ def test_answers_cannot_be_forged(house: PrivateWorker, happened: Happened) -> N
         "        os.write(3, result(frame.f_locals['number'], b'\"first\"'))\n"
         "    return event\n"
     )
-    house.deploy("forger", forge, concurrency=1)
-    with victim(house), house.watching() as watch:
-        others = house.invoke("forger", "others")
-        twice = house.invoke("forger", "twice")
+    worker.deploy("forger", forge, concurrency=1)
+    with victim(worker), worker.watching() as watch:
+        others = worker.invoke("forger", "others")
+        twice = worker.invoke("forger", "twice")
         # Its second answer may come in the middle of the next request: then it has harmed itself once more.
-        harmed = house.invoke("forger", "harmed")
-        after = house.invoke("forger", "after")
+        harmed = worker.invoke("forger", "harmed")
+        after = worker.invoke("forger", "after")
     happened(
         f"for others: {others.status} {others.error}; twice: {twice.status} {twice.body.decode()[:30]}; "
         f"then: {after.body.decode()[:30]}; {watch}"
@@ -106,7 +106,7 @@ def test_answers_cannot_be_forged(house: PrivateWorker, happened: Happened) -> N
     "look for another sandbox's log, environment and /tmp, also after its uid was given to the next",
     expect="nothing",
 )
-def test_nothing_of_one_sandbox_is_left_for_the_next(house: PrivateWorker, happened: Happened) -> None:
+def test_nothing_of_one_sandbox_is_left_for_the_next(worker: PrivateWorker, happened: Happened) -> None:
     leave = (
         "import os\nprint('canary-in-log')\n"
         "def f(event):\n"
@@ -133,18 +133,18 @@ def test_nothing_of_one_sandbox_is_left_for_the_next(house: PrivateWorker, happe
     )
     uids = set()
     for _ in range(3):
-        known = {process.pid for process in house.processes("sandbox")}
-        house.deploy("leaves", leave, env={"CANARY": "canary-in-env-of-" + "the-first"})
-        assert house.call("leaves") == "canary-in-env-of-the-first"
-        uids |= {process.uid for process in house.processes("sandbox") if process.pid not in known}
-        house.daemon.remove("leaves")
-    house.settle()
+        known = {process.pid for process in worker.processes("sandbox")}
+        worker.deploy("leaves", leave, env={"CANARY": "canary-in-env-of-" + "the-first"})
+        assert worker.call("leaves") == "canary-in-env-of-the-first"
+        uids |= {process.uid for process in worker.processes("sandbox") if process.pid not in known}
+        worker.daemon.remove("leaves")
+    worker.settle()
     found, reused = [], 0
     for number in range(4):
-        house.deploy(f"looks-{number}", look, timeout_s=10)
-        found += house.call(f"looks-{number}", "canary-in-env")
-        reused += sum(process.uid in uids for process in house.processes("sandbox"))
-        assert "canary" not in str(house.daemon.logs(f"looks-{number}"))
+        worker.deploy(f"looks-{number}", look, timeout_s=10)
+        found += worker.call(f"looks-{number}", "canary-in-env")
+        reused += sum(process.uid in uids for process in worker.processes("sandbox"))
+        assert "canary" not in str(worker.daemon.logs(f"looks-{number}"))
     happened(f"4 sandboxes looked, {reused} uses of an old uid; {len(found)} traces found")
     assert found == []
 
@@ -152,7 +152,7 @@ def test_nothing_of_one_sandbox_is_left_for_the_next(house: PrivateWorker, happe
 @case(
     "K11", "read the number of its own requests, while others are answered", expect="it counts the sandbox's own alone"
 )
-def test_the_number_of_a_request_tells_nothing_of_others(house: PrivateWorker, happened: Happened) -> None:
+def test_the_number_of_a_request_tells_nothing_of_others(worker: PrivateWorker, happened: Happened) -> None:
     code = (
         "import sys\n"
         "def f(event):\n"
@@ -160,11 +160,11 @@ def test_the_number_of_a_request_tells_nothing_of_others(house: PrivateWorker, h
         "    while 'number' not in frame.f_locals: frame = frame.f_back\n"
         "    return frame.f_locals['number']\n"
     )
-    house.deploy("counts", code, concurrency=1)
-    house.deploy("counts-too", code, concurrency=1)
+    worker.deploy("counts", code, concurrency=1)
+    worker.deploy("counts-too", code, concurrency=1)
     seen = []
     for _ in range(3):
-        seen.append((house.call("counts"), house.call("counts-too")))
-        house.call("neighbour", 1)
+        seen.append((worker.call("counts"), worker.call("counts-too")))
+        worker.call("neighbour", 1)
     happened(f"two functions, three requests each: {seen}")
     assert seen == [(1, 1), (2, 2), (3, 3)]

@@ -70,9 +70,9 @@ def program(directory: Path, text: str = APP, name: str = "app.py") -> Path:
     return directory / name
 
 
-def called(house: PrivateWorker, script: Path, lines: str = "2\n", **variables: str) -> str:
+def called(worker: PrivateWorker, script: Path, lines: str = "2\n", **variables: str) -> str:
     """What the program says to these lines."""
-    env = environment(house.daemon, script.parent.parent, **variables)
+    env = environment(worker.daemon, script.parent.parent, **variables)
     command = [sys.executable, script.name]
     done = subprocess.run(
         command, cwd=script.parent, env=env, input=lines, capture_output=True, text=True, timeout=DEADLINE_S
@@ -86,13 +86,13 @@ def called(house: PrivateWorker, script: Path, lines: str = "2\n", **variables: 
     "a function listens in the worker's place and answers a client with a pickle of its own",
     expect="UnverifiedAnswer; nothing is unpickled",
 )
-def test_an_impostors_pickle_is_not_read(house: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
+def test_an_impostors_pickle_is_not_read(worker: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
     script = program(tmp_path / "project")
-    assert called(house, script) == "(2, 1)\n"
+    assert called(worker, script) == "(2, 1)\n"
     text = base64.b64encode(pickle.dumps(Touch(tmp_path / "touched"))).decode()
-    house.deploy("impostor", ANSWERING % f'{{"sockd": 1, "pickle": "{text}"}}', timeout_s=20)
+    worker.deploy("impostor", ANSWERING % f'{{"sockd": 1, "pickle": "{text}"}}', timeout_s=20)
     port = free_port()
-    listening = threading.Thread(target=house.invoke, args=("impostor", {"port": port}))
+    listening = threading.Thread(target=worker.invoke, args=("impostor", {"port": port}))
     listening.start()
     for _ in range(100_000):
         try:
@@ -100,7 +100,7 @@ def test_an_impostors_pickle_is_not_read(house: PrivateWorker, happened: Happene
             break
         except ConnectionRefusedError:
             continue
-    said = called(house, script, SOCKD_URL=f"http://127.0.0.1:{port}")
+    said = called(worker, script, SOCKD_URL=f"http://127.0.0.1:{port}")
     listening.join()
     happened(said.strip()[:80])
     assert said.startswith("UnverifiedAnswer ")
@@ -112,37 +112,37 @@ def test_an_impostors_pickle_is_not_read(house: PrivateWorker, happened: Happene
     "an impostor passes a signed call on to the worker, and answers the next call with the same answer",
     expect="the worker's own answer is taken, the one that is repeated or changed is refused",
 )
-def test_an_answer_is_good_for_one_call(house: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
+def test_an_answer_is_good_for_one_call(worker: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
     script = program(tmp_path / "project")
-    assert called(house, script) == "(2, 1)\n"
+    assert called(worker, script) == "(2, 1)\n"
     answers: list[tuple[int, bytes, dict[str, str]]] = []
 
     def repeat(body: bytes, headers: Mapping[str, str], path: str) -> tuple[int, bytes, Mapping[str, str]]:
         if not answers:
-            answers.append(relayed(house.daemon, body, headers, path))
+            answers.append(relayed(worker.daemon, body, headers, path))
         return answers[0]
 
     def unsign(body: bytes, headers: Mapping[str, str], path: str) -> tuple[int, bytes, Mapping[str, str]]:
-        status, told, _ = relayed(house.daemon, body, headers, path)
-        return status, told, {}
+        status, reported, _ = relayed(worker.daemon, body, headers, path)
+        return status, reported, {}
 
     def change(body: bytes, headers: Mapping[str, str], path: str) -> tuple[int, bytes, Mapping[str, str]]:
-        status, told, signed = relayed(house.daemon, body, headers, path)
-        return status, told + b" ", signed
+        status, reported, signed = relayed(worker.daemon, body, headers, path)
+        return status, reported + b" ", signed
 
     with impostor(repeat) as url:
-        said = called(house, script, "2\n3\n", SOCKD_URL=url).splitlines()
+        said = called(worker, script, "2\n3\n", SOCKD_URL=url).splitlines()
     happened(f"first {said[0]}, then {said[1][:16]}")
     assert said[0] == "(2, 1)" and said[1].startswith("UnverifiedAnswer ")
     for dishonest in (unsign, change):
         with impostor(dishonest) as url:
-            assert called(house, script, SOCKD_URL=url).startswith("UnverifiedAnswer "), dishonest.__name__
+            assert called(worker, script, SOCKD_URL=url).startswith("UnverifiedAnswer "), dishonest.__name__
 
 
 @case(
     "K1", "a function looks for the key of pickles in its code, its environment and its memory", expect="it is nowhere"
 )
-def test_a_function_never_has_the_key(house: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
+def test_a_function_never_has_the_key(worker: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
     looking = """
 import sockd
 @sockd.function
@@ -158,15 +158,15 @@ if __name__ == "__main__":
     print(looks.remote((key, key.hex().encode(), repr(key).encode()))
           , key.hex())
 """
-    done = client(house.daemon, program(tmp_path / "project", looking))
+    done = client(worker.daemon, program(tmp_path / "project", looking))
     assert done.returncode == 0, done.stderr
     found, _, key = done.stdout.rpartition(" ")
     happened(found)
     assert "True" not in found and "sockd.toml" in found
-    registry = (house.daemon.state / "registry.sqlite").read_bytes()
-    wal = (house.daemon.state / "registry.sqlite-wal").read_bytes()
+    registry = (worker.daemon.state / "registry.sqlite").read_bytes()
+    wal = (worker.daemon.state / "registry.sqlite-wal").read_bytes()
     assert key.strip().encode() not in registry + wal, "sealed on the disk"
-    assert key.strip() not in house.daemon.manage("GET", "/functions/looks").body.decode()
+    assert key.strip() not in worker.daemon.manage("GET", "/functions/looks").body.decode()
 
 
 @case(
@@ -174,7 +174,7 @@ if __name__ == "__main__":
     "another user listens at run.sock of a directory that a client was given",
     expect="the kernel tells who listens; the client sends nothing",
 )
-def test_a_socket_of_another_user_is_sent_nothing(house: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
+def test_a_socket_of_another_user_is_sent_nothing(worker: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
     script = program(tmp_path / "project")
     listen = f"""
 import os, socket, sys
@@ -192,8 +192,8 @@ print(len(got), flush=True)
     command = [sys.executable, "-c", listen]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as listener:
         assert listener.stdout is not None and listener.stdout.readline() == "listening\n"
-        said = called(house, script, SOCKD_STATE_DIR=str(tmp_path))
-        cli = client(house.daemon, script, "-m", "sockd", "invoke", "f", SOCKD_STATE_DIR=str(tmp_path))
+        said = called(worker, script, SOCKD_STATE_DIR=str(tmp_path))
+        cli = client(worker.daemon, script, "-m", "sockd", "invoke", "f", SOCKD_STATE_DIR=str(tmp_path))
         received = listener.stdout.readline()
     happened(f"{said.strip()[:60]}; received {received.strip()} bytes")
     assert said.startswith("NoWorker ") and f"uid {NOBODY} listens there" in said
@@ -227,12 +227,12 @@ except BlockingIOError:
     "a program listens on 127.0.0.1:5000 while the worker is elsewhere, and while there is none",
     expect="no client asks it: the state directory says where the worker is",
 )
-def test_no_client_guesses_a_port(house: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
+def test_no_client_guesses_a_port(worker: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
     script = program(tmp_path / "project")
-    assert called(house, script) == "(2, 1)\n"
+    assert called(worker, script) == "(2, 1)\n"
     (tmp_path / "empty").mkdir()
-    arguments = ("-c", ALONE_ON_5000, str(tmp_path / "empty"), str(house.daemon.state))
-    done = client(house.daemon, script, *arguments)
+    arguments = ("-c", ALONE_ON_5000, str(tmp_path / "empty"), str(worker.daemon.state))
+    done = client(worker.daemon, script, *arguments)
     assert done.returncode == 0, done.stderr
     nobody, no_worker, invoked, answered, asked = done.stdout.splitlines()
     happened(f"{nobody}; {no_worker[:40]}; {invoked}; {answered}; {asked}")
@@ -245,10 +245,10 @@ def test_no_client_guesses_a_port(house: PrivateWorker, happened: Happened, tmp_
     "project B deploys a decorated function under the name of A's, or of one of `sockd deploy`, and the reverse",
     expect="NameTaken; with force A's running program gets OtherCode, never B's answer",
 )
-def test_a_name_is_not_taken_over(house: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
+def test_a_name_is_not_taken_over(worker: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
     ours = program(tmp_path / "a" / "project")
     theirs = program(tmp_path / "a" / "other", APP.replace("pair[1], pair[0]", "'of B', pair[0]"))
-    env = environment(house.daemon, ours.parent.parent)
+    env = environment(worker.daemon, ours.parent.parent)
     command = [sys.executable, ours.name]
     with subprocess.Popen(
         command, cwd=ours.parent, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -261,39 +261,39 @@ def test_a_name_is_not_taken_over(house: PrivateWorker, happened: Happened, tmp_
             return running.stdout.readline()
 
         assert ask(2) == "(2, 1)\n"
-        refused = called(house, theirs)
+        refused = called(worker, theirs)
         assert refused.startswith("NameTaken ") and str(ours) in refused and "--force" in refused
         assert ask(3) == "(3, 1)\n", "A goes on"
         with pytest.raises(DeployFailed, match="was deployed from") as plain:
-            house.deploy("turned", "def f(event): return {'sockd': 1, 'json': 'of a directory'}")
+            worker.deploy("turned", "def f(event): return {'sockd': 1, 'json': 'of a directory'}")
         assert plain.value.status == 409
-        by_cli = client(house.daemon, theirs, "-m", "sockd", "deploy", theirs.name)
+        by_cli = client(worker.daemon, theirs, "-m", "sockd", "deploy", theirs.name)
         assert by_cli.returncode == 1 and "was deployed from" in by_cli.stderr
-        forced = client(house.daemon, theirs, "-m", "sockd", "deploy", theirs.name, "--force")
+        forced = client(worker.daemon, theirs, "-m", "sockd", "deploy", theirs.name, "--force")
         assert forced.returncode == 0, forced.stderr
         lost = ask(4)
         assert lost.startswith("OtherCode ") and "of B" not in lost
-    assert called(house, theirs) == "('of B', 1)\n"
-    again = called(house, ours)
+    assert called(worker, theirs) == "('of B', 1)\n"
+    again = called(worker, ours)
     happened(f"{refused[:9]}; {lost[:9]}; a new run of A: {again[:9]}")
     assert again.startswith("NameTaken ")
-    house.deploy("turned", "def f(event): return {'sockd': 1, 'json': 'of a directory'}", force=True)
-    assert called(house, theirs).startswith("NameTaken "), (
+    worker.deploy("turned", "def f(event): return {'sockd': 1, 'json': 'of a directory'}", force=True)
+    assert called(worker, theirs).startswith("NameTaken "), (
         "the reverse: a directory's function is not taken over either"
     )
-    house.daemon.remove("turned")
-    assert called(house, ours) == "(2, 1)\n"
+    worker.daemon.remove("turned")
+    assert called(worker, ours) == "(2, 1)\n"
 
 
 @case(
     "K12", "code changes between a call's admission to the queue and its turn", expect="412; the other code is not run"
 )
-def test_a_queued_call_does_not_run_other_code(house: PrivateWorker, happened: Happened) -> None:
-    first = house.deploy("changing", "def f(event): return 1")["version"]
-    assert house.invoke("changing", None, x_sockd_if_code=first).status == 200
-    house.deploy("changing", "def f(event): return 2")
-    refused = house.invoke("changing", None, x_sockd_if_code=first)
+def test_a_queued_call_does_not_run_other_code(worker: PrivateWorker, happened: Happened) -> None:
+    first = worker.deploy("changing", "def f(event): return 1")["version"]
+    assert worker.invoke("changing", None, x_sockd_if_code=first).status == 200
+    worker.deploy("changing", "def f(event): return 2")
+    refused = worker.invoke("changing", None, x_sockd_if_code=first)
     happened(f"{refused.status} {refused.error}")
     assert (refused.status, refused.error) == (412, "PreconditionFailedException")
     assert "x-sockd-sandbox" not in refused.headers
-    assert house.invoke("changing", None, x_sockd_if_code="nonsense").status == 400
+    assert worker.invoke("changing", None, x_sockd_if_code="nonsense").status == 400

@@ -85,10 +85,10 @@ class Chunks:
 
 
 @pytest.fixture
-def storm(house: PrivateWorker) -> PrivateWorker:
+def storm(worker: PrivateWorker) -> PrivateWorker:
     """The worker with the function."""
-    house.deploy("storm", STORM, timeout_s=60)
-    return house
+    worker.deploy("storm", STORM, timeout_s=60)
+    return worker
 
 
 @pytest.mark.parametrize("how", ["yields", "forges"])

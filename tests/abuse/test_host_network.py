@@ -47,16 +47,16 @@ def take_ports(event: Any) -> Any:
     "bind the worker's port and 5000, on seven addresses, over TCP and UDP, sharing or not; from a handler and a Zygote",
     expect="EPERM, each time; port 0 is given",
 )
-def test_nothing_in_a_sandbox_binds_the_workers_ports(house: PrivateWorker, happened: Happened) -> None:
-    event = {"ports": [house.daemon.port, DEFAULT_PORT], "addresses": ADDRESSES}
+def test_nothing_in_a_sandbox_binds_the_workers_ports(worker: PrivateWorker, happened: Happened) -> None:
+    event = {"ports": [worker.daemon.port, DEFAULT_PORT], "addresses": ADDRESSES}
     for place, said in (
-        ("handler", attack(house, take_ports, event)),
-        ("Zygote", in_zygote(house, take_ports, event)),
+        ("handler", attack(worker, take_ports, event)),
+        ("Zygote", in_zygote(worker, take_ports, event)),
     ):
         got = sorted(name for name, answer in said.items() if answer == "ok")
         happened(f"{place}: {len(said)} tries, {sorted(set(said.values()))}, bound: {got}")
         assert set(said.values()) == {"EPERM"}, said
-    free = attack(house, take_ports, {**event, "ports": [0]})
+    free = attack(worker, take_ports, {**event, "ports": [0]})
     assert set(free.values()) == {"ok"}, free
 
 
@@ -91,9 +91,9 @@ def misled(event: Any) -> Any:
     expect="EPERM, or there is no route",
 )
 @pytest.mark.parametrize("host", ["169.254.169.254", "fe80::1", "fd00:ec2::254"])
-def test_no_way_leads_to_the_metadata_service(house: PrivateWorker, happened: Happened, host: str) -> None:
+def test_no_way_leads_to_the_metadata_service(worker: PrivateWorker, happened: Happened, host: str) -> None:
     links = [number for number, name in socket.if_nameindex() if name != "lo"] or [1]
-    said = attack(house, misled, [host, links])
+    said = attack(worker, misled, [host, links])
     happened(", ".join(f"{kind}: {answer}" for kind, answer in said.items()))
     assert {answer for kind, answer in said.items() if not kind.startswith("routed")} <= {"EPERM"}, said
     if (guard := packet_guard()).ok is None:
@@ -119,17 +119,17 @@ def autobind(event: Any) -> Any:
 
 
 @case("K1", "listen without bind 4 000 times, until the port comes by chance", expect="never the worker's")
-def test_a_port_that_comes_by_chance_is_never_the_workers(house: PrivateWorker, happened: Happened) -> None:
+def test_a_port_that_comes_by_chance_is_never_the_workers(worker: PrivateWorker, happened: Happened) -> None:
     addresses = [[4, ""], [6, ""], [4, "127.0.0.1"], [6, "::1"]]
-    got = attack(house, autobind, {"addresses": addresses, "count": 1000})
+    got = attack(worker, autobind, {"addresses": addresses, "count": 1000})
     happened(f"{len(got)} listeners on {len(set(got))} ports")
-    assert house.daemon.port not in got and DEFAULT_PORT not in got
+    assert worker.daemon.port not in got and DEFAULT_PORT not in got
 
 
 @case("K1", "ask the worker at ::1, where `localhost` may lead", expect="the worker answers; or nobody, without IPv6")
-def test_both_loopbacks_are_the_workers(house: PrivateWorker, happened: Happened) -> None:
+def test_both_loopbacks_are_the_workers(worker: PrivateWorker, happened: Happened) -> None:
     for host in ("127.0.0.1", "::1"):
-        connection = http.client.HTTPConnection(host, house.daemon.port, timeout=10)
+        connection = http.client.HTTPConnection(host, worker.daemon.port, timeout=10)
         try:
             connection.request("POST", f"/run/{NEIGHBOUR}", json.dumps(host))
             answer = connection.getresponse().read()
@@ -140,7 +140,7 @@ def test_both_loopbacks_are_the_workers(house: PrivateWorker, happened: Happened
             connection.close()
         happened(f"{host}: {answer.decode()}")
         assert json.loads(answer) == host
-    assert house.daemon.url == f"http://127.0.0.1:{house.daemon.port}"
+    assert worker.daemon.url == f"http://127.0.0.1:{worker.daemon.port}"
 
 
 def has_ipv6() -> bool:
@@ -174,10 +174,10 @@ def hoard(event: Any) -> Any:
 
 
 @pytest.fixture
-def sockets_left(house: PrivateWorker) -> Iterator[None]:
+def sockets_left(worker: PrivateWorker) -> Iterator[None]:
     """All sockets of functions are gone after the case."""
     yield
-    house.settle()
+    worker.settle()
 
 
 @counts_sockets
@@ -186,12 +186,12 @@ def sockets_left(house: PrivateWorker) -> Iterator[None]:
     f"bind {MANY} ephemeral ports from a sandbox, in processes of its own; again in a second one; then leave both paused",
     expect=f"EMFILE at {MOST}; the host and other functions bind ports all the while; all come back",
 )
-def test_a_sandbox_has_so_many_sockets(house: PrivateWorker, happened: Happened, sockets_left: None) -> None:
-    house.deploy("hoards", files(hoard), memory_mb=256, timeout_s=30, concurrency=2)
+def test_a_sandbox_has_so_many_sockets(worker: PrivateWorker, happened: Happened, sockets_left: None) -> None:
+    worker.deploy("hoards", files(hoard), memory_mb=256, timeout_s=30, concurrency=2)
     answers: list[Any] = []
 
     def call() -> None:  # in a new sandbox, also where the other one's answer has come already
-        answers.append(house.invoke("hoards", MANY, x_sockd_fresh="1").json)
+        answers.append(worker.invoke("hoards", MANY, x_sockd_fresh="1").json)
 
     threads = [threading.Thread(target=call) for _ in range(2)]
     for thread in threads:
@@ -201,9 +201,9 @@ def test_a_sandbox_has_so_many_sockets(house: PrivateWorker, happened: Happened,
     happened(f"bound: {answers}")
     assert [refused for _, refused in answers] == ["EMFILE", "EMFILE"], answers
     assert all(MOST * 0.9 < bound <= MOST for bound, _ in answers), answers
-    free = attack(house, take_ports, {"ports": [0], "addresses": ["127.0.0.1", "::"]})
+    free = attack(worker, take_ports, {"ports": [0], "addresses": ["127.0.0.1", "::"]})
     assert set(free.values()) == {"ok"}, free
-    assert house.call(NEIGHBOUR, 1) == 1
+    assert worker.call(NEIGHBOUR, 1) == 1
 
 
 def hoard_accepted(event: Any) -> Any:
@@ -223,15 +223,15 @@ def hoard_accepted(event: Any) -> Any:
 
 @counts_sockets
 @case("K7", f"keep {MANY} accepted connections, without their listeners and clients", expect=f"EMFILE at {MOST}")
-def test_accepted_connections_are_sockets_too(house: PrivateWorker, happened: Happened, sockets_left: None) -> None:
-    kept, refused = attack(house, hoard_accepted, MANY, open_files=4096, memory_mb=256)
+def test_accepted_connections_are_sockets_too(worker: PrivateWorker, happened: Happened, sockets_left: None) -> None:
+    kept, refused = attack(worker, hoard_accepted, MANY, open_files=4096, memory_mb=256)
     happened(f"{kept} kept, {refused}")
     assert refused == "EMFILE" and MOST * 0.9 < kept <= MOST
 
 
 @counts_sockets
 @case("K7", "the same with sockets = 8, and from a package that a Zygote imports", expect="EMFILE at 8, and at 128")
-def test_the_limit_is_the_functions_and_zygotes_have_one_too(house: PrivateWorker, happened: Happened) -> None:
+def test_the_limit_is_the_functions_and_zygotes_have_one_too(worker: PrivateWorker, happened: Happened) -> None:
     def open_all(event: Any) -> Any:
         kept: list[Any] = []
         try:
@@ -241,7 +241,7 @@ def test_the_limit_is_the_functions_and_zygotes_have_one_too(house: PrivateWorke
             return [len(kept), name_of(error.errno)]  # type: ignore[name-defined]  # noqa: F821
         return [len(kept), "ok"]
 
-    handler, zygote = attack(house, open_all, sockets=8), in_zygote(house, open_all)
+    handler, zygote = attack(worker, open_all, sockets=8), in_zygote(worker, open_all)
     happened(f"handler: {handler}; Zygote: {zygote}")
     assert handler == [8, "EMFILE"]
     assert zygote == [128, "EMFILE"]

@@ -34,8 +34,8 @@ def make_devices(event: Any) -> Any:
 
 
 @case("A10", "mknod and mknodat of character and block devices", expect="EPERM")
-def test_no_device_can_be_made(house: PrivateWorker, happened: Happened) -> None:
-    for who, tried in (("handler", attack(house, make_devices)), ("Zygote", in_zygote(house, make_devices))):
+def test_no_device_can_be_made(worker: PrivateWorker, happened: Happened) -> None:
+    for who, tried in (("handler", attack(worker, make_devices)), ("Zygote", in_zygote(worker, make_devices))):
         happened(f"{who}: {len(tried)} tries, {', '.join(sorted(set(tried.values())))}")
         assert set(tried.values()) == {"EPERM"}
 
@@ -69,8 +69,8 @@ def mount_things(event: Any) -> Any:
 
 
 @case("A11", "mount, umount, move_mount, fsopen, pivot_root, setns ...", expect="EPERM")
-def test_nothing_can_be_mounted(house: PrivateWorker, happened: Happened) -> None:
-    for who, tried in (("handler", attack(house, mount_things)), ("Zygote", in_zygote(house, mount_things))):
+def test_nothing_can_be_mounted(worker: PrivateWorker, happened: Happened) -> None:
+    for who, tried in (("handler", attack(worker, mount_things)), ("Zygote", in_zygote(worker, mount_things))):
         happened(f"{who}: {len(tried)} calls, {', '.join(sorted(set(tried.values())))}")
         assert set(tried.values()) == {"EPERM"}, tried
 
@@ -113,24 +113,24 @@ def read_proc(event: Any) -> Any:
     "/proc/1/root, /proc/<Zygote>/mem, maps, environ, fd ...",
     expect="only its own; ENOENT or EACCES for the rest",
 )
-def test_proc_shows_nobody_else(house: PrivateWorker, happened: Happened) -> None:
+def test_proc_shows_no_one_else(worker: PrivateWorker, happened: Happened) -> None:
     for name in ("sibling-1", "sibling-2"):
-        house.deploy(name, "def f(event): return 1")
-        assert house.call(name) == 1
-    seen = attack(house, read_proc)
+        worker.deploy(name, "def f(event): return 1")
+        assert worker.call(name) == 1
+    seen = attack(worker, read_proc)
     happened(
         f"handler sees {len(seen['others'])} others, reads {len(seen['got'] + seen['host'])} files of others or the host"
     )
     assert seen["others"] == [] and seen["got"] == [] and seen["host"] == [] and seen["writable"] == [], seen
     assert not NOBODYS & set(seen["root"])
-    seen = in_zygote(house, read_proc)
+    seen = in_zygote(worker, read_proc)
     happened(f"Zygote sees {len(seen['others'])} others, reads {len(seen['got'] + seen['host'])}")
     assert seen["got"] == [] and seen["host"] == [] and seen["writable"] == [], seen
     assert not NOBODYS & set(seen["root"])
 
 
 @case("A14", "find /sys/fs/cgroup, mount a cgroup tree, write release_agent", expect="there is none: ENOENT, EPERM")
-def test_there_are_no_cgroup_files(house: PrivateWorker, happened: Happened) -> None:
+def test_there_are_no_cgroup_files(worker: PrivateWorker, happened: Happened) -> None:
     def look(event: Any) -> Any:
         tmp = os.environ.get("TMPDIR", "/tmp")
         files = ["/sys/fs/cgroup/release_agent", "/sys/fs/cgroup/memory/release_agent", f"{tmp}/release_agent"]
@@ -142,6 +142,6 @@ def test_there_are_no_cgroup_files(house: PrivateWorker, happened: Happened) -> 
         tried["list /sys"] = outcome(lambda: os.listdir("/sys/fs"))
         return tried, [line for line in mounts.splitlines() if "cgroup" in line]
 
-    for who, (tried, mounts) in (("handler", attack(house, look)), ("Zygote", in_zygote(house, look))):
+    for who, (tried, mounts) in (("handler", attack(worker, look)), ("Zygote", in_zygote(worker, look))):
         happened(f"{who}: {', '.join(sorted(set(tried.values())))}; {len(mounts)} cgroup mounts")
         assert set(tried.values()) <= {"ENOENT", "EPERM"} and mounts == [], tried

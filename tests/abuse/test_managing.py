@@ -69,8 +69,8 @@ def test_a_group_manages(daemon: RunningDaemon, happened: Happened, project: Pat
     happened(f"of {seen['paths']} paths {len(seen['seen'])} are open to others")
     assert seen["seen"] == {} and not seen["sockd.sock"]
     doctor = cli("doctor", "--json", "--state-dir", str(daemon.state), home=project)
-    told = {each["name"]: each for each in json.loads(doctor.stdout)}
-    assert told["state directory"]["ok"] is True, told["state directory"]
+    reported = {each["name"]: each for each in json.loads(doctor.stdout)}
+    assert reported["state directory"]["ok"] is True, reported["state directory"]
 
 
 MEMBER_OPENS = f"""
@@ -176,7 +176,9 @@ def test_a_worker_elsewhere(daemon: RunningDaemon, happened: Happened, project: 
     assert refused.returncode == 1 and "revoked" in refused.stderr
 
 
-def test_the_public_port_is_told_from_the_management_api(daemon: RunningDaemon, project: Path, tmp_path: Path) -> None:
+def test_the_public_port_is_reported_from_the_management_api(
+    daemon: RunningDaemon, project: Path, tmp_path: Path
+) -> None:
     text = key(daemon, "strayed", "read", "deploy", "invoke")
     refused = cli("login", daemon.url, home=tmp_path, stdin=text + "\n")
     assert refused.returncode == 1 and "management.listen" in refused.stderr and "refuses" not in refused.stderr
@@ -329,7 +331,7 @@ def test_no_key_calls_a_function_by_way_of_another(daemon: RunningDaemon, happen
     daemon.deploy(
         "closed", {"f.py": "def f(event):\n    print('was called')\n    return event", "sockd.toml": 'run = "off"'}
     )
-    told = {}
+    reported = {}
     for name, rights, functions in (
         ("of-mine", ("read", "invoke", "deploy"), ["mine"]),
         ("deployer", ("deploy",), []),
@@ -338,12 +340,12 @@ def test_no_key_calls_a_function_by_way_of_another(daemon: RunningDaemon, happen
         for side in ("on_success", "on_failure"):
             body = json.dumps({side: "closed"})
             path = f"{url}/functions/mine/event-invoke-config"
-            told[name, side] = requests.put(path, data=body, headers=headers, timeout=30).status_code
+            reported[name, side] = requests.put(path, data=body, headers=headers, timeout=30).status_code
         schedule = json.dumps({"function": "closed", "expression": "rate(1 minute)"})
         put = requests.put(f"{url}/schedules/{name}", data=schedule, headers=headers, timeout=30)
-        told[name, "schedule"] = put.status_code
-    happened(str(told))
-    assert set(told.values()) == {403}
+        reported[name, "schedule"] = put.status_code
+    happened(str(reported))
+    assert set(reported.values()) == {403}
     assert daemon.manage("GET", "/functions/mine/event-invoke-config").json == []
     assert daemon.manage("GET", "/schedules").json == []
     assert daemon.logs("closed") == []

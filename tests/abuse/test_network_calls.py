@@ -19,7 +19,7 @@ from tests.support.private_worker import PrivateWorker
     "sockets of MPTCP, UDP-Lite, SCTP, DCCP, ping; SO_BINDTODEVICE, TCP_CONGESTION, TCP_ULP, BPF programs as options",
     expect="EPROTONOSUPPORT, EPERM or ENOPROTOOPT; what TCP, UDP and their options do for programs works",
 )
-def test_protocols_and_options_of_sockets(house: PrivateWorker, happened: Happened) -> None:
+def test_protocols_and_options_of_sockets(worker: PrivateWorker, happened: Happened) -> None:
     def use_them(event: Any) -> Any:
         def make(family: int, kind: int, protocol: int) -> None:
             socket.socket(family, kind, protocol).close()
@@ -70,7 +70,7 @@ def test_protocols_and_options_of_sockets(house: PrivateWorker, happened: Happen
         works["asyncio's socket pair"] = outcome(socket.socketpair)
         return refused, works
 
-    for subject, (refused, works) in (("handler", attack(house, use_them)), ("Zygote", in_zygote(house, use_them))):
+    for subject, (refused, works) in (("handler", attack(worker, use_them)), ("Zygote", in_zygote(worker, use_them))):
         open_ = {name: answer for name, answer in refused.items() if answer not in REFUSALS}
         broken = {name: answer for name, answer in works.items() if answer != "ok"}
         answers = ", ".join(sorted(set(refused.values())))
@@ -87,7 +87,7 @@ REFUSALS = ("EPROTONOSUPPORT", "EPERM", "ENOPROTOOPT")
     "",
     expect="rtnetlink is asked, and changes nothing, whoever owns the namespace; no other netlink family",
 )
-def test_rtnetlink_answers_and_changes_nothing(house: PrivateWorker, happened: Happened) -> None:
+def test_rtnetlink_answers_and_changes_nothing(worker: PrivateWorker, happened: Happened) -> None:
     def ask_and_change(event: Any) -> Any:
         def send(kind: int, flags: int, body: bytes) -> Any:
             """The type of the answer, or the errno's name that it carries."""
@@ -117,9 +117,9 @@ def test_rtnetlink_answers_and_changes_nothing(house: PrivateWorker, happened: H
 
     mine = {name for _, name in socket.if_nameindex()}
     seen = {
-        "host": attack(house, ask_and_change),
-        "none": attack(house, ask_and_change, network="none"),
-        "Zygote": in_zygote(house, ask_and_change),
+        "host": attack(worker, ask_and_change),
+        "none": attack(worker, ask_and_change, network="none"),
+        "Zygote": in_zygote(worker, ask_and_change),
     }
     for subject, (families, change, names, dumps, down, added, elsewhere) in seen.items():
         happened(
@@ -144,7 +144,7 @@ FORKS = {USER, 0x3C000000}
     "a package being imported clones all 127 sets of namespaces, and uses the capabilities of those that it gets",
     expect="EPERM but for the two sets that forks need, which lead to no network namespace, packet socket or netfilter",
 )
-def test_a_package_makes_no_namespace_but_those_of_forks(house: PrivateWorker, happened: Happened) -> None:
+def test_a_package_makes_no_namespace_but_those_of_forks(worker: PrivateWorker, happened: Happened) -> None:
     def clone_them(event: Any) -> Any:
         import itertools
 
@@ -205,7 +205,7 @@ def test_a_package_makes_no_namespace_but_those_of_forks(house: PrivateWorker, h
         # A Zygote whose working directory is another one may not serve, and nobody would learn what it has seen.
         return in_child(clone_all, seconds=event[2])
 
-    tried, clone3, inside = in_zygote(house, clone_them, (FLAGS, sorted(FORKS), 10.0 * SLOWER))
+    tried, clone3, inside = in_zygote(worker, clone_them, (FLAGS, sorted(FORKS), 10.0 * SLOWER))
     made = {flags for flags, answer in tried if answer == "ok"}
     refused = {answer for flags, answer in tried if flags not in FORKS}
     used = {name: answer for each in inside for name, answer in each.items() if name != "capabilities"}
@@ -216,7 +216,7 @@ def test_a_package_makes_no_namespace_but_those_of_forks(house: PrivateWorker, h
     assert made == FORKS and refused == {"EPERM"} and clone3 == ["ENOSYS"]
     for each in inside:
         assert not [name for name, answer in each.items() if answer == "ok"], each
-    house.deploy(
+    worker.deploy(
         "none", "import socket\ndef f(event): return [name for _, name in socket.if_nameindex()]\n", network="none"
     )
-    assert house.call("none") == ["lo"]
+    assert worker.call("none") == ["lo"]

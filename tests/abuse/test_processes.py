@@ -28,7 +28,7 @@ from tests.support.private_worker import PrivateWorker
 
 
 @case("B1", "kill(-1, 9), and kill of every pid from 1 to 5 000", expect="its own processes die, nobody else does")
-def test_a_signal_reaches_only_its_senders_own(house: PrivateWorker, happened: Happened) -> None:
+def test_a_signal_reaches_only_its_senders_own(worker: PrivateWorker, happened: Happened) -> None:
     def kill_all(event: Any) -> Any:
         child = os.fork()
         if child == 0:
@@ -48,23 +48,23 @@ def test_a_signal_reaches_only_its_senders_own(house: PrivateWorker, happened: H
                     results[answer] = results.get(answer, 0) + 1
         return results, outcome(lambda: os.kill(-1, 9))
 
-    daemon, known = house.daemon.pid, {process.pid for process in house.processes("init", "root zygote", "launcher")}
-    with victim(house):
-        reached, group, ended_by = attack(house, kill_all)
+    daemon, known = worker.daemon.pid, {process.pid for process in worker.processes("init", "root zygote", "launcher")}
+    with victim(worker):
+        reached, group, ended_by = attack(worker, kill_all)
         happened(f"handler: {len(reached)} others reached, kill(-1) {group}, its child died of {ended_by}")
         assert reached == [] and ended_by == signal.SIGKILL
-        results, everybody = in_zygote(house, kill_others)
+        results, everybody = in_zygote(worker, kill_others)
         happened(f"Zygote: {results}, kill(-1) {everybody}")
         # kill(-1) says nothing: the kernel leaves out who may not be killed, and calls that a success.
         assert set(results) == {"EPERM"}
-    assert house.daemon.pid == daemon
-    assert known <= {process.pid for process in house.processes()}
+    assert worker.daemon.pid == daemon
+    assert known <= {process.pid for process in worker.processes()}
 
 
 @case(
     "B2", "ptrace, process_vm_readv/writev, pidfd_getfd, /proc/<pid>/mem of a sibling", expect="ESRCH or EPERM; no byte"
 )
-def test_nobody_reads_anothers_memory(house: PrivateWorker, happened: Happened) -> None:
+def test_no_one_reads_anothers_memory(worker: PrivateWorker, happened: Happened) -> None:
     def read_others(event: Any) -> Any:
         results: dict[str, int] = {}
         me = os.getpid()
@@ -96,10 +96,10 @@ def test_nobody_reads_anothers_memory(house: PrivateWorker, happened: Happened) 
                 results[f"{name} {answer}"] = results.get(f"{name} {answer}", 0) + 1
         return results
 
-    with victim(house) as pid:
+    with victim(worker) as pid:
         for who, results in (
-            ("handler", attack(house, read_others, [pid])),
-            ("Zygote", in_zygote(house, read_others, [pid])),
+            ("handler", attack(worker, read_others, [pid])),
+            ("Zygote", in_zygote(worker, read_others, [pid])),
         ):
             answers = {name.split()[1] for name in results}
             happened(f"{who}: {sum(results.values())} tries, {', '.join(sorted(answers))}")
@@ -111,7 +111,7 @@ def test_nobody_reads_anothers_memory(house: PrivateWorker, happened: Happened) 
     "connect to abstract sockets of the host and of a sibling",
     expect="none: ECONNREFUSED; host: reached, as documented",
 )
-def test_abstract_sockets_follow_the_network(house: PrivateWorker, happened: Happened) -> None:
+def test_abstract_sockets_follow_the_network(worker: PrivateWorker, happened: Happened) -> None:
     def connect(event: Any) -> Any:
         with socket.socket(socket.AF_UNIX) as sock:
             return name_of(sock.connect_ex("\0" + event)) if sock else None
@@ -120,14 +120,14 @@ def test_abstract_sockets_follow_the_network(house: PrivateWorker, happened: Hap
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("\0" + name)
         server.listen()
-        none = attack(house, connect, name, network="none")
-        host = attack(house, connect, name, network="host")
+        none = attack(worker, connect, name, network="none")
+        host = attack(worker, connect, name, network="host")
     happened(f"none: {none}; host: {'connected, as documented' if host == '0' else host}")
     assert none == "ECONNREFUSED" and host == "0"
 
 
 @case("B4", "bind the daemon's own port inside", expect="none: its own namespace, the port stays; host: EPERM")
-def test_the_daemons_port_cannot_be_taken(house: PrivateWorker, happened: Happened) -> None:
+def test_the_daemons_port_cannot_be_taken(worker: PrivateWorker, happened: Happened) -> None:
     def bind(event: Any) -> Any:
         def listen(sock: socket.socket, address: str) -> None:
             sock.bind((address, event))
@@ -143,10 +143,10 @@ def test_the_daemons_port_cannot_be_taken(house: PrivateWorker, happened: Happen
                     tried.append(outcome(listen, sock, address))
         return tried
 
-    port = house.daemon.port
-    with house.watching() as watch:
-        none = attack(house, bind, port, network="none")
-        host = attack(house, bind, port, network="host")
+    port = worker.daemon.port
+    with worker.watching() as watch:
+        none = attack(worker, bind, port, network="none")
+        host = attack(worker, bind, port, network="host")
     happened(f"none: {', '.join(none)}; host: {', '.join(host)}; {watch}")
     assert watch.wrong == []
     assert set(none) == {"ok"} and set(host) <= {"EPERM", "EADDRINUSE"}
@@ -157,7 +157,7 @@ def test_the_daemons_port_cannot_be_taken(house: PrivateWorker, happened: Happen
     "network=none: TCP and UDP to 1.1.1.1, metadata, DNS; the worker's port on the loopback",
     expect="ENETUNREACH within 10 ms, no packet; nobody listens on its own loopback",
 )
-def test_without_network_nothing_is_reached_and_nothing_hangs(house: PrivateWorker, happened: Happened) -> None:
+def test_without_network_nothing_is_reached_and_nothing_hangs(worker: PrivateWorker, happened: Happened) -> None:
     def connect(event: Any) -> Any:
         targets = [("1.1.1.1", 80), ("169.254.169.254", 80), ("8.8.8.8", 53), ("10.0.0.1", 22)]
         results, slowest = {}, 0.0
@@ -177,7 +177,7 @@ def test_without_network_nothing_is_reached_and_nothing_hangs(house: PrivateWork
         dns = time.monotonic() - started
         return results, own, slowest, dns
 
-    results, own, slowest, dns = attack(house, connect, house.daemon.port, network="none")
+    results, own, slowest, dns = attack(worker, connect, worker.daemon.port, network="none")
     happened(
         f"{len(results)} targets: {', '.join(sorted(set(results.values())))}; "
         f"slowest {slowest * 1000:.1f} ms, DNS {dns * 1000:.0f} ms"
@@ -191,7 +191,7 @@ def test_without_network_nothing_is_reached_and_nothing_hangs(house: PrivateWork
 
 
 @case("B6", "SysV shm, sem, msg, POSIX mq and /dev/shm names of a sibling", expect="ENOENT; nothing in common")
-def test_ipc_names_are_ones_own(house: PrivateWorker, happened: Happened) -> None:
+def test_ipc_names_are_ones_own(worker: PrivateWorker, happened: Happened) -> None:
     def make(event: Any) -> Any:
         create = 0o1666
         made = {
@@ -217,10 +217,10 @@ def test_ipc_names_are_ones_own(house: PrivateWorker, happened: Happened) -> Non
         ids = sum(syscall(31, number, 2, bytes(256))[0] >= 0 for number in range(64))
         return found, ids, os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
 
-    house.deploy("maker", files(make))
-    made = house.call("maker")
+    worker.deploy("maker", files(make))
+    made = worker.call("maker")
     assert made["shm"] and made["sem"] and made["msg"], made
-    for who, (found, ids, names) in (("sibling", attack(house, look)), ("Zygote", in_zygote(house, look))):
+    for who, (found, ids, names) in (("sibling", attack(worker, look)), ("Zygote", in_zygote(worker, look))):
         happened(f"{who}: {', '.join(sorted(set(found.values())))}, {ids} segments, {len(names)} names")
         assert set(found.values()) == {"ENOENT"} and ids == 0 and "sockd-selftest" not in names, found
     assert not Path("/dev/shm/sockd-selftest").exists()
@@ -228,7 +228,7 @@ def test_ipc_names_are_ones_own(house: PrivateWorker, happened: Happened) -> Non
 
 
 @case("B7", "add_key, request_key, keyctl on every keyring", expect="EPERM")
-def test_keyrings_are_closed(house: PrivateWorker, happened: Happened) -> None:
+def test_keyrings_are_closed(worker: PrivateWorker, happened: Happened) -> None:
     def keys(event: Any) -> Any:
         tried = {}
         for ring in (-1, -2, -3, -4, -5, -6, -7):
@@ -238,7 +238,7 @@ def test_keyrings_are_closed(house: PrivateWorker, happened: Happened) -> None:
                 tried[f"keyctl {operation} {ring}"] = refusal(250, operation, ring, 0, 0, 0)
         return tried, readable(["/proc/keys", "/proc/key-users"])
 
-    for who, (tried, files_read) in (("handler", attack(house, keys)), ("Zygote", in_zygote(house, keys))):
+    for who, (tried, files_read) in (("handler", attack(worker, keys)), ("Zygote", in_zygote(worker, keys))):
         happened(
             f"{who}: {len(tried)} calls, {', '.join(sorted(set(tried.values())))}; {len(files_read)} key files read"
         )
@@ -249,7 +249,7 @@ def test_keyrings_are_closed(house: PrivateWorker, happened: Happened) -> None:
 @case(
     "B8", "leave a daemonised grandchild behind (double fork, setsid)", expect="frozen with its sandbox, gone with it"
 )
-def test_grandchildren_end_with_their_sandbox(house: PrivateWorker, happened: Happened) -> None:
+def test_grandchildren_end_with_their_sandbox(worker: PrivateWorker, happened: Happened) -> None:
     def daemonise(event: Any) -> Any:
         if os.fork() == 0:
             os.setsid()
@@ -262,14 +262,14 @@ def test_grandchildren_end_with_their_sandbox(house: PrivateWorker, happened: Ha
         os.wait()
         return True
 
-    known = {process.pid for process in house.processes("sandbox")}
-    house.deploy("daemonises", files(daemonise))
-    assert house.call("daemonises")
-    left = [process for process in house.processes("sandbox") if process.pid not in known and process.inner_pid > 1]
+    known = {process.pid for process in worker.processes("sandbox")}
+    worker.deploy("daemonises", files(daemonise))
+    assert worker.call("daemonises")
+    left = [process for process in worker.processes("sandbox") if process.pid not in known and process.inner_pid > 1]
     assert left, "no grandchild is there to be seen"
     pidfds = [os.pidfd_open(process.pid) for process in left]
     try:
-        house.daemon.remove("daemonises")
+        worker.daemon.remove("daemonises")
         gone = [wait_readable(pidfd, 30) for pidfd in pidfds]
     finally:
         for pidfd in pidfds:

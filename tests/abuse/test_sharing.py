@@ -34,8 +34,8 @@ def descriptors(pid: int) -> list[tuple[int, int]]:
     "compare all descriptors of sandboxes, Zygotes and the daemon; O_NONBLOCK and O_ASYNC on 0 to 3 of one sandbox",
     expect="no two share an open file description; the flags of others are as they were",
 )
-def test_no_open_file_description_is_shared(house: PrivateWorker, happened: Happened) -> None:
-    house.index.add(wheel("open-files", "1.0", {"open_files.py": WORTH_A_ZYGOTE}))
+def test_no_open_file_description_is_shared(worker: PrivateWorker, happened: Happened) -> None:
+    worker.index.add(wheel("open-files", "1.0", {"open_files.py": WORTH_A_ZYGOTE}))
     code = (
         "import fcntl\n"
         "def f(event):\n"
@@ -43,24 +43,24 @@ def test_no_open_file_description_is_shared(house: PrivateWorker, happened: Happ
         "        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | event)\n"
         "    return [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in range(4)]\n"
     )
-    house.deploy("teaches", "import open_files\n" + code, requirements=["open-files"])
-    house.call("teaches")
-    house.daemon.when(lambda: house.daemon.node("open-files==1.0"))
+    worker.deploy("teaches", "import open_files\n" + code, requirements=["open-files"])
+    worker.call("teaches")
+    worker.daemon.when(lambda: worker.daemon.node("open-files==1.0"))
     networks = {"spare": "host", "bare": "none", "forked": "host", "sibling": "host"}
     for name, network in networks.items():
         with_package = name in ("forked", "sibling")
         text = "import open_files\n" + code if with_package else code
-        house.deploy(name, text, requirements=["open-files"] if with_package else [], network=network)
-    before = {name: house.call(name, 0) for name in networks}
-    assert all(house.call_learned(name, 0) == before[name] for name in ("forked", "sibling"))
-    assert house.call("spare", os.O_NONBLOCK | os.O_ASYNC) != before["spare"]
+        worker.deploy(name, text, requirements=["open-files"] if with_package else [], network=network)
+    before = {name: worker.call(name, 0) for name in networks}
+    assert all(worker.call_learned(name, 0) == before[name] for name in ("forked", "sibling"))
+    assert worker.call("spare", os.O_NONBLOCK | os.O_ASYNC) != before["spare"]
     others = [name for name in networks if name != "spare"]
-    after = {name: house.call(name, 0) for name in others}
-    house.deploy("later", code)
-    later = house.call("later", 0)
+    after = {name: worker.call(name, 0) for name in others}
+    worker.deploy("later", code)
+    later = worker.call("later", 0)
 
-    groups = [descriptors(each.pid) for each in house.processes("sandbox", "zygote") if each.inner_pid]
-    outer = [house.daemon.pid, *(each.pid for each in house.processes("launcher", "init", "root zygote"))]
+    groups = [descriptors(each.pid) for each in worker.processes("sandbox", "zygote") if each.inner_pid]
+    outer = [worker.daemon.pid, *(each.pid for each in worker.processes("launcher", "init", "root zygote"))]
     groups += [descriptors(pid) for pid in outer]
     shared = [
         (one, two)
@@ -83,7 +83,7 @@ def test_no_open_file_description_is_shared(house: PrivateWorker, happened: Happ
     "",
     expect="EPERM: no lease delays whoever opens a file, no dnotify tells of it",
 )
-def test_leases_and_directory_notifications_are_refused(house: PrivateWorker, happened: Happened) -> None:
+def test_leases_and_directory_notifications_are_refused(worker: PrivateWorker, happened: Happened) -> None:
     def lease(event: Any) -> Any:
         import fcntl
 
@@ -94,6 +94,6 @@ def test_leases_and_directory_notifications_are_refused(house: PrivateWorker, ha
             "notify": outcome(lambda: fcntl.fcntl(own, 1026, 0x20)),
         }
 
-    for subject, tried in (("handler", attack(house, lease)), ("Zygote", in_zygote(house, lease))):
+    for subject, tried in (("handler", attack(worker, lease)), ("Zygote", in_zygote(worker, lease))):
         happened(f"{subject}: {tried}")
         assert set(tried.values()) == {"EPERM"}, tried

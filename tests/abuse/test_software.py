@@ -24,7 +24,7 @@ from tests.support.servers.package_index import wheel
     "write to code, packages, base, /etc, /dev and over their files",
     expect="EROFS; the next instance is as deployed",
 )
-def test_software_cannot_be_changed(house: PrivateWorker, happened: Happened) -> None:
+def test_software_cannot_be_changed(worker: PrivateWorker, happened: Happened) -> None:
     def change(event: Any) -> Any:
         import json as module
         import sys
@@ -52,18 +52,18 @@ def test_software_cannot_be_changed(house: PrivateWorker, happened: Happened) ->
         return tried
 
     package = wheel("shared", "1.0", {"shared.py": "VALUE = 'as installed'\n"})
-    house.deploy("changer", {**files(change)}, requirements=["shared"], wheels=[package], concurrency=1, timeout_s=10)
-    tried = house.call("changer")
+    worker.deploy("changer", {**files(change)}, requirements=["shared"], wheels=[package], concurrency=1, timeout_s=10)
+    tried = worker.call("changer")
     happened(f"{len(tried)} tries: {', '.join(sorted(set(tried.values())))}")
     assert set(tried.values()) <= {"EROFS", "EACCES", "EPERM", "ENOENT", "ETXTBSY"}, tried
     assert sum(answer == "EROFS" for answer in tried.values()) > len(tried) // 2, tried
     code = "import shared\ndef f(event): return [shared.VALUE, open('/var/task/f.py').read()]\n"
-    house.deploy("reader", code, requirements=["shared"])
-    assert house.call("reader") == ["as installed", code]
+    worker.deploy("reader", code, requirements=["shared"])
+    assert worker.call("reader") == ["as installed", code]
 
 
 @case("A12", "setuid programs in code, in a package, in /tmp, in /usr", expect="no other uid, no capability")
-def test_a_setuid_program_gives_nothing(house: PrivateWorker, happened: Happened) -> None:
+def test_a_setuid_program_gives_nothing(worker: PrivateWorker, happened: Happened) -> None:
     def run_them(event: Any) -> Any:
         import glob
         import subprocess
@@ -100,19 +100,21 @@ def test_a_setuid_program_gives_nothing(house: PrivateWorker, happened: Happened
         ("status", script, stat.S_IFREG | 0o6755),
         ("requirements.txt", b"setuid-root", FILE),
     )
-    house.index.add(
+    worker.index.add(
         wheel("setuid-root", "1.0", {"setuid_root.py": "", "status": script}, modes={"status": stat.S_IFREG | 0o6755})
     )
-    house.deploy("setuid", code)
-    seen, calls = house.call("setuid")
-    told = {path: text for path, text in seen.items() if "CapEff" in text}
-    assert "/tmp/cat" in told, seen
-    for path, text in told.items():
+    worker.deploy("setuid", code)
+    seen, calls = worker.call("setuid")
+    reported = {path: text for path, text in seen.items() if "CapEff" in text}
+    assert "/tmp/cat" in reported, seen
+    for path, text in reported.items():
         status = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
         assert set(status["Uid"]) == {"1000"} and int(status["CapEff"][0], 16) == 0 and status["NoNewPrivs"] == ["1"], (
             path
         )
-    bits = [path for path in (house.daemon.state).rglob("status") if path.stat().st_mode & 0o6000]
-    happened(f"{len(told)} programs ran as uid 1000; set*id(0): {', '.join(calls)}; {len(bits)} setuid files on disk")
+    bits = [path for path in (worker.daemon.state).rglob("status") if path.stat().st_mode & 0o6000]
+    happened(
+        f"{len(reported)} programs ran as uid 1000; set*id(0): {', '.join(calls)}; {len(bits)} setuid files on disk"
+    )
     assert set(calls) == {"EPERM"}
     assert bits == []

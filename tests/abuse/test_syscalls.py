@@ -66,12 +66,14 @@ def test_the_list_holds_every_number_under_its_name() -> None:
 
 
 @case("C1", "make every system call from 0 to 460", expect="what the reviewed list says of each")
-def test_every_call_does_what_was_reviewed(house: PrivateWorker, happened: Happened) -> None:
+def test_every_call_does_what_was_reviewed(worker: PrivateWorker, happened: Happened) -> None:
     lines = list(golden())
     probe = (HERE / "syscall_probe.py").read_text()
     for network in ("host", "none"):  # a spare, if there is one; and a fork of its own
-        house.deploy(f"probe-{network}", {"f.py": probe, "prelude.py": PRELUDE}, timeout_s=40 * SLOWER, network=network)
-    seen = house.call("probe-none", [[line.number, line.arguments, line.seconds] for line in lines])
+        worker.deploy(
+            f"probe-{network}", {"f.py": probe, "prelude.py": PRELUDE}, timeout_s=40 * SLOWER, network=network
+        )
+    seen = worker.call("probe-none", [[line.number, line.arguments, line.seconds] for line in lines])
     wrong = [f"{line.number} {line.name}: {was}" for line, was in zip(lines, seen, strict=True) if not line.meets(was)]
     counts = {verdict: sum(line.verdict == verdict for line in lines) for verdict in ("allowed", *DENIED[:5])}
     happened(f"{len(lines)} calls of {LAST + 1} numbers: {counts}; {len(wrong)} otherwise {wrong[:8]}")
@@ -92,21 +94,21 @@ def refuse_namespaces(event: Any) -> Any:
 @case(
     "C2", "unshare, clone, clone3 with each CLONE_NEW* flag", expect="EPERM; clone3 ENOSYS, so that libraries fall back"
 )
-def test_no_namespace_can_be_made(house: PrivateWorker, happened: Happened) -> None:
-    tried = attack(house, refuse_namespaces)
+def test_no_namespace_can_be_made(worker: PrivateWorker, happened: Happened) -> None:
+    tried = attack(worker, refuse_namespaces)
     happened(f"{len(tried)} calls: {', '.join(sorted(set(tried.values())))}")
     time_bit = tried.pop("clone 0x80")  # a part of clone's exit signal, no flag
     assert time_bit in ("ends", "EINVAL", "EPERM", "ok")
     assert all(answer == ("ENOSYS" if name.startswith("clone3") else "EPERM") for name, answer in tried.items()), tried
-    house.deploy(
+    worker.deploy(
         "threads",
         "import threading\ndef f(event):\n    t = threading.Thread(target=int); t.start(); t.join(); return 1\n",
     )
-    assert house.call("threads") == 1
+    assert worker.call("threads") == 1
 
 
 @case("C3", "io_uring, bpf, userfaultfd, perf_event_open, fanotify, /dev/userfaultfd", expect="EPERM", default=False)
-def test_parts_of_the_kernel_with_a_history_are_closed(house: PrivateWorker, happened: Happened) -> None:
+def test_parts_of_the_kernel_with_a_history_are_closed(worker: PrivateWorker, happened: Happened) -> None:
     def use_them(event: Any) -> Any:
         zeros = bytes(256)
         tried = {f"bpf {command}": refusal(321, command, zeros, 128) for command in range(38)}
@@ -120,7 +122,7 @@ def test_parts_of_the_kernel_with_a_history_are_closed(house: PrivateWorker, hap
         tried["/dev/userfaultfd"] = outcome(lambda: os.open("/dev/userfaultfd", os.O_RDWR))
         return tried
 
-    for who, tried in (("handler", attack(house, use_them)), ("Zygote", in_zygote(house, use_them))):
+    for who, tried in (("handler", attack(worker, use_them)), ("Zygote", in_zygote(worker, use_them))):
         happened(f"{who}: {len(tried)} calls, {', '.join(sorted(set(tried.values())))}")
         assert tried.pop("/dev/userfaultfd") == "ENOENT" and set(tried.values()) == {"EPERM"}, tried
 
@@ -131,7 +133,7 @@ def test_parts_of_the_kernel_with_a_history_are_closed(house: PrivateWorker, hap
     expect="Unix, Internet and rtnetlink; EAFNOSUPPORT or EPERM",
     default=False,
 )
-def test_sockets_are_unix_internet_and_rtnetlink(house: PrivateWorker, happened: Happened) -> None:
+def test_sockets_are_unix_internet_and_rtnetlink(worker: PrivateWorker, happened: Happened) -> None:
     def open_all(event: Any) -> Any:
         tried = {}
         for family in range(64):
@@ -144,7 +146,7 @@ def test_sockets_are_unix_internet_and_rtnetlink(house: PrivateWorker, happened:
         tried["10 raw icmp"] = refusal(41, 10, 3, 58)
         return tried
 
-    for who, tried in (("handler", attack(house, open_all)), ("Zygote", in_zygote(house, open_all))):
+    for who, tried in (("handler", attack(worker, open_all)), ("Zygote", in_zygote(worker, open_all))):
         opened = sorted(name for name, answer in tried.items() if answer == "ok")
         happened(f"{who}: {len(opened)} of {len(tried)} open: {', '.join(opened)}")
         assert {name.split()[0] for name in opened} <= {"1", "2", "10", "16"} and not [n for n in opened if "raw" in n]
@@ -152,18 +154,18 @@ def test_sockets_are_unix_internet_and_rtnetlink(house: PrivateWorker, happened:
 
 
 @case("C5", "calls of x32 and of i386 (int 0x80)", expect="ENOSYS; SIGSYS", default=False)
-def test_other_calling_conventions_are_closed(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy(
+def test_other_calling_conventions_are_closed(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy(
         "probe", {"f.py": (HERE / "syscall_probe.py").read_text(), "prelude.py": PRELUDE}, timeout_s=20 * SLOWER
     )
-    x32 = house.call("probe", [[0x40000000 | number, [], 5.0] for number in range(0, LAST, 5)])
-    int80 = house.call("probe", "int80")
+    x32 = worker.call("probe", [[0x40000000 | number, [], 5.0] for number in range(0, LAST, 5)])
+    int80 = worker.call("probe", "int80")
     happened(f"x32: {', '.join(sorted(set(x32)))}; int 0x80: {int80}")
     assert set(x32) == {"ENOSYS"} and int80 == "killed by SIGSYS"
 
 
 @case("C6", "personality(ADDR_NO_RANDOMIZE), also before an exec", expect="EPERM; addresses stay random", default=False)
-def test_randomization_cannot_be_switched_off(house: PrivateWorker, happened: Happened) -> None:
+def test_randomization_cannot_be_switched_off(worker: PrivateWorker, happened: Happened) -> None:
     def switch_off(event: Any) -> Any:
         import subprocess
 
@@ -173,7 +175,7 @@ def test_randomization_cannot_be_switched_off(house: PrivateWorker, happened: Ha
         ]
         return tried, len({next(line for line in text.splitlines() if "[stack]" in line) for text in maps})
 
-    tried, stacks = attack(house, switch_off)
+    tried, stacks = attack(worker, switch_off)
     happened(f"{', '.join(tried)}; 4 runs of a program had {stacks} different stacks")
     assert set(tried) == {"EPERM"} and stacks > 1
 
@@ -184,7 +186,7 @@ def test_randomization_cannot_be_switched_off(house: PrivateWorker, happened: Ha
     expect="no core file, no helper of the host runs",
     default=False,
 )
-def test_a_crash_leaves_no_core(house: PrivateWorker, happened: Happened) -> None:
+def test_a_crash_leaves_no_core(worker: PrivateWorker, happened: Happened) -> None:
     def crash(event: Any) -> Any:
         import resource
 
@@ -197,15 +199,15 @@ def test_a_crash_leaves_no_core(house: PrivateWorker, happened: Happened) -> Non
         return raised, ends, os.listdir("/tmp"), resource.getrlimit(resource.RLIMIT_CORE)
 
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
-    raised, ends, names, limit = attack(house, crash)
-    house.deploy("crashes", "import os\ndef f(event): os.kill(os.getpid(), 11); import ctypes; ctypes.string_at(0)\n")
-    answer = house.invoke("crashes")
+    raised, ends, names, limit = attack(worker, crash)
+    worker.deploy("crashes", "import os\ndef f(event): os.kill(os.getpid(), 11); import ctypes; ctypes.string_at(0)\n")
+    answer = worker.invoke("crashes")
     happened(
         f"raising the limit: {raised}; {', '.join(ends)}; files: {names}; core_pattern {pattern!r}; {answer.error}"
     )
     assert raised in ("ValueError", "EPERM") and names == [] and limit == [1, 1]
     assert (answer.status, answer.error) == (502, "Runtime.ExitError")
-    assert not list(house.daemon.state.rglob("core*"))
+    assert not list(worker.daemon.state.rglob("core*"))
 
 
 SELF = """
@@ -227,24 +229,24 @@ def f(event):
     "read back uid, capabilities, no_new_privs, seccomp, rlimits, namespaces",
     expect="the specification, however it was started",
 )
-def test_every_kind_of_sandbox_is_confined_alike(house: PrivateWorker, happened: Happened) -> None:
+def test_every_kind_of_sandbox_is_confined_alike(worker: PrivateWorker, happened: Happened) -> None:
 
-    house.index.add(wheel("slow-import", "1.0", {"slow_import.py": WORTH_A_ZYGOTE}))
+    worker.index.add(wheel("slow-import", "1.0", {"slow_import.py": WORTH_A_ZYGOTE}))
     code = {"f.py": SELF, "prelude.py": PRELUDE}
     ours = {name: os.readlink(f"/proc/self/ns/{name}") for name in ("user", "pid", "ipc", "uts", "net", "mnt")}
-    house.daemon.when(lambda: house.daemon.status()["sandboxes"]["spare"] or None)
+    worker.daemon.when(lambda: worker.daemon.status()["sandboxes"]["spare"] or None)
     origins: dict[str, int] = {}
     with_package = {**code, "f.py": "import slow_import\n" + SELF, "requirements.txt": "slow-import"}
-    house.deploy("teaches", with_package)
-    house.call("teaches")
+    worker.deploy("teaches", with_package)
+    worker.call("teaches")
     names = {"spare": "host", "bare-1": "none", "bare-2": "none"} | {f"package-{number}": "host" for number in range(4)}
     for name, network in names.items():
-        house.deploy(name, with_package if "package" in name else code, network=network)
+        worker.deploy(name, with_package if "package" in name else code, network=network)
     for name in names:
         if "package" in name:
-            house.call(name)
-            house.call_learned(name)
-    invoked = at_once(len(names), lambda n: house.invoke(list(names)[n], x_sockd_fresh="1"))
+            worker.call(name)
+            worker.call_learned(name)
+    invoked = at_once(len(names), lambda n: worker.invoke(list(names)[n], x_sockd_fresh="1"))
     answers = dict(zip(names, invoked, strict=True))
     spaces: dict[str, list[str]] = {}
     for name, answer in answers.items():
@@ -268,10 +270,10 @@ def test_every_kind_of_sandbox_is_confined_alike(house: PrivateWorker, happened:
     assert all(len(found) == len(set(found)) for found in spaces.values()), f"sandboxes share a namespace: {spaces}"
 
     def each_has_its_uid() -> bool:
-        uids = [process.uid for process in house.processes("sandbox") if process.inner_pid == 1]
+        uids = [process.uid for process in worker.processes("sandbox") if process.inner_pid == 1]
         return len(uids) == len(set(uids)) and min(uids) >= 0x10000000
 
-    house.daemon.when(each_has_its_uid)  # a spare that a Zygote just forked still has the Zygote's
+    worker.daemon.when(each_has_its_uid)  # a spare that a Zygote just forked still has the Zygote's
     happened(
         f"{origins}: uid 1000, own outside; no capability, no_new_privs, seccomp, securebits, rlimits as specified"
     )
@@ -282,27 +284,27 @@ def test_every_kind_of_sandbox_is_confined_alike(house: PrivateWorker, happened:
     "sample every process of the farm from /proc during a burst of starts",
     expect="no capability over the host where foreign code runs",
 )
-def test_nobody_who_runs_foreign_code_has_a_capability_over_the_host(house: PrivateWorker, happened: Happened) -> None:
+def test_no_one_who_runs_foreign_code_has_a_capability_over_the_host(worker: PrivateWorker, happened: Happened) -> None:
     allowed = (
         1 << 6 | 1 << 7
     )  # SETGID and SETUID, to write id maps; of farm init and the root Zygote, which run our code only
     package_users = [f"user-{number}" for number in range(3)]
 
-    house.index.add(wheel("busy-import", "1.0", {"busy_import.py": WORTH_A_ZYGOTE}))
+    worker.index.add(wheel("busy-import", "1.0", {"busy_import.py": WORTH_A_ZYGOTE}))
     for name in package_users:
-        house.deploy(
+        worker.deploy(
             name,
             f"import busy_import\nX = {name!r}\ndef f(event): return 1\n",
             requirements=["busy-import"],
             memory_mb=32,
         )
-    house.deploy("dies", "import os\ndef f(event): os._exit(0)\n", memory_mb=32)
-    house.deploy("alone", "import os\ndef f(event): os._exit(0)\n", memory_mb=32, network="none")
+    worker.deploy("dies", "import os\ndef f(event): os._exit(0)\n", memory_mb=32)
+    worker.deploy("alone", "import os\ndef f(event): os._exit(0)\n", memory_mb=32, network="none")
     if find_spec("wasmtime"):
         from tests.initscripts.guests import module
 
         script: dict[str, str | bytes] = {"f.py": "def f(event): return 1\n", "init.wasm": module("", notes=False)}
-        house.deploy("has-a-script", script, initscript={"wasm": "init.wasm"})
+        worker.deploy("has-a-script", script, initscript={"wasm": "init.wasm"})
     seen: dict[str, int] = {}
     bad: list[str] = []
 
@@ -318,19 +320,19 @@ def test_nobody_who_runs_foreign_code_has_a_capability_over_the_host(house: Priv
         if process.kind in ("root zygote", "init") and sets["Bnd"] & ~allowed and process.kind == "init":
             bad.append(f"init's bounding set is {sets['Bnd']:#x}")
 
-    def load(worker: int) -> None:
+    def load(thread: int) -> None:
         ends = time.monotonic() + 1.5
         while time.monotonic() < ends or seen.get("sandbox", 0) <= ENOUGH:
             for name in ("dies", "alone"):
-                assert house.invoke(name).status == 502
-            assert house.call(package_users[worker]) == 1
+                assert worker.invoke(name).status == 502
+            assert worker.call(package_users[thread]) == 1
 
     with ThreadPoolExecutor(3) as pool:
-        loads = [pool.submit(load, worker) for worker in range(3)]
+        loads = [pool.submit(load, thread) for thread in range(3)]
         rounds = 0
         while not all(each.done() for each in loads):
             rounds += 1
-            for process in house.processes():
+            for process in worker.processes():
                 check(process)
         for each in loads:
             each.result()

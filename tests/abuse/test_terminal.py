@@ -31,10 +31,10 @@ OBEYED = (*STRANGE, b"\x1b[1A", b"\x07")
 """The last two are rich's own where progress is shown."""
 
 
-def on_terminal(house: PrivateWorker, home: Path, *arguments: str) -> bytes:
+def on_terminal(worker: PrivateWorker, home: Path, *arguments: str) -> bytes:
     """What `sockd` shows at a terminal."""
     command = [sys.executable, "-m", "sockd", *arguments]
-    terminal = Terminal(command, environment(house.daemon, home), columns=100)
+    terminal = Terminal(command, environment(worker.daemon, home), columns=100)
     try:
         terminal.process.wait(30)
         terminal.interrupt()  # reads what it has shown to the end
@@ -48,13 +48,13 @@ def on_terminal(house: PrivateWorker, home: Path, *arguments: str) -> bytes:
     "errors, logs, answers and a web app's body with escape sequences, C1, bidi overrides and forged lines",
     expect="trace, invoke, logs, curl, top and tree escape them, at a terminal and in a pipe",
 )
-def test_no_command_passes_on_what_a_terminal_obeys(house: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
-    house.deploy("evil", {"f.py": CODE})
-    house.deploy("evil-app", {"f.py": APP.replace("def app", "def f", 1)}, handler="f:f", app="wsgi")
-    failed = house.invoke("evil", {})
+def test_no_command_passes_on_what_a_terminal_obeys(worker: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
+    worker.deploy("evil", {"f.py": CODE})
+    worker.deploy("evil-app", {"f.py": APP.replace("def app", "def f", 1)}, handler="f:f", app="wsgi")
+    failed = worker.invoke("evil", {})
     assert failed.status == 500 and "\x1b" in failed.json["errorMessage"], "the worker itself keeps it as it was"
     request_id = failed.headers["x-amzn-requestid"]
-    house.cli("url", "evil-app", "--auth", "none")
+    worker.cli("url", "evil-app", "--auth", "none")
     commands = [
         ("invoke", "evil"),
         ("invoke", "evil", "-d", '"answer"'),
@@ -70,16 +70,16 @@ def test_no_command_passes_on_what_a_terminal_obeys(house: PrivateWorker, happen
     ]
     passed_on = {}
     for command in commands:
-        shown = on_terminal(house, tmp_path, *command)
+        shown = on_terminal(worker, tmp_path, *command)
         assert shown, command
         passed_on[f"terminal: {' '.join(command)}"] = [each for each in OBEYED if each in shown]
         if command[0] in ("trace", "ls", "tree", "imports") or command in (("logs", "evil"), ("invoke", "evil")):
-            piped = house.cli(*command, check=False)
+            piped = worker.cli(*command, check=False)
             data = (piped.stdout + piped.stderr).encode()
             passed_on[f"pipe: {' '.join(command)}"] = [each for each in OBEYED if each in data]
     happened(f"{len(passed_on)} outputs, passed on: {[command for command, found in passed_on.items() if found]}")
     assert not any(passed_on.values()), passed_on
-    assert b"\\x1b]0;owned" in on_terminal(house, tmp_path, "trace", request_id), "it is shown, and not obeyed"
+    assert b"\\x1b]0;owned" in on_terminal(worker, tmp_path, "trace", request_id), "it is shown, and not obeyed"
 
 
 @case(
@@ -87,10 +87,10 @@ def test_no_command_passes_on_what_a_terminal_obeys(house: PrivateWorker, happen
     "wheels, requirements and settings whose names have escape sequences and line feeds",
     expect="neither the command line nor the daemon's log passes them on; no line of the log is forged",
 )
-def test_no_name_reaches_the_log(house: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
-    mark = house.daemon.mark
+def test_no_name_reaches_the_log(worker: PrivateWorker, happened: Happened, tmp_path: Path) -> None:
+    mark = worker.daemon.mark
     file = "evil\x1b]0;owned\x07\x9b2J\nWARNING sockd.forged: all is well.py"
-    house.index.add(wheel("escaping", "1.0", {file: ""}))
+    worker.index.add(wheel("escaping", "1.0", {file: ""}))
     refused = 0
     for files in (
         {"f.py": "def f(event): pass", "requirements.txt": "escaping"},
@@ -105,15 +105,15 @@ def test_no_name_reaches_the_log(house: PrivateWorker, happened: Happened, tmp_p
         directory.mkdir(exist_ok=True)
         for each, text in files.items():
             (directory / each).write_text(text)
-        shown = on_terminal(house, tmp_path, "deploy", str(directory), "--name", "evil")
+        shown = on_terminal(worker, tmp_path, "deploy", str(directory), "--name", "evil")
         assert not any(each in shown for each in STRANGE), shown
         try:
-            house.deploy("evil", files)
+            worker.deploy("evil", files)
         except DeployFailed:
             refused += 1
         for name in files:
             (directory / name).unlink()
-    log = house.daemon.lines[mark:]
+    log = worker.daemon.lines[mark:]
     forged = [line for line in log if line.startswith("WARNING sockd.forged") or any(ord(c) < 32 for c in line)]
     happened(f"{refused} refused, {len(log)} lines in the log, {len(forged)} of them forged")
     assert refused >= 2 and log and not forged

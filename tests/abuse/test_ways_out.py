@@ -47,7 +47,7 @@ def secret() -> Iterator[Path]:
 @case(
     "A1", "chroot again, then fchdir up thirty times", expect="EPERM for a handler; never more than the farm's own root"
 )
-def test_a_second_chroot_leads_nowhere(house: PrivateWorker, happened: Happened) -> None:
+def test_a_second_chroot_leads_nowhere(worker: PrivateWorker, happened: Happened) -> None:
     def escape(event: Any) -> Any:
         above = os.open("/", os.O_RDONLY)
         os.makedirs(os.environ.get("TMPDIR", "/tmp") + "/jail", exist_ok=True)
@@ -60,11 +60,11 @@ def test_a_second_chroot_leads_nowhere(house: PrivateWorker, happened: Happened)
 
         return in_child(try_it)
 
-    refused, names = attack(house, escape)
+    refused, names = attack(worker, escape)
     happened(f"a handler's chroot: {refused}, {len(names)} names")
     assert refused == "EPERM"
     assert not NOBODYS & set(names) and "var" in names
-    allowed, names = in_zygote(house, escape)
+    allowed, names = in_zygote(worker, escape)
     happened(f"a Zygote's package: {allowed}, {len(names)} names, none of the host")
     assert not NOBODYS & set(names) and "packages" in names
 
@@ -87,17 +87,17 @@ def look_at_descriptors(event: Any) -> Any:
 
 
 @case("A2", "fstat and readlink of descriptors 0 to 4095", expect="0, 1, 2 and one channel, nothing of the host")
-def test_a_sandbox_has_stdio_and_one_channel(house: PrivateWorker, happened: Happened) -> None:
+def test_a_sandbox_has_stdio_and_one_channel(worker: PrivateWorker, happened: Happened) -> None:
     origins = set()
     for network in ("host", "none"):  # a spare, if there is one; and a fork of its own
-        house.deploy(f"fds-{network}", files(look_at_descriptors), network=network)
-        answer = house.invoke(f"fds-{network}")
+        worker.deploy(f"fds-{network}", files(look_at_descriptors), network=network)
+        answer = worker.invoke(f"fds-{network}")
         found = answer.json[0]
         origins.add(answer.headers["x-sockd-origin"])
         assert set(found) == {"0", "1", "2", "3"}, found
         assert found["0"][0] == "/dev/null" and stat.S_ISFIFO(found["1"][1]) and stat.S_ISSOCK(found["3"][1]), found
     happened(f"handler: {sorted(origins)} have {sorted(found)}")
-    found = in_zygote(house, look_at_descriptors)[0]
+    found = in_zygote(worker, look_at_descriptors)[0]
     happened(f"Zygote: {', '.join(f'{fd} {target}' for fd, (target, _) in found.items())}")
     named = sorted(target for target, _ in found.values() if not target.startswith(("/packages/", "/dev/null")))
     # The wire; a memory file with what to import, for this Zygote alone; the roots of the farm and of its own tree.
@@ -128,17 +128,17 @@ def read_through_descriptors(paths: Any) -> Any:
 @case(
     "A3", "openat(fd, '../../../../etc/shadow') by way of every descriptor", expect="ENOENT, ENOTDIR or EPERM; no byte"
 )
-def test_no_descriptor_leads_to_the_host(house: PrivateWorker, happened: Happened, secret: Path) -> None:
+def test_no_descriptor_leads_to_the_host(worker: PrivateWorker, happened: Happened, secret: Path) -> None:
     paths = [
         "/etc/shadow",
         "/etc/hostname",
         "/etc/machine-id",
         str(secret),
-        str(house.daemon.state / "registry.sqlite"),
+        str(worker.daemon.state / "registry.sqlite"),
     ]
     for who, (got, tried, errors) in {
-        "handler": attack(house, read_through_descriptors, paths),
-        "Zygote": in_zygote(house, read_through_descriptors, paths),
+        "handler": attack(worker, read_through_descriptors, paths),
+        "Zygote": in_zygote(worker, read_through_descriptors, paths),
     }.items():
         happened(f"{who}: {tried} tries, {', '.join(errors)}, {len(got)} read")
         assert got == [] and tried
@@ -164,14 +164,14 @@ def open_by_handle(event: Any) -> Any:
 
 
 @case("A4", "name_to_handle_at, and open_by_handle_at with 2 400 guessed handles", expect="EPERM or ENOSYS, each time")
-def test_no_handle_opens_a_file(house: PrivateWorker, happened: Happened) -> None:
-    for who, results in (("handler", attack(house, open_by_handle)), ("Zygote", in_zygote(house, open_by_handle))):
+def test_no_handle_opens_a_file(worker: PrivateWorker, happened: Happened) -> None:
+    for who, results in (("handler", attack(worker, open_by_handle)), ("Zygote", in_zygote(worker, open_by_handle))):
         happened(f"{who}: {', '.join(f'{answer} x{count}' for answer, count in results.items())}")
         assert all(answer.endswith((" EPERM", " ENOSYS")) for answer in results)
 
 
 @case("A6", "symbolic links in /tmp to host paths", expect="each leads to the sandbox's own tree, or nowhere")
-def test_links_in_tmp_stay_inside(house: PrivateWorker, happened: Happened, secret: Path) -> None:
+def test_links_in_tmp_stay_inside(worker: PrivateWorker, happened: Happened, secret: Path) -> None:
     def follow(event: Any) -> Any:
         found = {}
         for number, target in enumerate(event):
@@ -183,9 +183,14 @@ def test_links_in_tmp_stay_inside(house: PrivateWorker, happened: Happened, secr
                 found[target] = errno.errorcode[error.errno or 0]
         return found
 
-    targets = [str(secret), "../" * 20 + str(secret).lstrip("/"), "/proc/1/root" + str(secret), str(house.daemon.state)]
+    targets = [
+        str(secret),
+        "../" * 20 + str(secret).lstrip("/"),
+        "/proc/1/root" + str(secret),
+        str(worker.daemon.state),
+    ]
     targets += ["/etc/shadow", "../" * 20 + "etc/shadow", "/", "../../../../../../"]
-    for who, found in (("handler", attack(house, follow, targets)), ("Zygote", in_zygote(house, follow, targets))):
+    for who, found in (("handler", attack(worker, follow, targets)), ("Zygote", in_zygote(worker, follow, targets))):
         happened(f"{who}: {sorted({str(found[target]) for target in targets[:6]})}; / has {len(found['/'])} names")
         assert all(found[target] in ("ENOENT", "EACCES") for target in targets[:6]), found
         assert not NOBODYS & {*found["/"], *found["../../../../../../"]}
@@ -197,7 +202,7 @@ def test_links_in_tmp_stay_inside(house: PrivateWorker, happened: Happened, secr
     expect="no other root changes",
 )
 def test_renames_in_one_sandbox_do_not_reach_the_making_of_others(
-    house: PrivateWorker, happened: Happened, secret: Path
+    worker: PrivateWorker, happened: Happened, secret: Path
 ) -> None:
     def race(event: Any) -> Any:
         import time
@@ -216,16 +221,16 @@ def test_renames_in_one_sandbox_do_not_reach_the_making_of_others(
                 os.symlink(event[0], "/var/task")
         return rounds
 
-    house.deploy("racer", files(race), timeout_s=15)
+    worker.deploy("racer", files(race), timeout_s=15)
     looks = "import os\ndef f(event): return [os.listdir('/tmp'), os.listdir('/var/task'), os.path.exists(event)]\n"
     for number in range(10):
-        house.deploy(f"looks-{number}", f"x = {number}\n{looks}")
+        worker.deploy(f"looks-{number}", f"x = {number}\n{looks}")
     rounds: list[int] = []
-    racing = threading.Thread(target=lambda: rounds.append(house.call("racer", [str(secret.parent), 1.5])))
+    racing = threading.Thread(target=lambda: rounds.append(worker.call("racer", [str(secret.parent), 1.5])))
     racing.start()
-    seen = at_once(4, lambda n: [house.call(f"looks-{each}", str(secret)) for each in range(n, 10, 4)])
+    seen = at_once(4, lambda n: [worker.call(f"looks-{each}", str(secret)) for each in range(n, 10, 4)])
     racing.join()
-    rounds.append(in_zygote(house, race, [str(secret.parent), 0.0]))
+    rounds.append(in_zygote(worker, race, [str(secret.parent), 0.0]))
     happened(f"{rounds[0]} rounds in a sandbox, {rounds[1]} in a Zygote; 10 roots made meanwhile were whole")
     assert all(tmp == [] and "f.py" in task and not reached for four in seen for tmp, task, reached in four), seen
     assert secret.read_text() == "hunter2" and os.listdir(secret.parent) == ["secret"]

@@ -112,8 +112,8 @@ def test_a_function_closes_its_own(tmp_path: Path, happened: Happened) -> None:
             return response.status
 
         assert [kept("closed"), kept("closed"), kept("closed:1"), kept("closed:1")] == [200] * 4
-        told = cli("config", "closed", "--run", "off", "--state-dir", str(state), home=tmp_path)
-        assert told.returncode == 0, told.stderr
+        reported = cli("config", "closed", "--run", "off", "--state-dir", str(state), home=tmp_path)
+        assert reported.returncode == 0, reported.stderr
         assert [kept("closed"), kept("closed:1"), kept("open")] == [403, 403, 200]
         connection.close()
     with running(state, "") as daemon:
@@ -170,9 +170,9 @@ def test_signed_requests_come_under_any_name(tmp_path: Path, happened: Happened)
         run = daemon.request("POST", "/run/f", b"1", host)
     with running(tmp_path / "none", "") as daemon:
         keyless = daemon.request("POST", AWS_INVOKE.format("f"), b"1", host)
-    told = [answer.status for answer in (signed, unsigned, invoked, run, keyless)]
-    happened(f"signed {told[0]}, others {told[1:]}")
-    assert told == [200, 403, 403, 403, 403], signed
+    reported = [answer.status for answer in (signed, unsigned, invoked, run, keyless)]
+    happened(f"signed {reported[0]}, others {reported[1:]}")
+    assert reported == [200, 403, 403, 403, 403], signed
 
 
 def test_a_deploy_that_opens_a_closed_function_says_so(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ STOLEN = steal([])
     "a Zygote's package steals its children's descriptors to move farm init into a cgroup that is killed",
     expect="there is no such descriptor; nobody is moved",
 )
-def test_a_package_cannot_move_processes_between_cgroups(house: PrivateWorker, happened: Happened) -> None:
+def test_a_package_cannot_move_processes_between_cgroups(worker: PrivateWorker, happened: Happened) -> None:
     def homes() -> dict[int, str]:
-        kinds = house.processes("init", "root zygote", "launcher")
+        kinds = worker.processes("init", "root zygote", "launcher")
         return {each.pid: Path(f"/proc/{each.pid}/cgroup").read_text() for each in kinds}
 
     before = homes()
@@ -59,16 +59,16 @@ def test_a_package_cannot_move_processes_between_cgroups(house: PrivateWorker, h
     code = f"{head}{STEAL}"
     package = wheel("thief", "1.0", {"thief.py": code, "thief_prelude.py": PRELUDE})
     user = "import thief\ndef f(event): return thief.STOLEN()\n"
-    house.deploy("tells", user, requirements=["thief"], wheels=[package], timeout_s=10)
-    house.call("tells")
-    stolen = house.call_learned("tells")
+    worker.deploy("tells", user, requirements=["thief"], wheels=[package], timeout_s=10)
+    worker.call("tells")
+    stolen = worker.call_learned("tells")
     happened(
         f"{len(stolen)} cgroup files came by: {stolen[:2]}; farm init, root Zygote and launcher are where they were"
     )
     assert stolen == []
     assert homes() == before
-    house.daemon.remove("tells")
-    house.settle()
+    worker.daemon.remove("tells")
+    worker.settle()
     assert homes() == before
 
 
@@ -87,7 +87,9 @@ LIES = {
     expect="no answer is lost, nobody is harmed",
 )
 @pytest.mark.parametrize("lie", LIES)
-def test_a_zygote_that_lies_about_its_children_harms_nobody(house: PrivateWorker, happened: Happened, lie: str) -> None:
+def test_a_zygote_that_lies_about_its_children_harms_no_one(
+    worker: PrivateWorker, happened: Happened, lie: str
+) -> None:
     name = "liar-" + lie.lower().replace(" ", "-").replace("'", "")
     module = name.replace("-", "_")
     code = (
@@ -106,20 +108,20 @@ def test_a_zygote_that_lies_about_its_children_harms_nobody(house: PrivateWorker
         "            wire.sendmsg([json.dumps(dict(op='forked', id=number, pid=1)).encode()], beside)\n"
         "    native.serve = serve\n"
     )
-    known = {each.pid for each in house.processes("init", "root zygote", "launcher")}
-    house.index.add(wheel(name, "1.0", {f"{module}.py": code}))
+    known = {each.pid for each in worker.processes("init", "root zygote", "launcher")}
+    worker.index.add(wheel(name, "1.0", {f"{module}.py": code}))
     answers = []
-    with house.watching() as watch:
+    with worker.watching() as watch:
         for number in range(3):
             code = f"import {module}\ndef f(event): return event\n"
-            house.deploy(f"uses-{number}", code, requirements=[name], timeout_s=30)
-            answers.append(house.invoke(f"uses-{number}", number).status)
-    refused = house.daemon.when(
-        lambda: [each["reason"] for each in house.daemon.tree()["refused"] if each["package"] == f"{name}==1.0"]
+            worker.deploy(f"uses-{number}", code, requirements=[name], timeout_s=30)
+            answers.append(worker.invoke(f"uses-{number}", number).status)
+    refused = worker.daemon.when(
+        lambda: [each["reason"] for each in worker.daemon.tree()["refused"] if each["package"] == f"{name}==1.0"]
     )
     happened(f"{lie}: answers {answers}, {refused[0][:60]}; {watch}")
     assert answers == [200] * 3 and watch.wrong == []
-    assert known == {each.pid for each in house.processes("init", "root zygote", "launcher")}
+    assert known == {each.pid for each in worker.processes("init", "root zygote", "launcher")}
 
 
 @case(
@@ -127,7 +129,7 @@ def test_a_zygote_that_lies_about_its_children_harms_nobody(house: PrivateWorker
     "a Zygote's package uses the capabilities of its own user namespace on what is the host's or another's",
     expect="EPERM, EACCES or EINVAL; nothing changes",
 )
-def test_a_zygotes_capabilities_end_at_its_user_namespace(house: PrivateWorker, happened: Happened) -> None:
+def test_a_zygotes_capabilities_end_at_its_user_namespace(worker: PrivateWorker, happened: Happened) -> None:
     def overreach(event: Any) -> Any:
         import fcntl
         import resource
@@ -174,7 +176,7 @@ def test_a_zygotes_capabilities_end_at_its_user_namespace(house: PrivateWorker, 
             tried[f"write {other}"] = outcome(write, f"{other}/planted.py", "")
         return tried
 
-    tried = in_zygote(house, overreach)
+    tried = in_zygote(worker, overreach)
     bad = {name: answer for name, answer in tried.items() if answer == "ok"}
     happened(f"{len(tried)} tries: {', '.join(sorted(set(tried.values())))}; {len(bad)} went through {bad or ''}")
     assert not bad
@@ -185,9 +187,9 @@ def test_a_zygotes_capabilities_end_at_its_user_namespace(house: PrivateWorker, 
     "a Zygote's package leaves a process behind that floods the daemon with answers",
     expect="the Zygote is ended; the daemon spends no time on it, the neighbour is served",
 )
-def test_a_zygote_that_floods_its_wire_is_ended(house: PrivateWorker, happened: Happened) -> None:
+def test_a_zygote_that_floods_its_wire_is_ended(worker: PrivateWorker, happened: Happened) -> None:
     def cpu_seconds() -> float:
-        fields = Path(f"/proc/{house.daemon.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{worker.daemon.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     code = (
@@ -198,19 +200,19 @@ def test_a_zygote_that_floods_its_wire_is_ended(house: PrivateWorker, happened: 
         "    while True: wire.send(data)\n"
     )
     user = "import floods\ndef f(event): return event\n"
-    mark = house.daemon.mark
-    house.deploy("teaches", user, requirements=["floods"], wheels=[wheel("floods", "1.0", {"floods.py": code})])
-    with house.watching() as watch:
-        assert house.call("teaches", 1) == 1
-        house.daemon.wait_line(r"floods-1\.0.*(failed|ended|not imported ahead)", since=mark)
+    mark = worker.daemon.mark
+    worker.deploy("teaches", user, requirements=["floods"], wheels=[wheel("floods", "1.0", {"floods.py": code})])
+    with worker.watching() as watch:
+        assert worker.call("teaches", 1) == 1
+        worker.daemon.wait_line(r"floods-1\.0.*(failed|ended|not imported ahead)", since=mark)
         before = cpu_seconds()
-        house.deploy("after", user, requirements=["floods"], timeout_s=30)
-        answers = [house.invoke("after", number).status for number in range(100)]
+        worker.deploy("after", user, requirements=["floods"], timeout_s=30)
+        answers = [worker.invoke("after", number).status for number in range(100)]
         spent = cpu_seconds() - before
-    reasons = [each["reason"] for each in house.daemon.tree()["refused"] if each["package"] == "floods==1.0"]
+    reasons = [each["reason"] for each in worker.daemon.tree()["refused"] if each["package"] == "floods==1.0"]
     happened(f"ended ({(reasons or ['not refused'])[0][:60]}); 100 calls took {spent:.2f} s of the daemon; {watch}")
     assert answers == [200] * 100 and watch.wrong == []
-    assert not [each for each in house.processes("zygote") if "floods" in Path(f"/proc/{each.pid}/maps").read_text()]
+    assert not [each for each in worker.processes("zygote") if "floods" in Path(f"/proc/{each.pid}/maps").read_text()]
 
 
 FILLS = {
@@ -226,7 +228,7 @@ FILLS = {
     default=False,
 )
 @pytest.mark.parametrize("fill", FILLS)
-def test_a_zygote_cannot_fill_the_scratch_of_others(house: PrivateWorker, happened: Happened, fill: str) -> None:
+def test_a_zygote_cannot_fill_the_scratch_of_others(worker: PrivateWorker, happened: Happened, fill: str) -> None:
     evil = (
         f"import os\n{WORTH_A_ZYGOTE}"
         "if os.getpid() != 1:\n"
@@ -243,23 +245,23 @@ def test_a_zygote_cannot_fill_the_scratch_of_others(house: PrivateWorker, happen
         "    return lambda: wrote\n"
         "wrote = write()\n"
     )
-    mark = house.daemon.mark
+    mark = worker.daemon.mark
     name = f"fills-{fill}"
     module = name.replace("-", "_")
-    house.deploy(
+    worker.deploy(
         "filler",
         f"import {module}\ndef f(event): return 1\n",
         requirements=[name],
         wheels=[wheel(name, "1.0", {f"{module}.py": evil})],
     )
-    with house.watching() as watch:
-        assert house.call("filler") == 1
-        line = house.daemon.wait_line(rf"{name}-1\.0.*(not imported ahead|serves).*", since=mark)[0]
+    with worker.watching() as watch:
+        assert worker.call("filler") == 1
+        line = worker.daemon.wait_line(rf"{name}-1\.0.*(not imported ahead|serves).*", since=mark)[0]
         user = f"import writes_{fill}\ndef f(event): return writes_{fill}.wrote()\n"
         package = wheel(f"writes-{fill}", "1.0", {f"writes_{fill}.py": good})
-        house.deploy("writer", user, requirements=[f"writes-{fill}"], wheels=[package])
-        assert house.call("writer") is False
-        wrote = house.call_learned("writer")
+        worker.deploy("writer", user, requirements=[f"writes-{fill}"], wheels=[package])
+        assert worker.call("writer") is False
+        wrote = worker.call_learned("writer")
     slowest = max(watch.ms)
     happened(f"{fill}: {line[:110]}; another package wrote {wrote} bytes; {watch}, slowest {slowest:.0f} ms")
     assert wrote == 1 << 20 and watch.wrong == []
@@ -270,7 +272,7 @@ def test_a_zygote_cannot_fill_the_scratch_of_others(house: PrivateWorker, happen
     "a function says that it has imported modules of a shared package which that has not",
     expect="no Zygote imports what the package does not bring; other functions lose nothing",
 )
-def test_a_function_cannot_have_a_zygote_import_something_else(house: PrivateWorker, happened: Happened) -> None:
+def test_a_function_cannot_have_a_zygote_import_something_else(worker: PrivateWorker, happened: Happened) -> None:
     shared = wheel("shared-by-two", "1.0", {"shared_by_two.py": f"{WORTH_A_ZYGOTE}import sys\n"})
     honest = "import shared_by_two, sys\ndef f(event): return [name for name in event if name in sys.modules]\n"
     strange = ["antigravity", "this", "idlelib.idle", "turtledemo", "test.autotest"]
@@ -281,12 +283,12 @@ def test_a_function_cannot_have_a_zygote_import_something_else(house: PrivateWor
         "    body = json.dumps([[key, name, 1.0] for name in ['shared_by_two', *event]]).encode()\n"
         "    os.write(3, struct.pack('<IBBHQ', len(body), 7, 0, 0, 0) + body)\n"
     )
-    house.deploy("liar", lies, requirements=["shared-by-two"], wheels=[shared])
-    answer = house.invoke("liar", strange)
-    node = house.daemon.when(lambda: house.daemon.node("shared-by-two==1.0"))
-    house.deploy("honest", honest, requirements=["shared-by-two"])
-    found = house.call("honest", strange)
-    assert house.call_learned("honest", strange) == found
+    worker.deploy("liar", lies, requirements=["shared-by-two"], wheels=[shared])
+    answer = worker.invoke("liar", strange)
+    node = worker.daemon.when(lambda: worker.daemon.node("shared-by-two==1.0"))
+    worker.deploy("honest", honest, requirements=["shared-by-two"])
+    found = worker.call("honest", strange)
+    assert worker.call_learned("honest", strange) == found
     happened(
         f"the liar: {answer.status} {answer.error}; its package has a Zygote ({node['modules']} modules); {found} came along"
     )

@@ -20,12 +20,12 @@ def f(event): return [wait(event, open("/proc/self/cgroup").read().split("0::")[
 
 
 @contextmanager
-def victim(house: PrivateWorker, **settings: Any) -> Iterator[int]:
+def victim(worker: PrivateWorker, **settings: Any) -> Iterator[int]:
     """A function in the middle of a request; the body gets its pid on the host. It must end well afterwards."""
     gate = Gate()
-    house.deploy("victim", {"f.py": WAITS, "gate.py": Gate.CODE}, timeout_s=20 * SLOWER, **settings)
+    worker.deploy("victim", {"f.py": WAITS, "gate.py": Gate.CODE}, timeout_s=20 * SLOWER, **settings)
     try:
-        with in_background(lambda: house.invoke("victim", gate.port)) as answer:
+        with in_background(lambda: worker.invoke("victim", gate.port)) as answer:
             cgroup = unified(gate.arrived())
             try:
                 yield host_pid(cgroup)

@@ -100,7 +100,7 @@ def test_a_bound_of_startup_data_that_cannot_be_kept_is_refused(tmp_path: Path, 
         ("[page]\nzzzz = 1\n", "[page] unknown key 'zzzz'; the keys are "),
     ],
 )
-def test_an_unknown_setting_is_told_with_the_one_that_is_meant(tmp_path: Path, text: str, words: str) -> None:
+def test_an_unknown_setting_is_reported_with_the_one_that_is_meant(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(BadConfig) as caught:
         loaded(tmp_path / "sockd.toml", text)
     assert f"sockd.toml: {words}" in caught.value.message

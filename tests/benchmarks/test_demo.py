@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.harness.cold import NeverLearned
-from benchmarks.harness.worker import worker
+from benchmarks.harness.worker import running_worker
 from demo import run
 from demo.checks import FUNCTIONS, WrongAnswer, check_noop, check_page
 from demo.failure import EXPECTED, check_log
@@ -14,9 +14,9 @@ from demo.images import why_no_images
 
 @pytest.mark.root
 def test_a_worker_on_an_older_kernel_says_that_it_has_images() -> None:
-    with worker({"sandbox": {"kernel": "6.1"}}) as house:
-        assert why_no_images(house) == ""
-        status = house.json("status")
+    with running_worker({"sandbox": {"kernel": "6.1"}}) as worker:
+        assert why_no_images(worker) == ""
+        status = worker.json("status")
         assert status["images"]["stored"] == 0
         assert status["kernel"]["images"].startswith("EROFS through loop devices")
 
@@ -41,7 +41,7 @@ def test_the_failing_function_fails_where_the_log_is_expected_to_say() -> None:
     assert "total(event)" in lines[9] and EXPECTED[-1] in lines[4]
 
 
-def test_a_zygote_that_never_comes_is_told_without_a_traceback(
+def test_a_zygote_that_never_comes_is_reported_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def never() -> None:

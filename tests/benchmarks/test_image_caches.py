@@ -25,7 +25,7 @@ def test_the_reader_of_stripes_has_the_receive_buffer_of_a_worker() -> None:
     assert BUFFER_BYTES == node_connection._RECEIVE_BUFFER_BYTES
 
 
-def test_hit_rates_are_shown_for_default_sizes_beside_those_that_are_chosen() -> None:
+def test_hit_rates_are_shown_for_default_sizes_next_to_those_that_are_chosen() -> None:
     l1, l2 = FLEETS["default sizes"]
     assert l1 << 19 == ImagesConfig().cache_mb << 20
     memory_mb = next(int(each.to_info_dict()["default"]) for each in cache_node.params if each.name == "memory_mb")

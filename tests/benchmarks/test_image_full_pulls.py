@@ -69,7 +69,7 @@ def test_a_first_answer_is_compared_with_the_fastest_tool() -> None:
     assert all("12.0 with buildah, 46.0 with umoci" in note for note in result.notes)
 
 
-def test_without_any_tool_the_reasons_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_tool_the_reasons_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     result = Result("images")
     result.add(f"handler, 0 ms: {PROFILED}", ANSWER, "ms", [1.0], tail=False)
     result.add(f"handler, 36 ms: {PROFILED}", ANSWER, "ms", [1.0], tail=False)

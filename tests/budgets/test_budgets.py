@@ -66,11 +66,11 @@ Costs = dict[str, float]
 
 @pytest.fixture(autouse=True)
 def ledger() -> None:
-    """These daemons live as long as the module; `house` counts."""
+    """These daemons live as long as the module; `start_daemon` counts."""
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningDaemon]]:
+def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningDaemon]]:
     """Starts daemons, one for each configuration, way of counting, and place of the state directory."""
     ledger, started = Ledger(), {}
     in_memory = TemporaryDirectory(dir=MEMORY, prefix="budget-")
@@ -230,8 +230,8 @@ def count_of(daemon: RunningDaemon, how: str, stack: ExitStack) -> Count:
         ("a fork", NO_SPARES, "zygote"),
     ],
 )
-def test_a_request(house: Callable[..., RunningDaemon], piece: str, config: str, origin: str, how: str) -> None:
-    daemon = house(config, how)
+def test_a_request(start_daemon: Callable[..., RunningDaemon], piece: str, config: str, origin: str, how: str) -> None:
+    daemon = start_daemon(config, how)
     daemon.deploy("noop", NOOP)
     daemon.run("noop", 1)
     with ExitStack() as stack:
@@ -241,15 +241,15 @@ def test_a_request(house: Callable[..., RunningDaemon], piece: str, config: str,
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_deploy(house: Callable[..., RunningDaemon], how: str) -> None:
-    daemon = house(SPARES, how, on_disk=False)
+def test_a_deploy(start_daemon: Callable[..., RunningDaemon], how: str) -> None:
+    daemon = start_daemon(SPARES, how, on_disk=False)
     with ExitStack() as stack:
         check("a deploy", count_of(daemon, how, stack), work.deploys(daemon))
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_start_with_an_initscript(house: Callable[..., RunningDaemon], how: str) -> None:
-    daemon = house(NO_SPARES, how)
+def test_a_start_with_an_initscript(start_daemon: Callable[..., RunningDaemon], how: str) -> None:
+    daemon = start_daemon(NO_SPARES, how)
     daemon.deploy_with_initscript("scripted", {"f.py": NOOP}, module("(call $exit (i32.const 0))"), storage="sockd")
     daemon.run("scripted", 1)
     with ExitStack() as stack:
@@ -258,8 +258,8 @@ def test_a_start_with_an_initscript(house: Callable[..., RunningDaemon], how: st
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_fork_with_packages(house: Callable[..., RunningDaemon], package: str) -> None:
-    daemon = house(NO_SPARES)
+def test_a_fork_with_packages(start_daemon: Callable[..., RunningDaemon], package: str) -> None:
+    daemon = start_daemon(NO_SPARES)
     files = {"f.py": f"import {package}\n{NOOP}", "requirements.txt": package}
     try:
         daemon.deploy(package, files, memory_mb=256, timeout_s=30, init_timeout_s=60)
@@ -283,9 +283,9 @@ def test_a_fork_with_packages(house: Callable[..., RunningDaemon], package: str)
         check(f"a fork, {package}", kernel_counts(daemon, stack), once)
 
 
-def test_a_warm_request_crosses_few_borders(house: Callable[..., RunningDaemon]) -> None:
+def test_a_warm_request_crosses_few_borders(start_daemon: Callable[..., RunningDaemon]) -> None:
     """Python calls from a function of one room into a function of another, in the daemon."""
-    daemon = house(SPARES, BORDERS)
+    daemon = start_daemon(SPARES, BORDERS)
     daemon.deploy("noop", NOOP)
     daemon.run("noop", 1)
     with ExitStack() as stack:

@@ -89,10 +89,10 @@ def app(environ, start_response):
             def close(self): lingers(gate)
         return Lingering()
     body = environ["wsgi.input"].read()
-    told = {k: v for k, v in environ.items() if isinstance(v, str) and k.isupper() and k not in os.environ}
+    reported = {k: v for k, v in environ.items() if isinstance(v, str) and k.isupper() and k not in os.environ}
     start_response("418 I'm a teapot", [("Content-Type", "application/json"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")])
     print("in the app")
-    return [json.dumps({"environ": told, "body": body.decode()}).encode()]
+    return [json.dumps({"environ": reported, "body": body.decode()}).encode()]
 """
 )
 
@@ -117,7 +117,7 @@ async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         await send({"type": "http.response.body", "body": b"data: first\\n\\n", "more_body": True})
         message = await receive()
-        print("told", message["type"])
+        print("reported", message["type"])
         return
     if scope["path"].endswith("/short"):
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"10")]})
@@ -133,10 +133,10 @@ async def app(scope, receive, send):
         await send({"type": "http.response.body", "body": b"whole"})
         lingers(scope["query_string"])
         return
-    told = {k: v.decode() if isinstance(v, bytes) else v for k, v in scope.items() if k != "headers"}
-    told["headers"] = dict((k.decode(), v.decode()) for k, v in scope["headers"])
+    reported = {k: v.decode() if isinstance(v, bytes) else v for k, v in scope.items() if k != "headers"}
+    reported["headers"] = dict((k.decode(), v.decode()) for k, v in scope["headers"])
     await send({"type": "http.response.start", "status": 201, "headers": [(b"x-own", b"1")]})
-    for part in (json.dumps(told).encode(), b"\\n", body):
+    for part in (json.dumps(reported).encode(), b"\\n", body):
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body"})
 """
@@ -195,13 +195,17 @@ def test_a_wsgi_app_has_the_request_and_the_answer_to_itself(apps: RunningDaemon
     answer = apps.request("PATCH", "/run/wsgi/a%20b/%C3%A9?q=1%202", "hellö".encode(), headers)
     assert (answer.status, answer.headers["content-type"]) == (418, "application/json")
     assert answer.headers["x-sockd-cold"] in "01" and answer.headers["x-amzn-requestid"]
-    told, body = answer.json["environ"], answer.json["body"]
+    reported, body = answer.json["environ"], answer.json["body"]
     assert body == "hellö"
-    assert (told["REQUEST_METHOD"], told["SCRIPT_NAME"], told["QUERY_STRING"]) == ("PATCH", "/run/wsgi", "q=1%202")
-    assert told["PATH_INFO"].encode("latin-1").decode() == "/a b/é"
-    assert (told["CONTENT_TYPE"], told["CONTENT_LENGTH"]) == ("text/plain", "6")
-    assert (told["HTTP_X_ONE"], told["HTTP_COOKIE"], told["HTTP_HOST"]) == ("1", "c=3", "localhost:7")
-    assert "HTTP_X_TWO" not in told and told["REMOTE_ADDR"] == "127.0.0.1"
+    assert (reported["REQUEST_METHOD"], reported["SCRIPT_NAME"], reported["QUERY_STRING"]) == (
+        "PATCH",
+        "/run/wsgi",
+        "q=1%202",
+    )
+    assert reported["PATH_INFO"].encode("latin-1").decode() == "/a b/é"
+    assert (reported["CONTENT_TYPE"], reported["CONTENT_LENGTH"]) == ("text/plain", "6")
+    assert (reported["HTTP_X_ONE"], reported["HTTP_COOKIE"], reported["HTTP_HOST"]) == ("1", "c=3", "localhost:7")
+    assert "HTTP_X_TWO" not in reported and reported["REMOTE_ADDR"] == "127.0.0.1"
     assert "in the app" in apps.log_of("wsgi", answer)
 
 
@@ -220,13 +224,13 @@ def test_head_has_no_body_and_the_connection_goes_on(apps: RunningDaemon) -> Non
         assert connection.until(b"\r\n").startswith(b"HTTP/1.1 418 ")
 
 
-def test_an_asgi_app_is_started_once_and_told_all(apps: RunningDaemon) -> None:
+def test_an_asgi_app_is_started_once_and_reported_all(apps: RunningDaemon) -> None:
     for _ in range(2):
         answer = apps.request("PUT", "/run/asgi/x%2Fy?a=b", b"body", {"X-One": "1"})
         assert (answer.status, answer.headers["x-own"]) == (201, "1")
-        told, _, body = answer.body.partition(b"\n")
+        reported, _, body = answer.body.partition(b"\n")
         assert body == b"body"
-        scope = json.loads(told)
+        scope = json.loads(reported)
         assert (scope["path"], scope["raw_path"]) == ("/run/asgi/x/y", "/run/asgi/x%2Fy")
         assert (scope["root_path"], scope["query_string"], scope["method"]) == ("/run/asgi", "a=b", "PUT")
         assert scope["headers"]["x-one"] == "1" and scope["state"] == {"started": 1}
@@ -265,12 +269,12 @@ def test_a_client_that_hangs_up_closes_the_generator_and_the_sandbox_goes_on(app
     assert any("closed" in record["text"] for record in apps.logs("wsgi"))
 
 
-def test_an_asgi_app_is_told_that_its_client_has_gone(apps: RunningDaemon) -> None:
+def test_an_asgi_app_learns_that_its_client_has_gone(apps: RunningDaemon) -> None:
     with client(apps) as connection:
         connection.ask("/run/asgi/waits")
         connection.until(b"data: first\n\n")
     assert apps.request("GET", "/run/asgi").headers["x-sockd-cold"] == "0"
-    assert any("told http.disconnect" in record["text"] for record in apps.logs("asgi"))
+    assert any("reported http.disconnect" in record["text"] for record in apps.logs("asgi"))
 
 
 def test_who_does_not_stop_is_killed(apps: RunningDaemon) -> None:
@@ -478,6 +482,6 @@ def test_a_function_url_leads_to_an_app_as_well(apps: RunningDaemon, mode: str) 
         apps.manage("PUT", "/functions/wsgi/url", json.dumps({"mode": mode}).encode()).json["path_url"]
     ).path.rstrip("/")
     answer = apps.request("PATCH", f"{path}/some/path?q=1", b"body")
-    told = answer.json["environ"]
+    reported = answer.json["environ"]
     assert (answer.status, answer.json["body"]) == (418, "body")
-    assert (told["SCRIPT_NAME"], told["PATH_INFO"], told["QUERY_STRING"]) == (path, "/some/path", "q=1")
+    assert (reported["SCRIPT_NAME"], reported["PATH_INFO"], reported["QUERY_STRING"]) == (path, "/some/path", "q=1")

@@ -44,7 +44,7 @@ def outcomes(daemon: RunningDaemon, name: str) -> list[str]:
     return [each["outcome"] for each in daemon.manage("GET", f"/traces?function={name}").json]
 
 
-def test_an_answer_that_nobody_waited_for_is_not_ok(daemon: RunningDaemon, gate: Gate) -> None:
+def test_an_answer_that_no_one_waited_for_is_not_ok(daemon: RunningDaemon, gate: Gate) -> None:
     daemon.deploy("waits", {"f.py": TAKES_LONGER, "gate.py": Gate.CODE}, concurrency=1)
     ask(daemon, "waits", gate.port).close()
     gate.arrived()

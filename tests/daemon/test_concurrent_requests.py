@@ -93,7 +93,7 @@ def test_a_burst_of_three_hundred_requests_is_answered_each_exactly_once(daemon:
     assert len({answer.headers["x-sockd-sandbox"] for answer in answers}) <= 4
 
 
-def test_a_burst_at_sandboxes_that_die_half_of_the_time_loses_nobody(daemon: RunningDaemon) -> None:
+def test_a_burst_at_sandboxes_that_die_half_of_the_time_loses_no_one(daemon: RunningDaemon) -> None:
     daemon.deploy(
         "mortal", "import os\ndef f(event):\n if event % 2: os._exit(1)\n return event", concurrency=4, memory_mb=64
     )

@@ -216,7 +216,7 @@ def test_the_handler_is_imported_once_the_debugger_is_ready_and_the_command_answ
     assert daemon.call("hello", 2) == 2
 
 
-def test_a_handler_that_raises_is_told_as_ever(daemon: RunningDaemon) -> None:
+def test_a_handler_that_raises_is_reported_as_ever(daemon: RunningDaemon) -> None:
     daemon.deploy("raises", "def f(event): raise KeyError('x')")
     with debugging(daemon, "raises") as session, attached(session.port(), b"go"):
         status, _, said = session.end()
@@ -338,7 +338,7 @@ def test_a_program_cannot_be_debugged(daemon: RunningDaemon) -> None:
     assert (status, kind) == (400, "Debug.Refused") and "not a Python handler" in message
 
 
-def test_a_port_that_is_taken_is_told(daemon: RunningDaemon, gate: Gate) -> None:
+def test_a_port_that_is_taken_is_reported(daemon: RunningDaemon, gate: Gate) -> None:
     daemon.deploy("hello", "def f(event): return 1")
     status, kind, message = error_of(asked(daemon, "hello", f"?port={gate.port}"))
     assert (status, kind) == (400, "Debug.Refused") and "in use" in message
@@ -396,7 +396,7 @@ def lone(tmp_path: Path, index: PackageIndex, debug: str) -> RunningDaemon:
     return RunningDaemon.start(tmp_path / "state", text)
 
 
-def test_a_debugger_that_cannot_be_had_is_told(tmp_path: Path, index: PackageIndex) -> None:
+def test_a_debugger_that_cannot_be_had_is_reported(tmp_path: Path, index: PackageIndex) -> None:
     daemon = lone(tmp_path, index, 'requirement = "no-such-debugger==1"')
     try:
         daemon.deploy("hello", "def f(event): return 1")

@@ -285,12 +285,12 @@ def test_what_a_function_prints_is_shown_to_its_caller_while_it_runs(
 
 
 @needs_nobody
-def test_nobody_else_is_shown_what_a_function_prints(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_no_one_else_is_shown_what_a_function_prints(daemon: RunningDaemon, tmp_path: Path) -> None:
     project = tmp_path / "public"
     project.mkdir()
-    (project / "app.py").write_text("import sockd\n@sockd.function(pickle=False)\ndef told(): print('secret')\n")
+    (project / "app.py").write_text("import sockd\n@sockd.function(pickle=False)\ndef reported(): print('secret')\n")
     assert run(daemon, "-m", "sockd", "deploy", "app.py", cwd=project).returncode == 0
-    code = "import app; print(app.told.remote())"
+    code = "import app; print(app.reported.remote())"
     for directory in (tmp_path, project):
         directory.chmod(0o755)
     command = [*NOBODY, sys.executable, "-c", code]

@@ -31,14 +31,14 @@ def version(number: int) -> dict[str, str]:
 
 
 def test_a_deploy_says_what_it_deployed(daemon: RunningDaemon) -> None:
-    info = daemon.deploy("told", version(1), memory_mb=99, timeout_s=2.5)
-    assert (info["name"], info["version_number"], info["handler"]) == ("told", 1, "f:f")
+    info = daemon.deploy("reported", version(1), memory_mb=99, timeout_s=2.5)
+    assert (info["name"], info["version_number"], info["handler"]) == ("reported", 1, "f:f")
     assert (info["memory_mb"], info["timeout_s"], info["packages"]) == (99, 2.5, [])
-    assert daemon.manage("GET", "/functions/told").json == info
+    assert daemon.manage("GET", "/functions/reported").json == info
     assert info in daemon.manage("GET", "/functions").json
-    again = daemon.deploy("told", version(1), memory_mb=99, timeout_s=2.5)
+    again = daemon.deploy("reported", version(1), memory_mb=99, timeout_s=2.5)
     assert again["version_number"] == 1 and again["version"] == info["version"]
-    assert daemon.deploy("told", version(2))["version_number"] == 2
+    assert daemon.deploy("reported", version(2))["version_number"] == 2
 
 
 def test_how_a_deploy_went_stays_in_the_workers_log(daemon: RunningDaemon, index: PackageIndex) -> None:

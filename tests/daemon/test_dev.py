@@ -99,7 +99,7 @@ def test_what_is_saved_is_served_and_no_request_fails(daemon: RunningDaemon, dir
     assert served == sorted(served) and len(served) > 20
 
 
-def test_what_does_not_compile_is_told_and_not_deployed(daemon: RunningDaemon, directory: Path, dev: Dev) -> None:
+def test_what_does_not_compile_is_reported_and_not_deployed(daemon: RunningDaemon, directory: Path, dev: Dev) -> None:
     save(directory / "handler.py", "def handler(event) return 1\n")
     said = dev.next()
     assert "version" not in said and "SyntaxError: expected ':'" in said["error"] and "handler.py" in said["error"]

@@ -46,7 +46,7 @@ def lambda_client(daemon: RunningDaemon) -> Any:
     return boto3.client("lambda", endpoint_url=daemon.url, region_name="eu-central-1", **keys)
 
 
-def test_a_function_gets_what_was_set_and_nobody_else_sees_it(daemon: RunningDaemon) -> None:
+def test_a_function_gets_what_was_set_and_no_one_else_sees_it(daemon: RunningDaemon) -> None:
     daemon.deploy("f", CODE, env={"A": FROM_DEPLOY})
     assert daemon.call("f", ["A"]) == {"A": FROM_DEPLOY}
     assert sockd(daemon, "env", "f", f"B={SHOWN}").returncode == 0
@@ -59,9 +59,9 @@ def test_a_function_gets_what_was_set_and_nobody_else_sees_it(daemon: RunningDae
     assert json.loads(shown.stdout) == {"env": {"A": FROM_DEPLOY, "B": SHOWN}, "secrets": ["C"]}
     assert json.loads(sockd(daemon, "secret", "ls", "--json").stdout) == {"f": ["C"]}
     with closing(lambda_client(daemon)) as client:
-        told = client.get_function_configuration(FunctionName="f")["Environment"]["Variables"]
-        assert told == {"A": FROM_DEPLOY, "B": SHOWN, "C": "********"}, "its caller may read variables, as on AWS"
-        client.update_function_configuration(FunctionName="f", Environment={"Variables": {**told, "B": "other"}})
+        reported = client.get_function_configuration(FunctionName="f")["Environment"]["Variables"]
+        assert reported == {"A": FROM_DEPLOY, "B": SHOWN, "C": "********"}, "its caller may read variables, as on AWS"
+        client.update_function_configuration(FunctionName="f", Environment={"Variables": {**reported, "B": "other"}})
     assert daemon.call("f", ["B", "C"]) == {"B": "other", "C": HIDDEN}
 
     looked_at = [masked.stdout + masked.stderr + shown.stdout + shown.stderr + done.stdout + done.stderr]

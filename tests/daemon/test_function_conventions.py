@@ -103,15 +103,15 @@ def lambda_handler(event, context):
         timeout_s=70,
     )
     answer = daemon.run("context", {})
-    told = answer.json
-    assert told["name"] == "context" and told["version"] == "$LATEST"
-    assert told["arn"].endswith(":function:context")
-    assert told["memory"] == "200"
-    assert told["id"] == answer.headers["x-amzn-requestid"]
-    assert told["group"] == "/aws/lambda/context" and told["stream"]
-    assert 50_000 < told["left"] <= 70_000
-    assert told["identity"] is None and told["client"] is None
-    assert daemon.run("context", {}).json["id"] != told["id"]
+    reported = answer.json
+    assert reported["name"] == "context" and reported["version"] == "$LATEST"
+    assert reported["arn"].endswith(":function:context")
+    assert reported["memory"] == "200"
+    assert reported["id"] == answer.headers["x-amzn-requestid"]
+    assert reported["group"] == "/aws/lambda/context" and reported["stream"]
+    assert 50_000 < reported["left"] <= 70_000
+    assert reported["identity"] is None and reported["client"] is None
+    assert daemon.run("context", {}).json["id"] != reported["id"]
 
 
 def test_the_environment_is_aws_s_and_the_function_s_own_and_nothing_of_the_host(daemon: RunningDaemon) -> None:
@@ -201,7 +201,7 @@ def error_of(answer: Answer) -> dict[str, Any]:
     return dict(error)
 
 
-def test_an_exception_is_told_as_aws_tells_it_with_the_user_s_frames_only(daemon: RunningDaemon) -> None:
+def test_an_exception_is_reported_as_aws_tells_it_with_the_user_s_frames_only(daemon: RunningDaemon) -> None:
     code = "def inner(x):\n    return x['missing']\n\ndef f(event):\n    return inner(event)\n"
     daemon.deploy("raises", code)
     answer = daemon.run("raises", {})

@@ -109,7 +109,7 @@ def test_variables_of_ol_yaml(real: RunningDaemon) -> None:
     assert real.call("env-test") == ["Hello from environment", "true", "10"]
 
 
-def test_kafka_triggers_are_noted_and_requests_work(real: RunningDaemon) -> None:
+def test_kafka_triggers_are_reported_and_requests_work(real: RunningDaemon) -> None:
     deploy(real, "kafka-basic", {"f.py": "def f(event):\n    return event\n", "ol.yaml": METHODS + KAFKA})
     assert real.call("kafka-basic", {"a": 1}) == {"a": 1}
 

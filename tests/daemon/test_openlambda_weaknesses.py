@@ -128,7 +128,7 @@ def test_row_2_one_client_gets_a_thousand_answers_a_second_also_after_a_pause(
     at_least_once(thaw, lambda seconds: seconds < 0.05, tries=20)
 
 
-def test_row_8_killing_a_zygote_kills_nobody_and_it_is_replaced(
+def test_row_8_killing_a_zygote_kills_no_one_and_it_is_replaced(
     daemon: RunningDaemon, gate: Gate, index: PackageIndex
 ) -> None:
     index.add(wheel("kept", "1.0", {"kept.py": SLOW}))
@@ -354,7 +354,7 @@ def f(event):
     assert os.stat(daemon.state / "sockd.sock").st_mode & 0o077 == 0
 
 
-def test_security_a_handler_is_nobody_with_no_capability_and_cannot_fill_the_disk(daemon: RunningDaemon) -> None:
+def test_security_a_handler_is_no_one_with_no_capability_and_cannot_fill_the_disk(daemon: RunningDaemon) -> None:
     daemon.deploy(
         "nobody",
         "import os\n"

@@ -24,9 +24,9 @@ def config() -> str:
     return aws_client.KEYS
 
 
-def test_the_handler_and_the_region_are_told_as_on_aws(daemon: RunningDaemon) -> None:
-    daemon.deploy("told", {"deep/er/mod.py": ENVIRON.replace("f(", "go(")}, handler="deep.er.mod:go")
-    env = daemon.call("told")
+def test_the_handler_and_the_region_are_reported_as_on_aws(daemon: RunningDaemon) -> None:
+    daemon.deploy("reported", {"deep/er/mod.py": ENVIRON.replace("f(", "go(")}, handler="deep.er.mod:go")
+    env = daemon.call("reported")
     module, _, name = env["_HANDLER"].rpartition(".")
     assert (module, name) == ("deep.er.mod", "go")
     assert (env["AWS_REGION"], env["AWS_DEFAULT_REGION"]) == ("us-east-1", "us-east-1")
@@ -34,17 +34,17 @@ def test_the_handler_and_the_region_are_told_as_on_aws(daemon: RunningDaemon) ->
 
 
 @pytest.mark.parametrize(
-    ("own", "told"),
+    ("own", "reported"),
     [
         ({"AWS_REGION": "a"}, ("a", "a")),
         ({"AWS_DEFAULT_REGION": "b"}, ("b", "b")),
         ({"AWS_REGION": "a", "AWS_DEFAULT_REGION": "b"}, ("a", "b")),
     ],
 )
-def test_a_functions_own_region_wins(daemon: RunningDaemon, own: dict[str, str], told: tuple[str, str]) -> None:
+def test_a_functions_own_region_wins(daemon: RunningDaemon, own: dict[str, str], reported: tuple[str, str]) -> None:
     daemon.deploy("own", ENVIRON, env=own)
     env = daemon.call("own")
-    assert (env["AWS_REGION"], env["AWS_DEFAULT_REGION"]) == told
+    assert (env["AWS_REGION"], env["AWS_DEFAULT_REGION"]) == reported
 
 
 def test_an_exec_wrapper_starts_awss_client_and_may_change_the_handler(

@@ -84,7 +84,7 @@ def hash_of_a(seed: str) -> int:
     return int(done.stdout)
 
 
-def test_a_program_beside_its_code_gets_all_variables(daemon: RunningDaemon) -> None:
+def test_a_program_next_to_its_code_gets_all_variables(daemon: RunningDaemon) -> None:
     program = PROGRAM.format(python=OWN_PYTHON.executable, ask=ASK)
     daemon.deploy("program", archive(program), env=SEED)
     assert daemon.call("program") == hash_of_a("4711")

@@ -107,10 +107,10 @@ def test_boto3_reads_a_plain_answer_as_one_chunk(client: Any) -> None:
     assert json.loads(chunk) == {"plain": large}
 
 
-def test_boto3_is_told_of_errors(client: Any) -> None:
-    ((kind, told),) = invoke(client, {"what": "raise"})
-    assert (kind, told["ErrorCode"]) == ("complete", "Unhandled")
-    assert json.loads(told["ErrorDetails"])["errorMessage"] == "'before anything'"
+def test_boto3_is_reported_errors(client: Any) -> None:
+    ((kind, reported),) = invoke(client, {"what": "raise"})
+    assert (kind, reported["ErrorCode"]) == ("complete", "Unhandled")
+    assert json.loads(reported["ErrorDetails"])["errorMessage"] == "'before anything'"
     with pytest.raises(client.exceptions.ResourceNotFoundException):
         client.invoke_with_response_stream(FunctionName="none")
     with pytest.raises(client.exceptions.RequestTooLargeException):
@@ -123,22 +123,26 @@ def test_boto3_reads_each_piece_when_it_is_made(client: Any, gate: Gate) -> None
     gate.arrived()  # so it has not ended
     gate.open()
     assert next(events) == ("chunk", b"two")
-    ((kind, told),) = events
+    ((kind, reported),) = events
     assert kind == "complete"
-    assert b"streaming\n" in base64.b64decode(told["LogResult"])
+    assert b"streaming\n" in base64.b64decode(reported["LogResult"])
 
 
-def test_what_goes_wrong_midway_is_told_behind_what_came(client: Any, gate: Gate) -> None:
-    *chunks, (_, told) = invoke(client, {"what": "breaks"})
+def test_what_goes_wrong_midway_is_reported_behind_what_came(client: Any, gate: Gate) -> None:
+    *chunks, (_, reported) = invoke(client, {"what": "breaks"})
     assert chunks == [("chunk", b"half")]
-    details = json.loads(told["ErrorDetails"])
-    assert (told["ErrorCode"], details["errorType"], details["errorMessage"]) == ("Unhandled", "ValueError", "midway")
+    details = json.loads(reported["ErrorDetails"])
+    assert (reported["ErrorCode"], details["errorType"], details["errorMessage"]) == (
+        "Unhandled",
+        "ValueError",
+        "midway",
+    )
     events = invoke(client, {"what": "dies", "gate": gate.port})
     assert next(events) == ("chunk", b"half")
     gate.arrived()
     gate.open()
-    ((_, told),) = events
-    assert json.loads(told["ErrorDetails"])["errorType"] == "Runtime.ExitError"
+    ((_, reported),) = events
+    assert json.loads(reported["ErrorDetails"])["errorType"] == "Runtime.ExitError"
     assert list(invoke(client, {"what": "plain"}))[-1] == ("complete", {})
 
 
@@ -176,16 +180,16 @@ def test_buffered_they_come_together(daemon: RunningDaemon, url: dict[str, Any],
     ) as answer:
         gate.arrived()
         gate.open()
-        told = answer()
-    assert (told.status, told.body, told.headers["content-type"]) == (
+        reported = answer()
+    assert (reported.status, reported.body, reported.headers["content-type"]) == (
         201,
         b"data: 1\n\ndata: 2\n\n",
         "text/event-stream",
     )
-    assert "content-length" in told.headers
+    assert "content-length" in reported.headers
 
 
-def test_a_slow_reader_gets_all_of_it_and_holds_up_nobody(daemon: RunningDaemon, url: dict[str, Any]) -> None:
+def test_a_slow_reader_gets_all_of_it_and_holds_up_no_one(daemon: RunningDaemon, url: dict[str, Any]) -> None:
     with reading(daemon, url, "/flood") as response:
         first = response.read(1)
         assert daemon.request("GET", f"/url/{url['id']}/plain").json == {"plain": None}

@@ -120,7 +120,7 @@ def test_an_answer_says_whether_it_was_cold_its_sandbox_and_where_the_time_went(
     assert cold.headers["x-amzn-requestid"] != warm.headers["x-amzn-requestid"]
 
 
-def test_the_pages_beside_run_answer(daemon: RunningDaemon) -> None:
+def test_the_pages_next_to_run_answer(daemon: RunningDaemon) -> None:
     daemon.call("echo", 1)
     assert daemon.request("GET", "/healthz").json == {"status": "ok"}
     status = daemon.request("GET", "/status").json
@@ -170,7 +170,7 @@ def test_a_handler_is_the_init_of_its_pid_namespace_whose_own_signals_do_not_end
     assert daemon.call("itself") == 1
 
 
-def test_a_memory_hog_is_told_its_limit_and_its_peak(daemon: RunningDaemon) -> None:
+def test_a_memory_hog_learns_its_limit_and_its_peak(daemon: RunningDaemon) -> None:
     daemon.deploy("hog", "def f(event):\n x = bytearray(event << 20)\n return len(x)", memory_mb=64)
     assert daemon.call("hog", 8) == 8 << 20
     answer = daemon.run("hog", 300)

@@ -32,8 +32,8 @@ def ask(method, path, body=None, headers={}):
     return response, response.read()
 while True:
     response, event = ask("GET", "invocation/next")
-    event, told = json.loads(event), dict(response.getheaders())
-    this = "invocation/" + told["Lambda-Runtime-Aws-Request-Id"]
+    event, reported = json.loads(event), dict(response.getheaders())
+    this = "invocation/" + reported["Lambda-Runtime-Aws-Request-Id"]
     what = event.get("what")
     print("working on", what, flush=True)
     if what == "raise":
@@ -56,14 +56,14 @@ while True:
         ask("POST", this + "/response", iter([b'"in ', b'pieces"']))
     elif what == "breaks":
         error = {"errorType": "Inner", "errorMessage": "lost the thread", "stackTrace": ["  File x, line 2\\n"]}
-        told = base64.b64encode(json.dumps(error).encode()).decode()
+        reported = base64.b64encode(json.dumps(error).encode()).decode()
         connection.putrequest("POST", base + this + "/response")
         for name, value in (("Transfer-Encoding", "chunked"), ("Lambda-Runtime-Function-Response-Mode", "streaming"),
                             ("Trailer", "Lambda-Runtime-Function-Error-Type, Lambda-Runtime-Function-Error-Body")):
             connection.putheader(name, value)
         connection.endheaders()
         connection.send(b'5\\r\\n"half\\r\\n0\\r\\nLambda-Runtime-Function-Error-Type: Own.Broke\\r\\n'
-                        b"Lambda-Runtime-Function-Error-Body: " + told.encode() + b"\\r\\n\\r\\n")
+                        b"Lambda-Runtime-Function-Error-Body: " + reported.encode() + b"\\r\\n\\r\\n")
         connection.getresponse().read()
     elif what == "exit":
         os._exit(3)
@@ -76,10 +76,10 @@ while True:
         again = ask("POST", this + "/response", b'"twice"')[0].status
         print("again", again, flush=True)
     else:
-        left = int(told["Lambda-Runtime-Deadline-Ms"]) - time.time() * 1000
+        left = int(reported["Lambda-Runtime-Deadline-Ms"]) - time.time() * 1000
         fds = sorted(os.listdir("/proc/self/fd"))
-        answer = {"event": event, "arn": told["Lambda-Runtime-Invoked-Function-Arn"], "left": left,
-                  "id": told["Lambda-Runtime-Aws-Request-Id"], "cwd": os.getcwd(), "fds": fds, "port": host}
+        answer = {"event": event, "arn": reported["Lambda-Runtime-Invoked-Function-Arn"], "left": left,
+                  "id": reported["Lambda-Runtime-Aws-Request-Id"], "cwd": os.getcwd(), "fds": fds, "port": host}
         ask("POST", this + "/response", json.dumps(answer))
 """
 THIEF = """
@@ -140,8 +140,8 @@ def test_a_program_answers_events_one_after_the_other(daemon: RunningDaemon, pro
 def test_what_a_program_reports_is_an_error_of_the_function(daemon: RunningDaemon, program: str) -> None:
     failed = daemon.run(program, {"what": "raise"})
     assert failed.status == 500
-    told = {key: failed.json[key] for key in ("errorType", "errorMessage", "stackTrace")}
-    assert told == {"errorType": "ValueError", "errorMessage": "not this", "stackTrace": ["  File x, line 1\n"]}
+    answered = {key: failed.json[key] for key in ("errorType", "errorMessage", "stackTrace")}
+    assert answered == {"errorType": "ValueError", "errorMessage": "not this", "stackTrace": ["  File x, line 1\n"]}
     rubbish = daemon.run(program, {"what": "rubbish"}).json
     assert (rubbish["errorType"], rubbish["errorMessage"]) == ("Runtime.UnknownReason", "\ufffd no json")
     assert daemon.call(program, {"what": "wrong"}) == [400, 404, 404]

@@ -119,14 +119,14 @@ class Reader:
             status, shown = self._type(self._translated(example.command))
             expected = [self._translated(line).rstrip() for line in example.expected]
             if status or (expected and not matches(expected, shown)):
-                told = "\n".join(
+                reported = "\n".join(
                     ["", f"$ {example.command}", *shown, f"--- status {status}, instead of ---", *expected]
                 )
-                raise Differs(told)
+                raise Differs(reported)
 
     def _translated(self, text: str) -> str:
-        for told, real in self._ports.items():
-            text = re.sub(rf"(?<=[: ]){told}\b", real, text)
+        for reported, real in self._ports.items():
+            text = re.sub(rf"(?<=[: ]){reported}\b", real, text)
         return re.sub(r"^sockd up\b", f"sockd up --listen 127.0.0.1:{self._ports['5000']}", text)
 
     def _type(self, command: str) -> tuple[int, list[str]]:

@@ -16,7 +16,7 @@ _BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.M | re.S)
 _INLINE = re.compile(r"`((?:sudo )?sockd [a-z][^`]*)`")
 
 
-def told(page: Path) -> list[str]:
+def reported(page: Path) -> list[str]:
     """Each command line of `sockd` on a page, without comments."""
     text = page.read_text()
     lines = [line for block in _BLOCK.findall(text) for line in block.splitlines()]
@@ -33,7 +33,7 @@ def spelled_out(line: str) -> list[str]:
 
 
 PAGES = [REPO / "README.md", *(REPO / "docs/guide").glob("*.md"), *(REPO / "docs/internals").glob("*.md")]
-LINES = sorted({line for page in PAGES for line in told(page)})
+LINES = sorted({line for page in PAGES for line in reported(page)})
 
 
 def test_there_are_lines_to_look_at() -> None:

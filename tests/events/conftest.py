@@ -1,4 +1,4 @@
-"""A house with the usual bounds, for tests that set none, and a store of each kind for backends."""
+"""A harness with the usual bounds, for tests that set none, and a store of each kind for backends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.events.backends import Backends, PostgresBackends, SqliteBackends
-from tests.events.house import House
+from tests.events.harness import Harness
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -18,5 +18,5 @@ def backends(request: pytest.FixtureRequest, tmp_path: Path) -> Backends:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def harness(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)

@@ -47,7 +47,9 @@ async def backend(backends: Backends) -> AsyncIterator[EventBackend]:
     await backend.aclose()
 
 
-async def test_what_was_accepted_and_noted_is_recovered_in_its_order(backend: EventBackend, backends: Backends) -> None:
+async def test_what_was_accepted_and_recorded_is_recovered_in_its_order(
+    backend: EventBackend, backends: Backends
+) -> None:
     first = await accepted(backend, payload=b'{"a": 1}', trace="00-1", source="schedule:s")
     second = await accepted(backend, "g", qualifier="live", hops=2)
     second.attempts, second.failures, second.throttles, second.due_at = 3, 1, 2, NOW + 60.25

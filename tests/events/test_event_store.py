@@ -121,7 +121,7 @@ async def test_work_that_fails_undoes_itself_alone(path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_full_disk_is_told_and_loses_nothing_that_was_committed(path: Path) -> None:
+async def test_a_full_disk_is_reported_and_loses_nothing_that_was_committed(path: Path) -> None:
     store = EventStore.open(path)
     kept = add(store, event())
     (pages,) = store.database.execute("PRAGMA page_count").fetchone()

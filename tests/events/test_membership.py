@@ -23,7 +23,7 @@ from sockd.events.membership import LOOKS, SOON_S, Membership
 from sockd.events.postgres.events import PostgresEvents
 from sockd.events.schedules.schedules import Schedules
 from sockd.http.server.messages.answers import error_body
-from tests.events.house import FakeFunctions
+from tests.events.harness import FakeFunctions
 from tests.support.fake_clock import FakeClock, until
 
 GROUP = GroupConfig(name="g")
@@ -344,7 +344,7 @@ async def test_what_one_worker_has_changed_is_followed_without_a_heartbeat(start
     await until(lambda: second.events.invoke_configs.get("f", "") is None)
 
 
-async def test_after_the_database_was_away_nobody_is_declared_dead(start: Start) -> None:
+async def test_after_the_database_was_away_no_one_is_declared_dead(start: Start) -> None:
     first, second = await start("w1"), await start("w2")
     await accept(second)
     first.clock.pass_by(10 * GROUP.silent_s)

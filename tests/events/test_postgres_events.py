@@ -131,7 +131,7 @@ async def test_a_worker_whose_name_another_has_taken_changes_nothing_any_more(
     await successor.aclose()
 
 
-async def test_events_that_are_accepted_begun_and_ended_at_the_same_time_are_told_apart(
+async def test_events_that_are_accepted_begun_and_ended_at_the_same_time_are_distinguished(
     backend: PostgresEvents,
 ) -> None:
     made = [event() for _ in range(100)]
@@ -272,7 +272,7 @@ async def test_what_was_accepted_survives_a_crash_of_the_server(own_server: Post
     await backend.aclose()
 
 
-async def test_a_server_that_answers_nothing_is_given_up_and_blocks_nobody(own_server: PostgresServer) -> None:
+async def test_a_server_that_answers_nothing_is_given_up_and_blocks_no_one(own_server: PostgresServer) -> None:
     backend = await opened(own_server.dsn("public"), timeout_s=2.0)
     server = _processes(own_server)
     for pid in server:

@@ -94,7 +94,7 @@ async def test_a_worker_without_a_group_is_never_declared_dead(start: Open, othe
     await accepted(alone)
 
 
-async def test_a_worker_that_is_silent_itself_takes_nobody_over(
+async def test_a_worker_that_is_silent_itself_takes_no_one_over(
     worker: PostgresEvents, other: PostgresEvents, start: Open
 ) -> None:
     for name in ("w1", "w2"):

@@ -15,7 +15,7 @@ from sockd.base import errors
 from sockd.events.events import Events
 from sockd.events.schedules.schedule_expressions import BadSchedule, parse
 from sockd.events.schedules.schedules import NoSuchSchedule, ScheduleExists, Schedules
-from tests.events.house import House, settled
+from tests.events.harness import Harness, settled
 from tests.support.fake_clock import until
 
 HOUR = 3600.0
@@ -84,8 +84,8 @@ def test_a_time_zone_is_one_that_is_known(timezone: str) -> None:
         parse("0 9 * * *", timezone)
 
 
-class Calendar(House):
-    """A house with schedules."""
+class Calendar(Harness):
+    """A harness with schedules."""
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator[tuple[Events, Schedules]]:

@@ -10,9 +10,9 @@ import pytest
 from tests.daemon.gate import Gate
 from tests.support.cases import happened
 from tests.support.emulated import SLOWER
-from tests.support.private_worker import PrivateWorker, house, ledger
+from tests.support.private_worker import PrivateWorker, ledger, worker
 
-__all__ = ["happened", "house", "ledger"]
+__all__ = ["happened", "ledger", "worker"]
 
 CONFIG = f"""
 [zygote]
@@ -27,7 +27,7 @@ memory_mb = 4096
 
 
 @pytest.fixture(scope="package")
-def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
+def package_worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
     """The folder's one worker."""
     if os.geteuid() != 0:
         pytest.skip("needs root")

@@ -20,32 +20,32 @@ def package(name: str, code: str = "", **more: str) -> Wheel:
     return wheel(name, "1.0", {**files, **{f"{module}.py": text for module, text in more.items()}})
 
 
-def deploy(house: PrivateWorker, name: str, requirement: str, code: str, *wheels: Wheel, **settings: object) -> None:
+def deploy(worker: PrivateWorker, name: str, requirement: str, code: str, *wheels: Wheel, **settings: object) -> None:
     """A function that asks for one package, which the index has from now on."""
-    house.deploy(name, code, requirements=[requirement], wheels=wheels, **settings)
+    worker.deploy(name, code, requirements=[requirement], wheels=wheels, **settings)
 
 
-def grow_zygote(house: PrivateWorker, requirement: str) -> None:
+def grow_zygote(worker: PrivateWorker, requirement: str) -> None:
     """Have a Zygote of a package: a function imports it, and the worker learns from that."""
     name = f"grows-{requirement}"
-    deploy(house, name, requirement, f"import {requirement.replace('-', '_')}\ndef f(event): return 1")
-    assert house.call(name) == 1
-    house.daemon.when(lambda: house.daemon.node(f"{requirement}==1.0"))
+    deploy(worker, name, requirement, f"import {requirement.replace('-', '_')}\ndef f(event): return 1")
+    assert worker.call(name) == 1
+    worker.daemon.when(lambda: worker.daemon.node(f"{requirement}==1.0"))
 
 
 class Refusals:
     """Every refusal of a package that was seen, by name==version: one by a deadline ends after seconds."""
 
-    def __init__(self, house: PrivateWorker) -> None:
-        self._house = house
+    def __init__(self, worker: PrivateWorker) -> None:
+        self._worker = worker
         self.rows: dict[str, dict[str, Any]] = {}
 
     def look(self) -> dict[str, dict[str, Any]]:
         """All until now."""
-        self.rows.update({entry["package"]: entry for entry in self._house.json("/tree")["refused"]})
+        self.rows.update({entry["package"]: entry for entry in self._worker.json("/tree")["refused"]})
         return self.rows
 
 
-def refusals(house: PrivateWorker) -> dict[str, str]:
+def refusals(worker: PrivateWorker) -> dict[str, str]:
     """Why which packages are in no Zygote now."""
-    return {package: row["reason"] for package, row in Refusals(house).look().items()}
+    return {package: row["reason"] for package, row in Refusals(worker).look().items()}

@@ -33,19 +33,19 @@ MUTE = "import os, time\ndef f(event):\n    time.sleep(0.06)\n    os.close(3)\n 
     expect="each call is told that its runtime exited or timed out; the worker and the neighbour's calls go on",
 )
 @pytest.mark.parametrize("phase", ["request", "init"])
-def test_sandboxes_that_end_at_their_deadline(house: PrivateWorker, happened: Happened, phase: str) -> None:
+def test_sandboxes_that_end_at_their_deadline(worker: PrivateWorker, happened: Happened, phase: str) -> None:
     limits: dict[str, Any] = {LIMITS[phase]: DEADLINE_S}
-    house.deploy("aimed", CODE[phase].format(DEADLINE_S, EARLY_S), **limits)
-    house.daemon.manage("PUT", "/functions/aimed/event-invoke-config", '{"max_retries": 0}')
-    with house.watching(baseline=[]) as watch:
+    worker.deploy("aimed", CODE[phase].format(DEADLINE_S, EARLY_S), **limits)
+    worker.daemon.manage("PUT", "/functions/aimed/event-invoke-config", '{"max_retries": 0}')
+    with worker.watching(baseline=[]) as watch:
         for _ in range(COUNT):
-            answer = house.daemon.run("aimed", None, X_Amz_Invocation_Type="Event")
+            answer = worker.daemon.run("aimed", None, X_Amz_Invocation_Type="Event")
             assert answer.status == 202, answer
-        told = Counter(house.invoke("aimed").error for _ in range(COUNT))
-        settle_events(house)
-    happened(f"{phase}: {dict(told)}; {watch}")
-    assert house.alive
-    assert told.keys() <= {"Runtime.ExitError", "Sandbox.Timedout"}
+        reported = Counter(worker.invoke("aimed").error for _ in range(COUNT))
+        settle_events(worker)
+    happened(f"{phase}: {dict(reported)}; {watch}")
+    assert worker.alive
+    assert reported.keys() <= {"Runtime.ExitError", "Sandbox.Timedout"}
     assert not watch.wrong
 
 
@@ -54,24 +54,26 @@ def test_sandboxes_that_end_at_their_deadline(house: PrivateWorker, happened: Ha
     "a function closes its channel and goes on, past its deadline, 4 at a time",
     expect="each is killed at its deadline, and its cgroup is found empty as soon as it is: the log says nothing else",
 )
-def test_sandboxes_that_are_killed_while_their_end_is_awaited(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("mute", MUTE, timeout_s=DEADLINE_S)
-    mark = house.daemon.mark
-    told = [
-        error for errors in at_once(4, lambda _: [house.invoke("mute").error for _ in range(COUNT)]) for error in errors
+def test_sandboxes_that_are_killed_while_their_end_is_awaited(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("mute", MUTE, timeout_s=DEADLINE_S)
+    mark = worker.daemon.mark
+    reported = [
+        error
+        for errors in at_once(4, lambda _: [worker.invoke("mute").error for _ in range(COUNT)])
+        for error in errors
     ]
-    house.settle()
-    late = [line for line in house.daemon.lines[mark:] if "populated" in line]
-    happened(f"{Counter(told)}; {len(late)} cgroups of {len(told)} were found empty late")
-    assert set(told) <= {"Sandbox.Timedout"}
+    worker.settle()
+    late = [line for line in worker.daemon.lines[mark:] if "populated" in line]
+    happened(f"{Counter(reported)}; {len(late)} cgroups of {len(reported)} were found empty late")
+    assert set(reported) <= {"Sandbox.Timedout"}
     assert not late, late
 
 
-def settle_events(house: PrivateWorker) -> None:
+def settle_events(worker: PrivateWorker) -> None:
     """Wait until each event is over; each look waits for the daemon."""
-    ends = time.monotonic() + house.patience_s
+    ends = time.monotonic() + worker.patience_s
     while True:
-        events = house.daemon.status()["events"]
+        events = worker.daemon.status()["events"]
         if events["waiting"] + events["running"] == 0:
             return
         assert time.monotonic() < ends, events

@@ -83,24 +83,24 @@ def hasty(tmp_path: Path) -> Iterator[PrivateWorker]:
         worker.close()
 
 
-def try_all(house: PrivateWorker, codes: dict[str, str]) -> dict[str, str]:
+def try_all(worker: PrivateWorker, codes: dict[str, str]) -> dict[str, str]:
     """Each package in a function of its own, all served; the worker's reasons for refusing the packages."""
     names = list(codes)
 
     def serve(number: int) -> None:
         name = names[number]
         module = name.replace("-", "_")
-        deploy(house, f"a-{name}", name, f"import {module}\ndef f(event): return event", package(name, codes[name]))
+        deploy(worker, f"a-{name}", name, f"import {module}\ndef f(event): return event", package(name, codes[name]))
         for event in range(2):
-            assert house.call(f"a-{name}", event) == event
+            assert worker.call(f"a-{name}", event) == event
 
     at_once(len(names), serve)
-    seen, wanted = Refusals(house), {f"{name}==1.0" for name in names}
-    house.daemon.when(lambda: wanted <= seen.look().keys(), deadline_s=2 * house.patience_s)
+    seen, wanted = Refusals(worker), {f"{name}==1.0" for name in names}
+    worker.daemon.when(lambda: wanted <= seen.look().keys(), deadline_s=2 * worker.patience_s)
     for name in names:
-        deploy(house, f"b-{name}", name, f"import {name.replace('-', '_')}\ndef f(event): return event")
-        assert house.call(f"b-{name}", "later") == "later"
-        assert house.daemon.node(f"{name}==1.0") is None
+        deploy(worker, f"b-{name}", name, f"import {name.replace('-', '_')}\ndef f(event): return event")
+        assert worker.call(f"b-{name}", "later") == "later"
+        assert worker.daemon.node(f"{name}==1.0") is None
     return {name: seen.rows[f"{name}==1.0"]["reason"] for name in names}
 
 
@@ -109,12 +109,12 @@ def try_all(house: PrivateWorker, codes: dict[str, str]) -> dict[str, str]:
     "imports that raise, crash, exit, hang, stop, start threads, eat memory, close everything",
     expect="no request fails; the package is refused, with a reason, and imported by its users",
 )
-def test_harmful_imports_are_refused(house: PrivateWorker, happened: Happened) -> None:
-    reasons = try_all(house, {name: code for name, (code, _) in HARMFUL.items()})
+def test_harmful_imports_are_refused(worker: PrivateWorker, happened: Happened) -> None:
+    reasons = try_all(worker, {name: code for name, (code, _) in HARMFUL.items()})
     happened("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
     for name, (_, words) in HARMFUL.items():
         assert reasons[name] and words in reasons[name]
-        assert str(house.daemon.state) not in reasons[name]
+        assert str(worker.daemon.state) not in reasons[name]
 
 
 @case(
@@ -123,8 +123,8 @@ def test_harmful_imports_are_refused(house: PrivateWorker, happened: Happened) -
     expect="found out by a rehearsal or a canary fork, and refused with the reason",
 )
 @pytest.mark.timeout(120)
-def test_bad_forks_are_found_out(house: PrivateWorker, happened: Happened) -> None:
-    reasons = try_all(house, {name: code for name, (code, _) in BAD_FORKS.items()})
+def test_bad_forks_are_found_out(worker: PrivateWorker, happened: Happened) -> None:
+    reasons = try_all(worker, {name: code for name, (code, _) in BAD_FORKS.items()})
     happened("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
     for name, (_, words) in BAD_FORKS.items():
         assert words in reasons[name], name
@@ -136,7 +136,7 @@ def test_bad_forks_are_found_out(house: PrivateWorker, happened: Happened) -> No
     expect="killed at zygote.memory_mb; the sandboxes forked from it live, later requests are served",
 )
 def test_a_zygote_that_grows_is_ended_and_its_children_live(hasty: PrivateWorker, happened: Happened) -> None:
-    house = hasty
+    worker = hasty
     grows = (
         "import ctypes, signal\n"
         + IN_ZYGOTE
@@ -147,17 +147,17 @@ def test_a_zygote_that_grows_is_ended_and_its_children_live(hasty: PrivateWorker
             "    assert libc.timer_create(1, None, ctypes.byref(timer)) == 0 == libc.timer_settime(timer, 0, times, None)\n"
         )
     )
-    mark = house.daemon.mark
+    mark = worker.daemon.mark
     code = "import grows\nseen = []\ndef f(event):\n seen.append(event)\n return len(seen)"
-    deploy(house, "child", "grows", code, package("grows", grows))
-    assert house.call("child", 1) == 1
-    house.daemon.wait_line(r"serves grows", since=mark)
-    born = house.invoke("child", 0, x_sockd_fresh="1")
-    assert house.json(f"/traces/{born.headers['x-amzn-requestid']}")["zygote"] == "grows"
-    house.daemon.wait_line(r"zygote-\d+ \(grows.*\) ended", since=mark)
-    after = house.invoke("child", 0)
-    deploy(house, "later", "grows", "# later\nimport grows\ndef f(event): return event")
-    later = house.invoke("later", 3)
+    deploy(worker, "child", "grows", code, package("grows", grows))
+    assert worker.call("child", 1) == 1
+    worker.daemon.wait_line(r"serves grows", since=mark)
+    born = worker.invoke("child", 0, x_sockd_fresh="1")
+    assert worker.json(f"/traces/{born.headers['x-amzn-requestid']}")["zygote"] == "grows"
+    worker.daemon.wait_line(r"zygote-\d+ \(grows.*\) ended", since=mark)
+    after = worker.invoke("child", 0)
+    deploy(worker, "later", "grows", "# later\nimport grows\ndef f(event): return event")
+    later = worker.invoke("later", 3)
     happened(
         f"child before: {born.json}, after: {after.json} ({after.headers['x-sockd-origin']}); later: {later.status}"
     )
@@ -170,28 +170,28 @@ def test_a_zygote_that_grows_is_ended_and_its_children_live(hasty: PrivateWorker
     "a package that hangs in a Zygote, another that kills it, a harmless one behind them",
     expect="the harmless one is learned; refusals name module, Zygote, cause and time; a forgiven package is learned",
 )
-def test_refusals_end_and_delay_nobody(house: PrivateWorker, happened: Happened) -> None:
-    seen = Refusals(house)
+def test_refusals_end_and_delay_no_one(worker: PrivateWorker, happened: Happened) -> None:
+    seen = Refusals(worker)
     wait = IN_ZYGOTE + "import threading; threading.Event().wait()\n"
     for name, code in (("slow-one", wait), ("slow-two", wait), ("dies", IN_ZYGOTE + "os._exit(3)\n")):
         module = name.replace("-", "_")
         top = package(name, "", **{f"{module}_inner": SLOW + code})
-        deploy(house, f"p7-{name}", name, f"import {module}, {module}_inner\ndef f(event): return 1", top)
-        assert house.call(f"p7-{name}") == 1
-    deploy(house, "p7-good", "harmless", "import harmless\ndef f(event): return 1", package("harmless"))
-    assert house.call("p7-good") == 1
-    house.daemon.when(lambda: [seen.look(), house.daemon.node("harmless==1.0")][1], deadline_s=house.patience_s)
-    house.daemon.when(lambda: {"slow-one==1.0", "slow-two==1.0", "dies==1.0"} <= seen.look().keys())
+        deploy(worker, f"p7-{name}", name, f"import {module}, {module}_inner\ndef f(event): return 1", top)
+        assert worker.call(f"p7-{name}") == 1
+    deploy(worker, "p7-good", "harmless", "import harmless\ndef f(event): return 1", package("harmless"))
+    assert worker.call("p7-good") == 1
+    worker.daemon.when(lambda: [seen.look(), worker.daemon.node("harmless==1.0")][1], deadline_s=worker.patience_s)
+    worker.daemon.when(lambda: {"slow-one==1.0", "slow-two==1.0", "dies==1.0"} <= seen.look().keys())
     rows = seen.rows
     happened("; ".join(f"{name}: {row['reason']}, {row['retry_in_s']:.0f} s" for name, row in rows.items()))
     for name in ("slow-one", "slow-two", "dies"):
         row = rows[f"{name}==1.0"]
         assert row["reason"].startswith(f"{name.replace('-', '_')}_inner: ") and row["zygote"] == name
     assert rows["slow-one==1.0"]["retry_in_s"] <= AFTER_DEADLINE_S < rows["dies==1.0"]["retry_in_s"] <= 86_400
-    shown = {row["name"]: row for row in house.json("/packages")}
+    shown = {row["name"]: row for row in worker.json("/packages")}
     assert shown["dies"]["reason"] == rows["dies==1.0"]["reason"]
-    assert "forgiven: dies-1.0" in house.cli("packages", "forgive", "dies").stdout
-    assert "dies==1.0" not in refusals(house)
+    assert "forgiven: dies-1.0" in worker.cli("packages", "forgive", "dies").stdout
+    assert "dies==1.0" not in refusals(worker)
 
 
 @case(
@@ -199,21 +199,21 @@ def test_refusals_end_and_delay_nobody(house: PrivateWorker, happened: Happened)
     "one function with four harmless packages and one that starts a thread",
     expect="the search by single imports refuses that one and no other",
 )
-def test_a_search_finds_the_harmful_package_and_no_other(house: PrivateWorker, happened: Happened) -> None:
+def test_a_search_finds_the_harmful_package_and_no_other(worker: PrivateWorker, happened: Happened) -> None:
     harmless = [f"p40-harmless-{number}" for number in range(4)]
     code = SLOW + SLOW + HARMFUL["starts-thread"][0]
     names = [*harmless, "p40-threads"]  # the slowest is tried last
     imports = "\n".join(f"import {name.replace('-', '_')}" for name in names)
     wheels = [*map(package, harmless), package("p40-threads", code)]
     code = f"{imports}\ndef f(event): return 1"
-    house.deploy("p40", code, requirements=names, wheels=wheels, reuse_sandbox=False)
+    worker.deploy("p40", code, requirements=names, wheels=wheels, reuse_sandbox=False)
 
     def found() -> dict[str, str]:
         """What is refused, after one more start: the first may have looked too large for a Zygote on a busy host."""
-        assert house.call("p40") == 1
-        return {key: reason for key, reason in refusals(house).items() if key.startswith("p40-")}
+        assert worker.call("p40") == 1
+        return {key: reason for key, reason in refusals(worker).items() if key.startswith("p40-")}
 
-    refused = house.daemon.when(found, deadline_s=2 * house.patience_s)
+    refused = worker.daemon.when(found, deadline_s=2 * worker.patience_s)
     happened("; ".join(f"{key}: {reason}" for key, reason in refused.items()))
     assert refused.keys() == {"p40-threads==1.0"}
     assert "threads" in refused["p40-threads==1.0"]

@@ -56,10 +56,10 @@ def f(event):
         for fd, events in poller.poll(100):
             s, rest = left[fd]
             try:
-                if events & select.POLLIN and not (told := s.recv(4096)):
+                if events & select.POLLIN and not (reported := s.recv(4096)):
                     raise ConnectionError
                 elif events & select.POLLIN:
-                    said[told[:12].decode()] += 1
+                    said[reported[:12].decode()] += 1
                     raise ConnectionError
                 if events & select.POLLOUT and rest:
                     n = s.send(piece[:rest])
@@ -106,10 +106,10 @@ def test_unfinished_bodies_stay_within_a_budget(limited: list[str], happened: Ha
         large = json.dumps("x" * MB).encode()
         assert worker.daemon.request("POST", f"/run/{NEIGHBOUR}", large).status == 200
         idle_kb, most_kb, over = rss_kb(worker.daemon.pid), 0, threading.Event()
-        told: list[object] = []
+        reported: list[object] = []
 
         def hoard() -> None:
-            told.append(worker.invoke("hoards", [worker.daemon.port, HOARDERS, BODY_BYTES, HOLD_S]).json)
+            reported.append(worker.invoke("hoards", [worker.daemon.port, HOARDERS, BODY_BYTES, HOLD_S]).json)
             over.set()
 
         wrong, calls = [], 0
@@ -124,7 +124,7 @@ def test_unfinished_bodies_stay_within_a_budget(limited: list[str], happened: Ha
                 most_kb = max(most_kb, rss_kb(worker.daemon.pid))
             attacker.join()
         happened(
-            f"daemon {idle_kb // 1024} -> {most_kb // 1024} MB with a budget of {BUFFER_MB} MB; attacker sent {told}"
+            f"daemon {idle_kb // 1024} -> {most_kb // 1024} MB with a budget of {BUFFER_MB} MB; attacker sent {reported}"
         )
         happened(
             f"{len(watch.ms)} small calls of the neighbour and {calls} of 1 MB, wrong: {watch.wrong[:3]} {wrong[:3]}"
@@ -216,17 +216,17 @@ def f(event):
     "the host runs out of memory, as oom_score_adj has it, and a function lowers its own",
     expect="the daemon and farm init are the last to go, what runs functions comes first; no function can change that",
 )
-def test_functions_go_before_the_daemon(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("lowers", LOWERS)
-    assert house.call("lowers", oom_score.THEIRS) == oom_score.THEIRS
+def test_functions_go_before_the_daemon(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("lowers", LOWERS)
+    assert worker.call("lowers", oom_score.THEIRS) == oom_score.THEIRS
     scores = {
-        kind: {score(each.pid) for each in house.processes(kind)}
+        kind: {score(each.pid) for each in worker.processes(kind)}
         for kind in ("launcher", "init", "root zygote", "sandbox")
     }
-    lowered = [house.call("lowers", value) for value in (499, -1000)]
-    happened(f"daemon {score(house.daemon.pid)}, {scores}; a function that lowers its own: {lowered}")
+    lowered = [worker.call("lowers", value) for value in (499, -1000)]
+    happened(f"daemon {score(worker.daemon.pid)}, {scores}; a function that lowers its own: {lowered}")
     ours = oom_score.OURS if may_lower() else 0
-    assert score(house.daemon.pid) == ours
+    assert score(worker.daemon.pid) == ours
     assert scores["launcher"] == scores["init"] == {ours}
     assert scores["root zygote"] == scores["sandbox"] == {oom_score.THEIRS}
     if may_lower():  # else the worker may not either, and what it writes is no floor

@@ -30,38 +30,38 @@ WAITS = {"f.py": "from gate import wait\ndef f(event): return event and wait(eve
 LARGE = b"a" * 100_000
 
 
-def cold(house: PrivateWorker, name: str, requirement: str = "", *, init_timeout_s: float = 20) -> Answer:
+def cold(worker: PrivateWorker, name: str, requirement: str = "", *, init_timeout_s: float = 20) -> Answer:
     """The first answer of a new function; it must be right."""
     code = f"# {name}\n" + (f"import {requirement}\n" if requirement else "") + "def f(event): return event"
     wants = [requirement] if requirement else []
-    house.deploy(name, code, requirements=wants, init_timeout_s=init_timeout_s, timeout_s=10)
-    return house.invoke(name, name)
+    worker.deploy(name, code, requirements=wants, init_timeout_s=init_timeout_s, timeout_s=10)
+    return worker.invoke(name, name)
 
 
-def learned(house: PrivateWorker, name: str, requirement: str) -> None:
+def learned(worker: PrivateWorker, name: str, requirement: str) -> None:
     """Have a Zygote with a package serve a function: `fresh` asks for the next start."""
-    assert cold(house, name, requirement).json == name
-    assert house.call_learned(name, name) == name
+    assert cold(worker, name, requirement).json == name
+    assert worker.call_learned(name, name) == name
 
 
-def fresh(house: PrivateWorker, name: str) -> Answer:
-    return house.invoke(name, name, x_sockd_fresh="1")
+def fresh(worker: PrivateWorker, name: str) -> Answer:
+    return worker.invoke(name, name, x_sockd_fresh="1")
 
 
-def pids(house: PrivateWorker, kind: str) -> list[int]:
-    return [process.pid for process in house.processes(kind)]
+def pids(worker: PrivateWorker, kind: str) -> list[int]:
+    return [process.pid for process in worker.processes(kind)]
 
 
-def use_up_spares(house: PrivateWorker) -> None:
+def use_up_spares(worker: PrivateWorker) -> None:
     """Kill the children that are ready, so that the next start is a fork."""
-    for pid in spares(house):
+    for pid in spares(worker):
         kill(pid)
-    ms_until(lambda: house.daemon.status()["sandboxes"]["spare"] == 0)
+    ms_until(lambda: worker.daemon.status()["sandboxes"]["spare"] == 0)
 
 
-def spares(house: PrivateWorker) -> list[int]:
+def spares(worker: PrivateWorker) -> list[int]:
     """Sandboxes that have nothing to do yet: there is no code in their root."""
-    return [pid for pid in pids(house, "sandbox") if not code_of(pid)]
+    return [pid for pid in pids(worker, "sandbox") if not code_of(pid)]
 
 
 def code_of(pid: int) -> list[str]:
@@ -95,33 +95,33 @@ def stopped(*victims: int) -> Iterator[None]:
     "SIGKILL: the root Zygote, one with packages, every Zygote during 24 cold starts, spares",
     expect="every request is served, within a second; the tree is built again",
 )
-def test_killed_zygotes_are_replaced(house: PrivateWorker, happened: Happened) -> None:
-    deploy(house, "warms", "kept", "import kept\ndef f(event): return 1", package("kept"))
-    grow_zygote(house, "kept")
-    learned(house, "after-node", "kept")
+def test_killed_zygotes_are_replaced(worker: PrivateWorker, happened: Happened) -> None:
+    deploy(worker, "warms", "kept", "import kept\ndef f(event): return 1", package("kept"))
+    grow_zygote(worker, "kept")
+    learned(worker, "after-node", "kept")
     took = {}
-    (root,) = pids(house, "root zygote")
-    use_up_spares(house)
+    (root,) = pids(worker, "root zygote")
+    use_up_spares(worker)
     kill(root)
-    took["root Zygote"] = cold(house, "after-root")
-    ms_until(lambda: bool(pids(house, "root zygote")))
-    for pid in pids(house, "zygote"):
+    took["root Zygote"] = cold(worker, "after-root")
+    ms_until(lambda: bool(pids(worker, "root zygote")))
+    for pid in pids(worker, "zygote"):
         kill(pid)
-    took["Zygote with packages"] = fresh(house, "after-node")
-    house.daemon.when(lambda: house.daemon.node("kept==1.0"))
-    for pid in spares(house):
+    took["Zygote with packages"] = fresh(worker, "after-node")
+    worker.daemon.when(lambda: worker.daemon.node("kept==1.0"))
+    for pid in spares(worker):
         kill(pid)
-    took["spares"] = cold(house, "after-spares")
+    took["spares"] = cold(worker, "after-spares")
     for what, answer in took.items():
         assert answer.status == 200 and answer.json.startswith("after"), (what, answer.body)
     for number in range(6):
-        house.deploy(f"many-{number}", f"def f(event): return {number}", memory_mb=48)
-    with in_background(lambda: at_once(24, lambda n: house.invoke(f"many-{n % 6}"))) as running:
-        for pid in pids(house, "root zygote") + pids(house, "zygote"):
+        worker.deploy(f"many-{number}", f"def f(event): return {number}", memory_mb=48)
+    with in_background(lambda: at_once(24, lambda n: worker.invoke(f"many-{n % 6}"))) as running:
+        for pid in pids(worker, "root zygote") + pids(worker, "zygote"):
             kill(pid)
         answers = running()
     assert [answer.json for answer in answers] == [n % 6 for n in range(24)]
-    ms_until(lambda: bool(pids(house, "root zygote")))
+    ms_until(lambda: bool(pids(worker, "root zygote")))
     late = {what: f"{answer.ms:.0f} ms" for what, answer in took.items()}
     slowest = max([*(answer.ms for answer in answers), *(answer.ms for answer in took.values())])
     happened(f"the next request: {late}; 24 during a kill of all: all right; slowest {slowest:.0f} ms (aim {SOON_MS})")
@@ -132,25 +132,25 @@ def test_killed_zygotes_are_replaced(house: PrivateWorker, happened: Happened) -
     "SIGKILL: a sandbox while it is idle, paused, importing, busy",
     expect="idle: nobody notices; busy: 502 that names the signal; the next is served",
 )
-def test_killed_sandboxes_are_replaced(house: PrivateWorker, happened: Happened, gate: Gate) -> None:
-    house.deploy("waits", WAITS, timeout_s=10)
+def test_killed_sandboxes_are_replaced(worker: PrivateWorker, happened: Happened, gate: Gate) -> None:
+    worker.deploy("waits", WAITS, timeout_s=10)
     init = {"f.py": f"from gate import wait\nwait({gate.port})\ndef f(event): return 1", "gate.py": Gate.CODE}
-    house.deploy("init", init, init_timeout_s=10)
+    worker.deploy("init", init, init_timeout_s=10)
     said = {}
 
     for name, event in (("waits", gate.port), ("init", None)):
-        with in_background(lambda name=name, event=event: house.invoke(name, event)) as running:  # type: ignore[misc]
+        with in_background(lambda name=name, event=event: worker.invoke(name, event)) as running:  # type: ignore[misc]
             gate.arrived()
-            for pid in pids(house, "sandbox"):
+            for pid in pids(worker, "sandbox"):
                 if "gate.py" in code_of(pid):
                     kill(pid)
             said[name] = running()
         gate.open()
-    assert house.call("waits", 0) == 0
-    for pid in pids(house, "sandbox"):  # idle or paused by now, the neighbour's and spares among them
+    assert worker.call("waits", 0) == 0
+    for pid in pids(worker, "sandbox"):  # idle or paused by now, the neighbour's and spares among them
         kill(pid)
-    ms_until(lambda: house.daemon.status()["sandboxes"]["idle"] + house.daemon.status()["sandboxes"]["paused"] == 0)
-    assert house.call("waits", 0) == 0
+    ms_until(lambda: worker.daemon.status()["sandboxes"]["idle"] + worker.daemon.status()["sandboxes"]["paused"] == 0)
+    assert worker.call("waits", 0) == 0
     happened("; ".join(f"{name}: {each.status} {each.json['errorMessage']}" for name, each in said.items()))
     for answer in said.values():
         assert (answer.status, answer.error) == (502, "Runtime.ExitError")
@@ -162,27 +162,27 @@ def test_killed_sandboxes_are_replaced(house: PrivateWorker, happened: Happened,
     "SIGSTOP: the root Zygote, one with packages, a spare, an idle sandbox, farm init and its launcher",
     expect="given up at the deadline and replaced; the request is served, or 504",
 )
-def test_stopped_processes_are_given_up(house: PrivateWorker, happened: Happened) -> None:
-    deploy(house, "warms", "kept", "import kept\ndef f(event): return 1", package("kept"))
-    grow_zygote(house, "kept")
-    learned(house, "beside-zygote", "kept")
+def test_stopped_processes_are_given_up(worker: PrivateWorker, happened: Happened) -> None:
+    deploy(worker, "warms", "kept", "import kept\ndef f(event): return 1", package("kept"))
+    grow_zygote(worker, "kept")
+    learned(worker, "beside-zygote", "kept")
     said = {}
-    with stopped(*pids(house, "init"), *pids(house, "launcher")):
-        said["farm init and launcher"] = cold(house, "beside-init")
-    (root,) = pids(house, "root zygote")
-    zygotes = pids(house, "zygote")
+    with stopped(*pids(worker, "init"), *pids(worker, "launcher")):
+        said["farm init and launcher"] = cold(worker, "beside-init")
+    (root,) = pids(worker, "root zygote")
+    zygotes = pids(worker, "zygote")
     with stopped(root, *zygotes):
-        use_up_spares(house)  # now that nobody makes another
-        said["Zygotes"] = fresh(house, "beside-zygote")
-    ms_until(lambda: root not in pids(house, "root zygote") and not set(zygotes) & set(pids(house, "zygote")))
-    ms_until(lambda: bool(pids(house, "root zygote")))
-    assert cold(house, "after-zygote").status == 200
-    ms_until(lambda: house.daemon.status()["sandboxes"]["spare"] > 0)
-    with stopped(*spares(house)):
-        said["spare"] = cold(house, "from-spare", init_timeout_s=1)
-    with stopped(*pids(house, "sandbox")):
-        said["idle"] = house.invoke("after-zygote", "x")
-    again = house.invoke("after-zygote", "y")
+        use_up_spares(worker)  # now that nobody makes another
+        said["Zygotes"] = fresh(worker, "beside-zygote")
+    ms_until(lambda: root not in pids(worker, "root zygote") and not set(zygotes) & set(pids(worker, "zygote")))
+    ms_until(lambda: bool(pids(worker, "root zygote")))
+    assert cold(worker, "after-zygote").status == 200
+    ms_until(lambda: worker.daemon.status()["sandboxes"]["spare"] > 0)
+    with stopped(*spares(worker)):
+        said["spare"] = cold(worker, "from-spare", init_timeout_s=1)
+    with stopped(*pids(worker, "sandbox")):
+        said["idle"] = worker.invoke("after-zygote", "x")
+    again = worker.invoke("after-zygote", "y")
     happened("; ".join(f"{what}: {each.status} {each.error} in {each.ms:.0f} ms" for what, each in said.items()))
     assert said["farm init and launcher"].status == 200 and said["Zygotes"].status == 200
     for what in ("spare", "idle"):
@@ -233,7 +233,7 @@ def again(state: Path) -> Iterator[RunningDaemon]:
     "SIGKILL and SIGSTOP: the initscript engine, before a start and during it",
     expect="the function reads from the network and answers right; a killed engine is replaced",
 )
-def test_without_its_engine_a_function_reads_for_itself(house: PrivateWorker, happened: Happened) -> None:
+def test_without_its_engine_a_function_reads_for_itself(worker: PrivateWorker, happened: Happened) -> None:
     with S3Process() as server, server.client() as client:
         client.make_bucket("data")
         client.put("data", "a", LARGE)
@@ -241,20 +241,20 @@ def test_without_its_engine_a_function_reads_for_itself(house: PrivateWorker, ha
 
         def start(name: str) -> Answer:
             files = reading(f"# {name}\nimport hashlib, storage\n" + READ, init_wasm=fetching("a"))
-            house.deploy(name, files, initscript={"wasm": "init.wasm"}, **settings)
-            return house.invoke(name)
+            worker.deploy(name, files, initscript={"wasm": "init.wasm"}, **settings)
+            return worker.invoke(name)
 
         said = {"engine there": start("there")}
-        house.daemon.wait_line(READY)  # it may have been ready for a case before
-        engines = [each.pid for each in house.processes("engine")]
+        worker.daemon.wait_line(READY)  # it may have been ready for a case before
+        engines = [each.pid for each in worker.processes("engine")]
         assert engines
         with stopped(*engines):
             said["stopped"] = start("beside-stopped")
-        mark = house.daemon.mark
+        mark = worker.daemon.mark
         for pid in engines:
             kill(pid)
         said["killed"] = start("after-killed")
-        house.daemon.wait_line(READY, since=mark)
+        worker.daemon.wait_line(READY, since=mark)
         said["replaced"] = start("after-replaced")
     happened("; ".join(f"{what}: {each.status} in {each.ms:.0f} ms" for what, each in said.items()))
     for what, answer in said.items():

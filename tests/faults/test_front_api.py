@@ -39,18 +39,18 @@ def f(event):
 
 
 @case("D9", "7 MB in, 7 MB out, and a Content-Length of a terabyte", expect="413, 413 and 413; the next is served")
-def test_payloads_are_limited_both_ways(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("makes", "def f(event): return 'x' * event", memory_mb=256)
+def test_payloads_are_limited_both_ways(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("makes", "def f(event): return 'x' * event", memory_mb=256)
     large = json.dumps("x" * (7 * MB)).encode()
-    with attack(house, happened) as watch:
+    with attack(worker, happened) as watch:
         for _ in watch.rounds():
-            sent = house.daemon.request("POST", f"/run/{NEIGHBOUR}", large)
-            chunked = house.daemon.request("POST", f"/run/{NEIGHBOUR}", iter([large]), encode_chunked=True)
-            made = house.invoke("makes", 7 * MB)
-            with flood.connections(house.daemon.port, 1) as (client,):
+            sent = worker.daemon.request("POST", f"/run/{NEIGHBOUR}", large)
+            chunked = worker.daemon.request("POST", f"/run/{NEIGHBOUR}", iter([large]), encode_chunked=True)
+            made = worker.invoke("makes", 7 * MB)
+            with flood.connections(worker.daemon.port, 1) as (client,):
                 client.sendall(TERABYTE)
                 terabyte = client.recv(4096).split(b"\r\n")[0]
-            again = house.invoke("makes", 5)
+            again = worker.invoke("makes", 5)
     kinds = [sent.json["errorType"], chunked.json["errorType"], made.error]
     happened(
         f"in {sent.status} {kinds[0]}, chunked {chunked.status}, out {made.status} {made.error}, {terabyte.decode()}"
@@ -65,19 +65,19 @@ def test_payloads_are_limited_both_ways(house: PrivateWorker, happened: Happened
     f"{FLOOD} idle connections, and {SLOW} clients that never finish their first line",
     expect="bounded; the idle and the slow make way; old and new clients are served all the while",
 )
-def test_a_flood_of_connections_is_bounded(house: PrivateWorker, happened: Happened) -> None:
+def test_a_flood_of_connections_is_bounded(worker: PrivateWorker, happened: Happened) -> None:
     need_open_files(FLOOD + 1000)
-    house.deploy("newcomer", "def f(event): return event")
-    with attack(house, happened):
-        before = len(open_fds(house.daemon.pid))
+    worker.deploy("newcomer", "def f(event): return event")
+    with attack(worker, happened):
+        before = len(open_fds(worker.daemon.pid))
         with (
-            flood.connections(house.daemon.port, SLOW, HALF_A_HEAD) as slow,
-            flood.held(house.daemon.port, FLOOD),
+            flood.connections(worker.daemon.port, SLOW, HALF_A_HEAD) as slow,
+            flood.held(worker.daemon.port, FLOOD),
         ):
-            held = len(open_fds(house.daemon.pid)) - before
-            newcomer = house.invoke("newcomer", 1)
+            held = len(open_fds(worker.daemon.pid)) - before
+            newcomer = worker.invoke("newcomer", 1)
             closed, said = flood.ended(slow, 5)
-        back_ms = ms_until(lambda: len(open_fds(house.daemon.pid)) <= before + 10)
+        back_ms = ms_until(lambda: len(open_fds(worker.daemon.pid)) <= before + 10)
     happened(f"{held} of {FLOOD} connections held; a new client: {newcomer.status} in {newcomer.ms:.0f} ms")
     happened(f"descriptors back {back_ms:.0f} ms later; {closed} of {SLOW} slow ones ended with {sorted(said)}")
     assert held <= 4200
@@ -87,8 +87,8 @@ def test_a_flood_of_connections_is_bounded(house: PrivateWorker, happened: Happe
 
 @case("D10", "clients that never finish their first line", expect="408 after ten seconds", default=False)
 @pytest.mark.timeout(40)
-def test_a_slow_client_is_told_so(house: PrivateWorker, happened: Happened) -> None:
-    with house.watching() as watch, flood.connections(house.daemon.port, SLOW, HALF_A_HEAD) as slow:
+def test_a_slow_client_learns_that(worker: PrivateWorker, happened: Happened) -> None:
+    with worker.watching() as watch, flood.connections(worker.daemon.port, SLOW, HALF_A_HEAD) as slow:
         started = time.monotonic()
         closed, said = flood.ended(slow, 20)
     happened(f"{closed} of {SLOW} ended after {time.monotonic() - started:.0f} s with {sorted(said)}; {watch}")
@@ -100,17 +100,17 @@ def test_a_slow_client_is_told_so(house: PrivateWorker, happened: Happened) -> N
     f"{RESETS} clients reset their connections, with more sent than one read takes, while the worker looks elsewhere",
     expect="each connection is seen to be over at once, not when its minute for a body has passed",
 )
-def test_a_reset_behind_much_that_was_sent_is_seen(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("echo", "def f(event): return event", concurrency=1)
-    house.call("echo", 1)
-    before = set(open_fds(house.daemon.pid))
-    with house.watching() as watch:
-        with flood.connections(house.daemon.port, RESETS, A_REQUEST) as clients:
+def test_a_reset_behind_much_that_was_sent_is_seen(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("echo", "def f(event): return event", concurrency=1)
+    worker.call("echo", 1)
+    before = set(open_fds(worker.daemon.pid))
+    with worker.watching() as watch:
+        with flood.connections(worker.daemon.port, RESETS, A_REQUEST) as clients:
             for client in clients:  # a connection that has asked for something is watched by the loop itself
                 assert client.recv(4096).startswith(b"HTTP/1.1 200")
-            theirs = {fd for fd in open_fds(house.daemon.pid) if fd.startswith("socket:")} - before
+            theirs = {fd for fd in open_fds(worker.daemon.pid) if fd.startswith("socket:")} - before
             assert len(theirs) >= RESETS
-            os.kill(house.daemon.pid, signal.SIGSTOP)
+            os.kill(worker.daemon.pid, signal.SIGSTOP)
             try:
                 for client in clients:
                     client.setblocking(False)
@@ -118,9 +118,9 @@ def test_a_reset_behind_much_that_was_sent_is_seen(house: PrivateWorker, happene
             finally:
                 for client in clients:
                     client.close()
-                os.kill(house.daemon.pid, signal.SIGCONT)
+                os.kill(worker.daemon.pid, signal.SIGCONT)
         # A few may be those of sandboxes that were made meanwhile.
-        back_ms = ms_until(lambda: len(theirs.intersection(open_fds(house.daemon.pid))) <= RESETS // 4)
+        back_ms = ms_until(lambda: len(theirs.intersection(open_fds(worker.daemon.pid))) <= RESETS // 4)
     happened(f"sockets closed after {back_ms:.0f} ms; {watch}")
     assert not watch.wrong
 
@@ -130,11 +130,11 @@ def test_a_reset_behind_much_that_was_sent_is_seen(house: PrivateWorker, happene
     f"{BURST} requests at the same moment for a function with {POOL} sandboxes and a queue of 500",
     expect="served or 429 with Retry-After; none lost, none run twice",
 )
-def test_a_burst_is_served_or_refused_and_never_lost(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("counts", COUNTS, concurrency=POOL, queue_depth=500, memory_mb=48, timeout_s=20)
-    with attack(house, happened):
+def test_a_burst_is_served_or_refused_and_never_lost(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("counts", COUNTS, concurrency=POOL, queue_depth=500, memory_mb=48, timeout_s=20)
+    with attack(worker, happened):
         started = time.monotonic()
-        answers = flood.answers_of_burst(house.daemon.port, "counts", BURST)
+        answers = flood.answers_of_burst(worker.daemon.port, "counts", BURST)
         took_s = time.monotonic() - started
     served = {number: answer for number, answer in enumerate(answers) if answer.status == 200}
     refused = [answer for answer in answers if answer.status == 429]

@@ -57,29 +57,29 @@ CHANGES = {
     "of a package in a function's own code, before an import that reads them",
     expect="learned starts answer as a start of the function's own; what precedes the change is shared",
 )
-def test_state_that_no_name_shows(house: PrivateWorker, happened: Happened) -> None:
+def test_state_that_no_name_shows(worker: PrivateWorker, happened: Happened) -> None:
     wheels = [wheel("h-base", "1.0", {"h_base.py": SLOW + BASE})]
     for name, (_, read) in CHANGES.items():
         reader = f"{SLOW}from h_base import *\ndef keep():\n    read = {read}\n    return lambda: read\nkept = keep()\n"
         wheels.append(wheel(f"h-{name}", "1.0", {f"h_{name}.py": reader}, requires=("h-base",)))
     for each in wheels:
-        house.index.add(each)
+        worker.index.add(each)
     expected = {}
     for name, (change, _) in CHANGES.items():
         code = f"import h_base\nfrom h_base import *\n{change}\nimport h_{name}\ndef f(event): return h_{name}.kept()\n"
-        house.deploy(f"hidden-{name}-own", code, requirements=[f"h-{name}"], zygote="none")
-        expected[name] = house.call(f"hidden-{name}-own")
-        house.deploy(f"hidden-{name}", code, requirements=[f"h-{name}"])
-        assert house.call(f"hidden-{name}") == expected[name], name
+        worker.deploy(f"hidden-{name}-own", code, requirements=[f"h-{name}"], zygote="none")
+        expected[name] = worker.call(f"hidden-{name}-own")
+        worker.deploy(f"hidden-{name}", code, requirements=[f"h-{name}"])
+        assert worker.call(f"hidden-{name}") == expected[name], name
         plain = f"import h_base, h_{name}\ndef f(event): return h_{name}.kept()\n"
-        house.deploy(f"hidden-{name}-plain", plain, requirements=[f"h-{name}"])
-        assert house.call(f"hidden-{name}-plain") != expected[name], f"{name}: the change makes no difference"
+        worker.deploy(f"hidden-{name}-plain", plain, requirements=[f"h-{name}"])
+        assert worker.call(f"hidden-{name}-plain") != expected[name], f"{name}: the change makes no difference"
     differing = {}
-    house.daemon.wait_verified(PATIENCE_S)
+    worker.daemon.wait_verified(PATIENCE_S)
     for name in CHANGES:
         for _ in range(2):
-            house.call_learned(f"hidden-{name}-plain")
-            learned = house.call_learned(f"hidden-{name}")
+            worker.call_learned(f"hidden-{name}-plain")
+            learned = worker.call_learned(f"hidden-{name}")
             if learned != expected[name]:
                 differing[name] = (expected[name], learned)
     happened(f"{len(CHANGES)} kinds of state, answers {expected}: {len(differing)} differ in a learned start")
@@ -129,21 +129,21 @@ def f(event): return h_process.kept()
     "in C, the domain of messages and the running event loop",
     expect="learned starts answer as a start of the function's own",
 )
-def test_what_the_interpreter_and_the_kernel_know_of_a_process(house: PrivateWorker, happened: Happened) -> None:
-    house.index.add(wheel("h-process", "1.0", {"h_process.py": SLOW + READ}))
-    house.deploy("process-plain", f"import h_process\n{RESTORED}", requirements=["h-process"])
-    plain = house.call("process-plain")
+def test_what_the_interpreter_and_the_kernel_know_of_a_process(worker: PrivateWorker, happened: Happened) -> None:
+    worker.index.add(wheel("h-process", "1.0", {"h_process.py": SLOW + READ}))
+    worker.deploy("process-plain", f"import h_process\n{RESTORED}", requirements=["h-process"])
+    plain = worker.call("process-plain")
     expected = {}
     for name, change in OF_PROCESS.items():
         code = f"{change}\nimport h_process\n{RESTORED}"
-        house.deploy(f"process-{name}-own", code, requirements=["h-process"], zygote="none")
-        expected[name] = house.call(f"process-{name}-own")
+        worker.deploy(f"process-{name}-own", code, requirements=["h-process"], zygote="none")
+        expected[name] = worker.call(f"process-{name}-own")
         assert expected[name][name] != plain[name], f"{name}: the change makes no difference"
-        house.deploy(f"process-{name}", code, requirements=["h-process"])
-        assert house.call(f"process-{name}") == expected[name], name
-    house.daemon.wait_verified(PATIENCE_S)
-    assert house.call_learned("process-plain") == plain
-    learned = {name: house.daemon.run_learned(f"process-{name}").json for name in OF_PROCESS}
+        worker.deploy(f"process-{name}", code, requirements=["h-process"])
+        assert worker.call(f"process-{name}") == expected[name], name
+    worker.daemon.wait_verified(PATIENCE_S)
+    assert worker.call_learned("process-plain") == plain
+    learned = {name: worker.daemon.run_learned(f"process-{name}").json for name in OF_PROCESS}
     differing = {
         name: (expected[name][name], learned[name][name]) for name in OF_PROCESS if learned[name] != expected[name]
     }

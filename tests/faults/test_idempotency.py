@@ -26,9 +26,9 @@ KEY = {"Idempotency-Key": "k1"}
     "a key is answered; the function is removed, another one deployed under its name, and the key comes again",
     expect="the new function answers, on /run and for events; none of the old one's data",
 )
-def test_a_key_is_bound_to_its_function(house: PrivateWorker, happened: Happened) -> None:
-    daemon = house.daemon
-    house.deploy("shared", "def f(event): return 'secret of the first'")
+def test_a_key_is_bound_to_its_function(worker: PrivateWorker, happened: Happened) -> None:
+    daemon = worker.daemon
+    worker.deploy("shared", "def f(event): return 'secret of the first'")
     for _ in range(2):
         first = daemon.request("POST", "/run/shared", "{}", KEY)
         assert first.json == "secret of the first"
@@ -36,13 +36,13 @@ def test_a_key_is_bound_to_its_function(house: PrivateWorker, happened: Happened
     later = {**KEY, "X-Amz-Invocation-Type": "Event"}
     accepted = daemon.request("POST", "/run/shared", "{}", later).json["requestId"]
     daemon.remove("shared")
-    house.deploy("shared", "def f(event): return 'second'")
+    worker.deploy("shared", "def f(event): return 'second'")
     second = daemon.request("POST", "/run/shared", "{}", KEY)
     assert (second.status, second.json, second.headers.get("x-sockd-replayed")) == (200, "second", None)
     again = daemon.request("POST", "/run/shared", "{}", later).json["requestId"]
     happened(f"{second.json!r}, not replayed; events {accepted[:8]} and {again[:8]}")
     assert again != accepted
-    house.deploy("shared", "def f(event): return 'a newer version of the second'")
+    worker.deploy("shared", "def f(event): return 'a newer version of the second'")
     assert daemon.request("POST", "/run/shared", "{}", KEY).json == "second"
 
 
@@ -51,9 +51,9 @@ def test_a_key_is_bound_to_its_function(house: PrivateWorker, happened: Happened
     "keys are answered by a version and by an alias; both are removed, and the keys come again, on /run and as an SDK's id",
     expect="404: what is gone answers nothing",
 )
-def test_a_key_is_bound_to_its_version(house: PrivateWorker, happened: Happened) -> None:
-    daemon = house.daemon
-    house.deploy("shop", "def f(event): return 'version 1'")
+def test_a_key_is_bound_to_its_version(worker: PrivateWorker, happened: Happened) -> None:
+    daemon = worker.daemon
+    worker.deploy("shop", "def f(event): return 'version 1'")
     assert daemon.manage("POST", "/functions/shop/versions", b"{}").status == 200
     assert daemon.manage("PUT", "/functions/shop/aliases/live", b'{"version": "1"}').status == 200
     sdk = {"amz-sdk-invocation-id": "a-call"}
@@ -72,9 +72,9 @@ def test_a_key_is_bound_to_its_version(house: PrivateWorker, happened: Happened)
     assert answers() == [(200, True)] * 4
     assert daemon.manage("DELETE", "/functions/shop/aliases/live").status == 200
     assert daemon.manage("DELETE", "/functions/shop/versions/1").status == 200
-    told = answers()
-    happened(str(told))
-    assert told == [(404, False)] * 4
+    reported = answers()
+    happened(str(reported))
+    assert reported == [(404, False)] * 4
 
 
 @case(
@@ -82,14 +82,14 @@ def test_a_key_is_bound_to_its_version(house: PrivateWorker, happened: Happened)
     "two clients wait under one key behind a full function; the first hangs up",
     expect="the second runs the request and gets its answer",
 )
-def test_the_second_runs_what_the_first_has_left(house: PrivateWorker, gate: Gate, happened: Happened) -> None:
-    daemon = house.daemon
-    house.deploy("slow", {"f.py": WAITS, "gate.py": Gate.CODE}, concurrency=1, timeout_s=30)
+def test_the_second_runs_what_the_first_has_left(worker: PrivateWorker, gate: Gate, happened: Happened) -> None:
+    daemon = worker.daemon
+    worker.deploy("slow", {"f.py": WAITS, "gate.py": Gate.CODE}, concurrency=1, timeout_s=30)
 
     def queued() -> bool:
-        return bool(house.json("/live")["worker"]["queued"] == 1)
+        return bool(worker.json("/live")["worker"]["queued"] == 1)
 
-    with in_background(lambda: house.invoke("slow", gate.port)) as blocking:
+    with in_background(lambda: worker.invoke("slow", gate.port)) as blocking:
         gate.arrived()
         body = json.dumps({"n": 2}).encode()
         asked = message("POST", "/run/slow", body, KEY)
@@ -107,6 +107,6 @@ def test_the_second_runs_what_the_first_has_left(house: PrivateWorker, gate: Gat
                 assert blocking().status == 200
                 answer = HTTPResponse(second)
                 answer.begin()
-                told = answer.status, json.loads(answer.read())
-    happened(f"the second got {told}")
-    assert told == (200, {"n": 2})
+                reported = answer.status, json.loads(answer.read())
+    happened(f"the second got {reported}")
+    assert reported == (200, {"n": 2})

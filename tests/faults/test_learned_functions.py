@@ -54,11 +54,11 @@ def unhurried(tmp_path: Path) -> Iterator[PrivateWorker]:
     "a function starts interpreters: sys.executable, multiprocessing's three ways, with its own options",
     expect="each finds the function's packages and code, in a first and a learned start; sys.path is as it was",
 )
-def test_interpreters_that_a_function_starts_find_its_packages(house: PrivateWorker, happened: Happened) -> None:
+def test_interpreters_that_a_function_starts_find_its_packages(worker: PrivateWorker, happened: Happened) -> None:
     settings = {"reuse_sandbox": False, "memory_mb": 256, "timeout_s": 20}
-    deploy(house, "children", "has-children", CHILDREN, package("has-children"), **settings)
-    first = house.call("children")
-    learned = house.call_learned("children")
+    deploy(worker, "children", "has-children", CHILDREN, package("has-children"), **settings)
+    first = worker.call("children")
+    learned = worker.call_learned("children")
     happened(f"first: {first}; learned: {learned}")
     answers, status, variable, path = first
     where = answers[0]
@@ -76,7 +76,7 @@ def test_interpreters_that_a_function_starts_find_its_packages(house: PrivateWor
 )
 @pytest.mark.timeout(180)
 def test_a_package_of_thousands_of_modules_is_learned(unhurried: PrivateWorker, happened: Happened) -> None:
-    house = unhurried
+    worker = unhurried
     body = SLOW + (
         f"import importlib\nfor _number in range({BIG_MODULES}):\n"
         "    importlib.import_module(f'{__name__}.provider_of_something_{_number}')\n"
@@ -86,11 +86,11 @@ def test_a_package_of_thousands_of_modules_is_learned(unhurried: PrivateWorker, 
     files: dict[str, str | bytes] = {f"huge/provider_of_something_{number}.py": "" for number in range(BIG_MODULES)}
     code = "import huge, sys\ndef f(event): return len([name for name in sys.modules if name.startswith('huge')])"
     settings = {"reuse_sandbox": False, "memory_mb": 256, "timeout_s": 60, "init_timeout_s": 60}
-    deploy(house, "huge", "huge", code, wheel("huge", "1.0", {**files, "huge/__init__.py": body}), **settings)
-    first = house.invoke("huge")
-    house.daemon.wait_verified(deadline_s=90)
-    learned = house.invoke("huge")
-    imported = [house.json(f"/traces/{each.headers['x-amzn-requestid']}")["imported"] for each in (first, learned)]
+    deploy(worker, "huge", "huge", code, wheel("huge", "1.0", {**files, "huge/__init__.py": body}), **settings)
+    first = worker.invoke("huge")
+    worker.daemon.wait_verified(deadline_s=90)
+    learned = worker.invoke("huge")
+    imported = [worker.json(f"/traces/{each.headers['x-amzn-requestid']}")["imported"] for each in (first, learned)]
     happened(f"imported by the first start: {len(imported[0])} modules or more, by the learned one: {len(imported[1])}")
     assert first.json == learned.json == BIG_MODULES + 1
     assert imported[0] and imported[1] == []
@@ -101,13 +101,13 @@ def test_a_package_of_thousands_of_modules_is_learned(unhurried: PrivateWorker, 
     "a function sets a variable, then imports a package that does not read it",
     expect="a Zygote with the package serves it, and the variable is the function's",
 )
-def test_a_variable_that_a_package_does_not_read_ends_no_sharing(house: PrivateWorker) -> None:
+def test_a_variable_that_a_package_does_not_read_ends_no_sharing(worker: PrivateWorker) -> None:
     package_code = "import os\nOTHER = os.environ.get('OTHER_MODE')\n"
     code = "import os\nos.environ['OWN_MODE'] = 'own'\nimport reads_other\ndef f(event): return os.environ['OWN_MODE']"
-    deploy(house, "sets", "reads-other", code, package("reads-other", package_code), reuse_sandbox=False)
-    assert house.call("sets") == "own"
-    learned = house.daemon.run_learned("sets")
-    trace = house.json(f"/traces/{learned.headers['x-amzn-requestid']}")
+    deploy(worker, "sets", "reads-other", code, package("reads-other", package_code), reuse_sandbox=False)
+    assert worker.call("sets") == "own"
+    learned = worker.daemon.run_learned("sets")
+    trace = worker.json(f"/traces/{learned.headers['x-amzn-requestid']}")
     assert learned.json == "own"
     assert trace["imported"] == [] and "reads-other" in trace["zygote"]
 
@@ -138,22 +138,22 @@ def cramped(tmp_path: Path) -> Iterator[PrivateWorker]:
     expect="each start succeeds, from the next Zygote that can; the deeper Zygote is made of another parent",
 )
 def test_starts_succeed_without_uids(cramped: PrivateWorker, happened: Happened) -> None:
-    house = cramped
+    worker = cramped
     code = "import time\nimport p_base\ndef f(event):\n    time.sleep(event)\n    return p_base.__name__\n"
-    deploy(house, "base", "p-base", code, package("p-base"), concurrency=8, memory_mb=64)
-    assert house.call("base", 0) == "p_base"
-    assert house.call_learned("base", 0) == "p_base"
+    deploy(worker, "base", "p-base", code, package("p-base"), concurrency=8, memory_mb=64)
+    assert worker.call("base", 0) == "p_base"
+    assert worker.call_learned("base", 0) == "p_base"
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: house.call("base", 0.5), range(8)))
+        answers = list(pool.map(lambda _: worker.call("base", 0.5), range(8)))
     assert answers == ["p_base"] * 8
     wheels = [package("p-deep")]
     both = "import p_base, p_deep\ndef f(event): return p_deep.__name__\n"
-    house.deploy("deep", both, requirements=["p-base", "p-deep"], wheels=wheels, reuse_sandbox=False)
-    assert house.call("deep") == "p_deep"
+    worker.deploy("deep", both, requirements=["p-base", "p-deep"], wheels=wheels, reuse_sandbox=False)
+    assert worker.call("deep") == "p_deep"
     # One start is not always reason enough: made of the root, this Zygote imports p_base again, which may have looked slow.
-    house.daemon.when(lambda: house.call("deep") and house.daemon.node("p-base==1.0", "p-deep==1.0"))
-    assert house.call_learned("deep") == "p_deep"
-    starts = {", ".join(sorted(node["packages"])): node["starts"] for node in house.daemon.nodes()}
+    worker.daemon.when(lambda: worker.call("deep") and worker.daemon.node("p-base==1.0", "p-deep==1.0"))
+    assert worker.call_learned("deep") == "p_deep"
+    starts = {", ".join(sorted(node["packages"])): node["starts"] for node in worker.daemon.nodes()}
     happened(f"starts by Zygote: {starts}")
     assert starts["p-base==1.0"] >= 2 and "p-base==1.0, p-deep==1.0" in starts
 
@@ -179,23 +179,23 @@ def used_for_the_standard_library(daemon: RunningDaemon) -> dict[str, Any] | Non
     expect="each is served by a Zygote that has imported what its own start imports, and has random numbers of its own; what "
     "differs is imported by its function, and all with zygote=none",
 )
-def test_the_standard_library_is_imported_ahead(house: PrivateWorker, happened: Happened) -> None:
+def test_the_standard_library_is_imported_ahead(worker: PrivateWorker, happened: Happened) -> None:
     settings: dict[str, Any] = {"reuse_sandbox": False, "memory_mb": 128}
-    house.deploy("standard", STANDARD, **settings)
-    own = house.call("standard")
-    learned, again = house.call_learned("standard"), house.call_learned("standard")
+    worker.deploy("standard", STANDARD, **settings)
+    own = worker.call("standard")
+    learned, again = worker.call_learned("standard"), worker.call_learned("standard")
     assert own[0] == learned[0] == again[0] == "1" and len({own[1], learned[1], again[1]}) == 3
     # Another case's function may have a Zygote of few modules, which serves until this one's is there.
-    node = house.daemon.when(lambda: house.call_learned("standard") and used_for_the_standard_library(house.daemon))
+    node = worker.daemon.when(lambda: worker.call_learned("standard") and used_for_the_standard_library(worker.daemon))
     assert node["modules"] > 50 and node["starts"] >= 2 and node["children"] == []
-    house.deploy("variable", STANDARD, env={"OPENSSL_CONF": "/var/task/none.cnf"}, **settings)
-    house.deploy("shadow", {"f.py": STANDARD, "uuid.py": "mine = 1"}, **settings)
-    house.deploy("without", STANDARD, zygote="none", **settings)
-    house.deploy("only", STANDARD, zygote="stdlib", **settings)
+    worker.deploy("variable", STANDARD, env={"OPENSSL_CONF": "/var/task/none.cnf"}, **settings)
+    worker.deploy("shadow", {"f.py": STANDARD, "uuid.py": "mine = 1"}, **settings)
+    worker.deploy("without", STANDARD, zygote="none", **settings)
+    worker.deploy("only", STANDARD, zygote="stdlib", **settings)
     names = ("variable", "shadow", "without", "only")
-    starts = {name: (house.call(name), house.daemon.run_learned(name)) for name in names}
+    starts = {name: (worker.call(name), worker.daemon.run_learned(name)) for name in names}
     zygotes = {
-        name: house.json(f"/traces/{start.headers['x-amzn-requestid']}")["zygote"]
+        name: worker.json(f"/traces/{start.headers['x-amzn-requestid']}")["zygote"]
         for name, (_, start) in starts.items()
     }
     happened(f"served by: {zygotes}")
@@ -203,6 +203,6 @@ def test_the_standard_library_is_imported_ahead(house: PrivateWorker, happened: 
         assert first[::2] == start.json[::2] == ["1", int(name == "shadow")]
     assert zygotes["variable"] == zygotes["without"] == "root Zygote"
     assert zygotes["only"] == "the standard library"
-    assert house.cli("ls", "--json").returncode == 0
-    kinds = {each["name"]: each["zygote"] for each in house.json("/functions")}
+    assert worker.cli("ls", "--json").returncode == 0
+    kinds = {each["name"]: each["zygote"] for each in worker.json("/functions")}
     assert (kinds["without"], kinds["only"], kinds["standard"]) == ("none", "stdlib", "packages")

@@ -27,7 +27,7 @@ UNTIMED_S = 600
 """The time of functions that reach their memory limit, however slow the machine is."""
 
 
-def told(answer: Answer) -> str:
+def reported(answer: Answer) -> str:
     """An answer in a few words."""
     return f"{answer.status} {answer.error or answer.body.decode()[:80]}"
 
@@ -37,19 +37,19 @@ def told(answer: Answer) -> str:
     "a fork bomb, and threads without end",
     expect="EAGAIN inside at the function's limit; every process gone within 1 s of the deadline",
 )
-def test_a_fork_bomb_stays_within_its_sandbox(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("bomb", FORK_BOMB, pids=PIDS, timeout_s=2 * SLOWER, cpus=0.5)
-    house.deploy("threads", THREADS, pids=PIDS)
-    with attack(house, happened):
-        before = len(house.processes("sandbox"))
+def test_a_fork_bomb_stays_within_its_sandbox(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("bomb", FORK_BOMB, pids=PIDS, timeout_s=2 * SLOWER, cpus=0.5)
+    worker.deploy("threads", THREADS, pids=PIDS)
+    with attack(worker, happened):
+        before = len(worker.processes("sandbox"))
         took_ms: list[float] = []
         while min(took_ms, default=GONE_MS) >= GONE_MS and len(took_ms) < TRIES:
-            answer, most = most_during(lambda: house.invoke("bomb"), lambda: len(house.daemon.pids()))
-            took_ms.append(ms_until(lambda: is_at_rest(house)) / slowness())
-        log = "".join(record["text"] for record in house.daemon.logs("bomb"))
-        started, words = house.call("threads")
+            answer, most = most_during(lambda: worker.invoke("bomb"), lambda: len(worker.daemon.pids()))
+            took_ms.append(ms_until(lambda: is_at_rest(worker)) / slowness())
+        log = "".join(record["text"] for record in worker.daemon.logs("bomb"))
+        started, words = worker.call("threads")
     happened(
-        f"{told(answer)}; it met {log.strip()!r} with {most} processes in the worker, gone {took_ms[-1]:.0f} ms later"
+        f"{reported(answer)}; it met {log.strip()!r} with {most} processes in the worker, gone {took_ms[-1]:.0f} ms later"
     )
     happened(f"threads: {words!r} after {started}")
     assert (answer.status, answer.error) == (504, "Sandbox.Timedout")
@@ -60,15 +60,15 @@ def test_a_fork_bomb_stays_within_its_sandbox(house: PrivateWorker, happened: Ha
 
 
 @case("D2", "a list that grows without end", expect="Sandbox.OutOfMemory with limit and peak; the Zygote lives")
-def test_a_memory_hog_is_told_so_and_its_zygote_lives(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("hog", HOG, memory_mb=MEMORY_MB)
+def test_a_memory_hog_learns_that_and_its_zygote_lives(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("hog", HOG, memory_mb=MEMORY_MB)
     answers = []
-    with attack(house, happened) as watch:
-        zygotes = {process.pid for process in house.processes("root zygote")}
+    with attack(worker, happened) as watch:
+        zygotes = {process.pid for process in worker.processes("root zygote")}
         for _ in watch.rounds():
-            answers += [house.invoke("hog") for _ in range(3)]
-            assert {process.pid for process in house.processes("root zygote")} == zygotes
-    happened(f"{told(answers[0])}: {answers[0].json['errorMessage']}")
+            answers += [worker.invoke("hog") for _ in range(3)]
+            assert {process.pid for process in worker.processes("root zygote")} == zygotes
+    happened(f"{reported(answers[0])}: {answers[0].json['errorMessage']}")
     for answer in answers:
         assert (answer.status, answer.error) == (502, "Sandbox.OutOfMemory")
         assert f"limit {MEMORY_MB} MB" in answer.json["errorMessage"]
@@ -79,18 +79,18 @@ def test_a_memory_hog_is_told_so_and_its_zygote_lives(house: PrivateWorker, happ
     "memory by mmap, page tables, mlock, /tmp, /dev/shm, memfd, System V, pipe and socket buffers; the page cache",
     expect="each counted in the function's limit: killed at it, or refused below it",
 )
-def test_every_kind_of_memory_counts(house: PrivateWorker, happened: Happened) -> None:
+def test_every_kind_of_memory_counts(worker: PrivateWorker, happened: Happened) -> None:
     for kind, code in MEMORY.items():
-        house.deploy(kind, code, memory_mb=MEMORY_MB, tmp_mb=512, timeout_s=UNTIMED_S)
-    house.deploy("page-cache", PAGE_CACHE, memory_mb=MEMORY_MB, timeout_s=UNTIMED_S)
+        worker.deploy(kind, code, memory_mb=MEMORY_MB, tmp_mb=512, timeout_s=UNTIMED_S)
+    worker.deploy("page-cache", PAGE_CACHE, memory_mb=MEMORY_MB, timeout_s=UNTIMED_S)
     kinds = list(MEMORY)
-    with attack(house, happened):
-        before = charged_bytes(house.daemon.cgroup)
+    with attack(worker, happened):
+        before = charged_bytes(worker.daemon.cgroup)
         answers, most = most_during(
-            lambda: at_once(len(kinds), lambda n: house.invoke(kinds[n])), lambda: charged_bytes(house.daemon.cgroup)
+            lambda: at_once(len(kinds), lambda n: worker.invoke(kinds[n])), lambda: charged_bytes(worker.daemon.cgroup)
         )
-        read = house.call("page-cache", READ_MB)
-    happened(", ".join(f"{kind}: {told(answer)}" for kind, answer in zip(kinds, answers, strict=True)))
+        read = worker.call("page-cache", READ_MB)
+    happened(", ".join(f"{kind}: {reported(answer)}" for kind, answer in zip(kinds, answers, strict=True)))
     happened(f"page cache: {read} MB read; at most {(most - before) >> 20} MB taken at once by {len(kinds)} functions")
     for kind, answer in zip(kinds, answers, strict=True):
         if answer.status == 200:

@@ -200,13 +200,13 @@ DIFFERENCES = {
     expect="the second function answers as in a start of its own, and the worker says why the Zygote was passed over",
 )
 @pytest.mark.parametrize("kind", DIFFERENCES)
-def test_what_an_import_would_see_otherwise_is_not_shared(house: PrivateWorker, kind: str, happened: Happened) -> None:
+def test_what_an_import_would_see_otherwise_is_not_shared(worker: PrivateWorker, kind: str, happened: Happened) -> None:
     difference = DIFFERENCES[kind]
     name = difference.package[0].split("-")[0].replace("_", "-")
-    learn(house, name, difference.package)
+    learn(worker, name, difference.package)
     code = f"import {name.replace('-', '_')} as p\ndef f(event): return p.SAW\n"
     besides = [wheel[0].split("-")[0].replace("_", "-") for wheel in difference.besides]
-    house.deploy(
+    worker.deploy(
         f"then-{name}",
         {**difference.files, "f.py": code},
         requirements=[name, *besides],
@@ -214,16 +214,16 @@ def test_what_an_import_would_see_otherwise_is_not_shared(house: PrivateWorker, 
         env=dict(difference.env),
         **difference.settings,
     )
-    assert house.call(f"then-{name}") == difference.expected
-    answer = house.daemon.run_learned(f"then-{name}")
+    assert worker.call(f"then-{name}") == difference.expected
+    answer = worker.daemon.run_learned(f"then-{name}")
     assert answer.json == difference.expected
-    reasons = reasons_of(house, name)
+    reasons = reasons_of(worker, name)
     happened("; ".join(reasons))
     assert any(difference.reason in reason for reason in reasons), reasons
     assert not any("differs" in reason for reason in reasons), "it was left to verification"
-    for passed_over in house.json(f"/functions/then-{name}/imports")["passed_over"]:
+    for passed_over in worker.json(f"/functions/then-{name}/imports")["passed_over"]:
         assert passed_over["packages"] == [f"{name}==1.0"] and passed_over["reason"] in reasons
-        assert house.json(f"/traces/{answer.headers['x-amzn-requestid']}")["passed_over"] == passed_over["reason"]
+        assert worker.json(f"/traces/{answer.headers['x-amzn-requestid']}")["passed_over"] == passed_over["reason"]
 
 
 @case(
@@ -231,17 +231,17 @@ def test_what_an_import_would_see_otherwise_is_not_shared(house: PrivateWorker, 
     "learn a package beside another whose .pth file changes the standard library, then deploy a function without the other",
     expect="the function's standard library is unchanged",
 )
-def test_a_package_that_was_not_requested_is_not_shared(house: PrivateWorker) -> None:
+def test_a_package_that_was_not_requested_is_not_shared(worker: PrivateWorker) -> None:
     unasked = plain("p-unasked", {"p_unasked.pth": "import builtins; builtins.of_unasked = 1\n", "p_unasked.py": ""})
     code = "import builtins, p_asked\ndef f(event): return hasattr(builtins, 'of_unasked')\n"
     both, wheels = ["p-asked", "p-unasked"], [module("p-asked", ""), unasked]
-    house.deploy("first-p-asked", code, requirements=both, wheels=wheels)
-    assert house.call("first-p-asked") is True
-    assert house.call_learned("first-p-asked") is True
-    house.deploy("then-p-asked", code, requirements=["p-asked"])
-    assert house.call("then-p-asked") is False
-    assert house.daemon.run_learned("then-p-asked").json is False
-    assert any("does not have p-unasked" in reason for reason in reasons_of(house, "p-asked"))
+    worker.deploy("first-p-asked", code, requirements=both, wheels=wheels)
+    assert worker.call("first-p-asked") is True
+    assert worker.call_learned("first-p-asked") is True
+    worker.deploy("then-p-asked", code, requirements=["p-asked"])
+    assert worker.call("then-p-asked") is False
+    assert worker.daemon.run_learned("then-p-asked").json is False
+    assert any("does not have p-unasked" in reason for reason in reasons_of(worker, "p-asked"))
 
 
 @dataclass(frozen=True)
@@ -330,35 +330,35 @@ TOP_LEVELS = {
     expect="the second function answers as in a start of its own, and the worker says why the Zygote was passed over",
 )
 @pytest.mark.parametrize("kind", TOP_LEVELS)
-def test_what_its_top_level_would_not_have_is_not_shared(house: PrivateWorker, kind: str, happened: Happened) -> None:
+def test_what_its_top_level_would_not_have_is_not_shared(worker: PrivateWorker, kind: str, happened: Happened) -> None:
     top_levels = TOP_LEVELS[kind]
     names = [package[0].split("-")[0].replace("_", "-") for package in top_levels.packages]
     first, then = f"first-{names[0]}", f"then-{names[0]}"
-    house.deploy(first, top_levels.first, requirements=names, wheels=top_levels.packages)
-    house.call(first)
-    house.call_learned(first)
+    worker.deploy(first, top_levels.first, requirements=names, wheels=top_levels.packages)
+    worker.call(first)
+    worker.call_learned(first)
     files = {"settings.py": "import os\nos.environ['T_MODE'] = 'fast'\n", "f.py": top_levels.then}
-    house.deploy(then, files, requirements=names)
-    assert house.call(then) == top_levels.expected
-    assert house.daemon.run_learned(then).json == top_levels.expected
-    reasons = [reason for node in house.daemon.nodes() for reason in node["passed_over"]]
+    worker.deploy(then, files, requirements=names)
+    assert worker.call(then) == top_levels.expected
+    assert worker.daemon.run_learned(then).json == top_levels.expected
+    reasons = [reason for node in worker.daemon.nodes() for reason in node["passed_over"]]
     happened("; ".join(reasons))
     assert any(top_levels.reason in reason for reason in reasons) or not top_levels.reason, reasons
     assert not any("differs" in reason for reason in reasons), "it was left to verification"
 
 
-def reasons_of(house: PrivateWorker, name: str) -> list[str]:
+def reasons_of(worker: PrivateWorker, name: str) -> list[str]:
     """Why the Zygotes of a package are passed over."""
-    nodes = [node for node in house.daemon.nodes() if node["packages"] == {f"{name}==1.0"}]
+    nodes = [node for node in worker.daemon.nodes() if node["packages"] == {f"{name}==1.0"}]
     return sorted({reason for node in nodes for reason in node["passed_over"]})
 
 
-def learn(house: PrivateWorker, name: str, package: tuple[str, bytes]) -> None:
+def learn(worker: PrivateWorker, name: str, package: tuple[str, bytes]) -> None:
     """Have a Zygote of a package, and a function of it alone, served by that Zygote."""
     code = f"import os, {name.replace('-', '_')} as p\ndef f(event): return p.SAW\n"
-    house.deploy(f"first-{name}", code, requirements=[name], wheels=[package])
-    house.invoke(f"first-{name}")
-    house.daemon.when(lambda: house.daemon.node(f"{name}==1.0"))
+    worker.deploy(f"first-{name}", code, requirements=[name], wheels=[package])
+    worker.invoke(f"first-{name}")
+    worker.daemon.when(lambda: worker.daemon.node(f"{name}==1.0"))
 
 
 ALIKE = {
@@ -404,27 +404,27 @@ ALIKE = {
     expect="once that is verified, the second function is forked from the Zygote: it imports nothing itself, and answers rightly",
 )
 @pytest.mark.parametrize("kind", ALIKE)
-def test_what_an_import_would_not_see_does_not_hinder_sharing(house: PrivateWorker, kind: str) -> None:
+def test_what_an_import_would_not_see_does_not_hinder_sharing(worker: PrivateWorker, kind: str) -> None:
     same = ALIKE[kind]
     name = same.package[0].split("-")[0].replace("_", "-")
-    learn(house, name, same.package)
+    learn(worker, name, same.package)
     module_name = name.replace("-", "_")
     code = f"import {module_name} as p\ndef f(event): return p.SAW\n"
     besides = [wheel[0].split("-")[0].replace("_", "-") for wheel in same.besides]
-    house.deploy(
+    worker.deploy(
         f"then-{name}",
         {**same.files, "f.py": code},
         requirements=[name, *besides],
         wheels=same.besides,
         env=dict(same.env),
     )
-    first = house.invoke(f"then-{name}")
+    first = worker.invoke(f"then-{name}")
     assert first.json == same.expected
-    trace = house.json(f"/traces/{first.headers['x-amzn-requestid']}")
+    trace = worker.json(f"/traces/{first.headers['x-amzn-requestid']}")
     assert trace["zygote"] == "root Zygote", "served before it was verified"
-    assert house.call_learned(f"then-{name}") == same.expected
-    house.daemon.wait_line(rf"is verified for then-{re.escape(name)}@")
-    assert house.json(f"/functions/then-{name}/imports")["passed_over"] == []
+    assert worker.call_learned(f"then-{name}") == same.expected
+    worker.daemon.wait_line(rf"is verified for then-{re.escape(name)}@")
+    assert worker.json(f"/functions/then-{name}/imports")["passed_over"] == []
 
 
 @case(
@@ -432,26 +432,26 @@ def test_what_an_import_would_not_see_does_not_hinder_sharing(house: PrivateWork
     "deploy two functions with one package in common, which requires another that each of them has in another version",
     expect="each is right in its first start and in learned ones, and no package is refused: no plan lacks what it requires",
 )
-def test_the_common_part_of_two_locks_lacks_nothing_that_it_requires(house: PrivateWorker) -> None:
-    house.index.add(
+def test_the_common_part_of_two_locks_lacks_nothing_that_it_requires(worker: PrivateWorker) -> None:
+    worker.index.add(
         wheel(
             "r-lib", "1.0", {"r_lib.py": SLOW + "import r_dep, r_base\nSAW = r_dep.V\n"}, requires=("r-dep", "r-base")
         )
     )
-    house.index.add(wheel("r-base", "1.0", {"r_base.py": SLOW}))
+    worker.index.add(wheel("r-base", "1.0", {"r_base.py": SLOW}))
     for version in ("1.0", "2.0"):
-        house.index.add(wheel("r-dep", version, {"r_dep.py": SLOW + f"V = {version}\n"}))
+        worker.index.add(wheel("r-dep", version, {"r_dep.py": SLOW + f"V = {version}\n"}))
     code = "import r_lib, r_base\ndef f(event): return r_lib.SAW\n"
     for round in range(3):
         for version in ("1.0", "2.0"):
             name = f"r-{round}-{version[0]}"
-            house.deploy(name, f"# {round}\n{code}", requirements=["r-lib", f"r-dep=={version}"])
-            assert house.call(name) == float(version)
-            assert house.call_learned(name) == float(version)
+            worker.deploy(name, f"# {round}\n{code}", requirements=["r-lib", f"r-dep=={version}"])
+            assert worker.call(name) == float(version)
+            assert worker.call_learned(name) == float(version)
             if round == 0:
-                house.daemon.when(lambda v=version: house.daemon.node("r-lib==1.0", "r-base==1.0", f"r-dep=={v}"))  # type: ignore[misc]
-    assert not any(row["package"].startswith("r-") for row in house.json("/tree")["refused"])
-    with_lib = [node["packages"] for node in house.daemon.nodes() if "r-lib==1.0" in node["packages"]]
+                worker.daemon.when(lambda v=version: worker.daemon.node("r-lib==1.0", "r-base==1.0", f"r-dep=={v}"))  # type: ignore[misc]
+    assert not any(row["package"].startswith("r-") for row in worker.json("/tree")["refused"])
+    with_lib = [node["packages"] for node in worker.daemon.nodes() if "r-lib==1.0" in node["packages"]]
     assert with_lib and all(
         {"r-base==1.0"} < packages and packages & {"r-dep==1.0", "r-dep==2.0"} for packages in with_lib
     )
@@ -467,21 +467,21 @@ CHILD = (
     "learn a package beside another that starts a process in its import, for functions with another variable each",
     expect="each function's child has the function's variable; the worker names the program; the other package is shared",
 )
-def test_an_import_that_starts_a_process_is_each_functions_own(house: PrivateWorker, happened: Happened) -> None:
+def test_an_import_that_starts_a_process_is_each_functions_own(worker: PrivateWorker, happened: Happened) -> None:
     wheels = [module("p-child", CHILD), module("p-beside", "SAW = 1\n")]
     code = "import p_beside, p_child\ndef f(event): return p_child.SAW\n"
     for value in ("one", "other"):
         env = {"P_CHILD": value}
-        house.deploy(f"child-{value}", code, requirements=["p-child", "p-beside"], wheels=wheels, env=env)
-        assert house.call(f"child-{value}") == value
-        house.daemon.run_learned(f"child-{value}")
-    house.daemon.when(lambda: any(row["name"] == "p-child" and row.get("reason") for row in house.json("/packages")))
-    (reason,) = [row["reason"] for row in house.json("/packages") if row["name"] == "p-child"]
+        worker.deploy(f"child-{value}", code, requirements=["p-child", "p-beside"], wheels=wheels, env=env)
+        assert worker.call(f"child-{value}") == value
+        worker.daemon.run_learned(f"child-{value}")
+    worker.daemon.when(lambda: any(row["name"] == "p-child" and row.get("reason") for row in worker.json("/packages")))
+    (reason,) = [row["reason"] for row in worker.json("/packages") if row["name"] == "p-child"]
     happened(reason)
     assert "an import starts printenv, which sees the Zygote's variables" in reason
     for value in ("one", "other"):
-        assert house.call_learned(f"child-{value}") == value
-    packages = [node["packages"] for node in house.daemon.nodes()]
+        assert worker.call_learned(f"child-{value}") == value
+    packages = [node["packages"] for node in worker.daemon.nodes()]
     assert {"p-beside==1.0"} in packages and not any("p-child==1.0" in each for each in packages)
 
 
@@ -490,10 +490,10 @@ def test_an_import_that_starts_a_process_is_each_functions_own(house: PrivateWor
     "learn packages whose imports run `uname -p`, by `platform` and by themselves, with a failure",
     expect="a Zygote serves, as the program reads nothing of a function; the import has found its exit status",
 )
-def test_a_harmless_process_of_an_import_ends_as_in_a_start_of_its_own(house: PrivateWorker) -> None:
+def test_a_harmless_process_of_an_import_ends_as_in_a_start_of_its_own(worker: PrivateWorker) -> None:
     saw = (
         "import platform, subprocess\nplatform.processor()\nwith open('/dev/full', 'w') as full:\n"
         "    SAW = subprocess.run(['uname', '-p'], stdout=full, stderr=subprocess.DEVNULL).returncode\n"
     )
-    learn(house, "p-uname", module("p-uname", saw))
-    assert house.call("first-p-uname") == house.call_learned("first-p-uname") == 1
+    learn(worker, "p-uname", module("p-uname", saw))
+    assert worker.call("first-p-uname") == worker.call_learned("first-p-uname") == 1

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.root
 LEARN_DEADLINE_S = 120.0
 
 
-def answers(house: PrivateWorker, name: str, package: str, code: str) -> tuple[Any, list[Any]]:
+def answers(worker: PrivateWorker, name: str, package: str, code: str) -> tuple[Any, list[Any]]:
     """What a function says of a package in a start of its own, and in two from a Zygote that has imported the package."""
     module = name.replace("-", "_")
     handler = f"import {module}\n{code}"
     wheels = [wheel(name, "1.0", {f"{module}.py": SLOW + package})]
-    house.deploy(name, handler, requirements=[name], wheels=wheels)
-    own = house.call(name)
-    return own, [house.call_learned(name) for _ in range(2)]
+    worker.deploy(name, handler, requirements=[name], wheels=wheels)
+    own = worker.call(name)
+    return own, [worker.call_learned(name) for _ in range(2)]
 
 
 SURROUNDINGS = """
@@ -42,8 +42,8 @@ SAW = [str(pathlib.Path.home()), tempfile.gettempdir(), os.getcwd(), getpass.get
     "limit of open files",
     expect="from a Zygote it has kept the same as in a start of the function's own",
 )
-def test_what_a_package_keeps_of_its_surroundings_is_the_sandboxs(house: PrivateWorker, happened: Happened) -> None:
-    own, learned = answers(house, "p-around", SURROUNDINGS, "def f(event): return p_around.SAW\n")
+def test_what_a_package_keeps_of_its_surroundings_is_the_sandboxs(worker: PrivateWorker, happened: Happened) -> None:
+    own, learned = answers(worker, "p-around", SURROUNDINGS, "def f(event): return p_around.SAW\n")
     happened(f"own: {own}")
     assert learned == [own, own]
 
@@ -53,12 +53,12 @@ def test_what_a_package_keeps_of_its_surroundings_is_the_sandboxs(house: Private
     "import a package that makes a semaphore and keeps it, as joblib and tqdm do",
     expect="it works in a Zygote as in a sandbox, and no two sandboxes share it",
 )
-def test_semaphores_are_made_in_a_zygote_and_are_each_sandboxs_own(house: PrivateWorker) -> None:
+def test_semaphores_are_made_in_a_zygote_and_are_each_sandboxs_own(worker: PrivateWorker) -> None:
     package = (
         "import multiprocessing as m\ntry:\n    LOCK = m.get_context('fork').Lock()\nexcept OSError:\n    LOCK = None\n"
     )
     own, learned = answers(
-        house, "p-lock", package, "def f(event): return p_lock.LOCK and p_lock.LOCK.acquire(False)\n"
+        worker, "p-lock", package, "def f(event): return p_lock.LOCK and p_lock.LOCK.acquire(False)\n"
     )
     assert own is True and learned == [True, True]
 
@@ -68,7 +68,7 @@ def test_semaphores_are_made_in_a_zygote_and_are_each_sandboxs_own(house: Privat
     "import a package that leaves files open and writes to /tmp",
     expect="each sandbox has the files open at their numbers, with offsets of its own, and the files in /tmp",
 )
-def test_files_of_imports_are_there_in_each_sandbox(house: PrivateWorker) -> None:
+def test_files_of_imports_are_there_in_each_sandbox(worker: PrivateWorker) -> None:
     package = (
         "import os\nFILE = open(__file__, 'rb', buffering=0)\nFILE.read(5)\n"
         "os.makedirs('/tmp/.cache/p')\nLOG = open('/tmp/.cache/p/log', 'w+')\nLOG.write('1')\nLOG.flush()\n"
@@ -77,7 +77,7 @@ def test_files_of_imports_are_there_in_each_sandbox(house: PrivateWorker) -> Non
         "import os\ndef f(event):\n    p_files.LOG.write('2')\n    p_files.LOG.flush()\n"
         "    return [p_files.FILE.fileno(), p_files.FILE.read(8).decode(), open('/tmp/.cache/p/log').read()]\n"
     )
-    own, learned = answers(house, "p-files", package, code)
+    own, learned = answers(worker, "p-files", package, code)
     assert own[1:] == ["t time a", "12"]
     assert learned == [own, own]
 
@@ -91,18 +91,18 @@ def test_files_of_imports_are_there_in_each_sandbox(house: PrivateWorker) -> Non
     "kind",
     ["import socket; KEPT = socket.socket()", "import os; KEPT = os.pipe()", "import select; KEPT = select.epoll()"],
 )
-def test_what_cannot_be_renewed_is_refused(house: PrivateWorker, kind: str, happened: Happened) -> None:
+def test_what_cannot_be_renewed_is_refused(worker: PrivateWorker, kind: str, happened: Happened) -> None:
     name = f"p-{kind.split()[1].strip(';')}"
     module = name.replace("-", "_")
-    house.deploy(
+    worker.deploy(
         name,
         f"import {module}\ndef f(event): return 1\n",
         requirements=[name],
         wheels=[wheel(name, "1.0", {f"{module}.py": SLOW + kind})],
     )
-    assert house.call(name) == 1
-    reason = house.daemon.when(
-        lambda: next((e["reason"] for e in house.json("/tree")["refused"] if e["package"] == f"{name}==1.0"), None)
+    assert worker.call(name) == 1
+    reason = worker.daemon.when(
+        lambda: next((e["reason"] for e in worker.json("/tree")["refused"] if e["package"] == f"{name}==1.0"), None)
     )
     happened(reason)
     assert f"{module} leaves" in reason
@@ -113,7 +113,7 @@ def test_what_cannot_be_renewed_is_refused(house: PrivateWorker, kind: str, happ
     "import a package with handlers of pthread_atfork(3) and hooks of Python",
     expect="in each sandbox they have run in fork(3)'s order, and threading knows the number of the main thread",
 )
-def test_fork_handlers_run_in_order(house: PrivateWorker) -> None:
+def test_fork_handlers_run_in_order(worker: PrivateWorker) -> None:
     package = (
         "import ctypes, threading\nclass Log:\n    __slots__ = ('done',)  # which no fingerprint describes\n"
         "LOG, KEPT, T = Log(), [], ctypes.CFUNCTYPE(None)\nLOG.done = []\n"
@@ -124,7 +124,7 @@ def test_fork_handlers_run_in_order(house: PrivateWorker) -> None:
         "import threading\ndef f(event):\n"
         "    return [p_atfork.LOG.done[-4:], threading.main_thread().native_id == threading.get_native_id()]\n"
     )
-    own, learned = answers(house, "p-atfork", package, code)
+    own, learned = answers(worker, "p-atfork", package, code)
     assert own == [[], True]
     assert learned == [[["before 2", "before 1", "child 1", "child 2"], True]] * 2
 
@@ -135,12 +135,12 @@ def test_fork_handlers_run_in_order(house: PrivateWorker) -> None:
     "with multiprocessing, which draws a key",
     expect="those seeded by the kernel differ between sandboxes; those seeded by hand are as in a start of the function's own",
 )
-def test_generators_of_a_package_differ_between_sandboxes(house: PrivateWorker) -> None:
+def test_generators_of_a_package_differ_between_sandboxes(worker: PrivateWorker) -> None:
     package = "import random\nA = {'x': [random.Random()]}\n"
     package += "B = (lambda r: lambda: r.random())(random.Random())\nC = random.Random(1)\n"
     package += "from multiprocessing import current_process\nD = lambda: current_process().authkey.hex()\n"
     code = "def f(event): return [p_random.A['x'][0].random(), p_random.B(), p_random.D(), p_random.C.random()]\n"
-    own, learned = answers(house, "p-random", package, code)
+    own, learned = answers(worker, "p-random", package, code)
     assert len({drawn for each in (own, *learned) for drawn in each[:3]}) == 9
     assert {each[3] for each in (own, *learned)} == {own[3]}
 
@@ -181,18 +181,18 @@ CHANGES = {
     expect="none of them is in a Zygote, with the reason, and their functions answer as in a start of their own",
 )
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_a_fork_would_lose_is_refused(house: PrivateWorker, what: str, happened: Happened) -> None:
+def test_what_a_fork_would_lose_is_refused(worker: PrivateWorker, what: str, happened: Happened) -> None:
     package, question, expected, words = CHANGES[what]
     name = f"c-{what}"
-    house.deploy(
+    worker.deploy(
         name,
         f"import os, c_{what} as p\ndef f(event): return {question}\n",
         requirements=[name],
         wheels=[wheel(name, "1.0", {f"c_{what}.py": SLOW + package})],
     )
-    assert house.call(name) == expected
-    reason = house.daemon.when(
-        lambda: next((e["reason"] for e in house.json("/tree")["refused"] if e["package"] == f"{name}==1.0"), None)
+    assert worker.call(name) == expected
+    reason = worker.daemon.when(
+        lambda: next((e["reason"] for e in worker.json("/tree")["refused"] if e["package"] == f"{name}==1.0"), None)
     )
     happened(reason)
     assert words in reason
@@ -203,10 +203,10 @@ def test_what_a_fork_would_lose_is_refused(house: PrivateWorker, what: str, happ
     "import a package that maps a file, and look for it in /proc/self/maps, as threadpoolctl looks for BLAS libraries",
     expect="the path is that of a start of the function's own",
 )
-def test_mapped_files_have_the_paths_of_the_sandbox(house: PrivateWorker, happened: Happened) -> None:
+def test_mapped_files_have_the_paths_of_the_sandbox(worker: PrivateWorker, happened: Happened) -> None:
     package = "import mmap\nwith open(__file__, 'rb') as file:\n    KEPT = mmap.mmap(file.fileno(), 0, 2, 1)\n"
     code = "def f(event): return [line.split()[-1] for line in open('/proc/self/maps') if 'p_maps.py' in line]\n"
-    own, learned = answers(house, "p-maps", package, code)
+    own, learned = answers(worker, "p-maps", package, code)
     happened(f"own: {own}; learned: {learned}")
     assert own[0].startswith("/packages/p-maps-1.0-") and learned == [own, own]
 
@@ -225,7 +225,7 @@ sys.path.append("/opt/outside")
     expect="sys.path, and the distributions that `importlib.metadata` finds there, are those of a start of the function's own",
 )
 def test_directories_that_imports_append_to_sys_path_are_in_learned_starts(
-    house: PrivateWorker, happened: Happened
+    worker: PrivateWorker, happened: Happened
 ) -> None:
     inner = "p_paths_vendor/inner-3.0.dist-info/METADATA"
     first = {"p_paths.py": SLOW + APPENDS, "p_paths_vendor/inner.py": "X = 7\n", inner: "Name: inner\nVersion: 3.0\n"}
@@ -235,18 +235,18 @@ def test_directories_that_imports_append_to_sys_path_are_in_learned_starts(
         "import p_paths_two, inner, sys\nfrom importlib.metadata import distributions\n"
         "def f(event): return [sys.path, inner.X, sorted(each.name for each in distributions())]\n"
     )
-    house.deploy("paths-parent", "import p_paths\ndef f(event): return 1\n", requirements=["p-paths"], wheels=wheels)
-    house.call("paths-parent")
-    house.daemon.when(lambda: house.daemon.node("p-paths==1.0"))
-    house.deploy("paths-own", handler, requirements=["p-paths-two"], zygote="none")
-    own = house.call("paths-own")
+    worker.deploy("paths-parent", "import p_paths\ndef f(event): return 1\n", requirements=["p-paths"], wheels=wheels)
+    worker.call("paths-parent")
+    worker.daemon.when(lambda: worker.daemon.node("p-paths==1.0"))
+    worker.deploy("paths-own", handler, requirements=["p-paths-two"], zygote="none")
+    own = worker.call("paths-own")
     happened(f"own: {own}")
     assert own[0][-1] == "/opt/second" and own[1:] == [7, ["inner", "p-paths", "p-paths-two"]]
     for name in ("first", "second"):
-        house.deploy(f"paths-{name}", handler, requirements=["p-paths-two"])
-        assert house.call(f"paths-{name}") == own
-        assert house.call_learned(f"paths-{name}") == own
-    assert any("p-paths-two==1.0" in node["packages"] for node in house.daemon.nodes())
+        worker.deploy(f"paths-{name}", handler, requirements=["p-paths-two"])
+        assert worker.call(f"paths-{name}") == own
+        assert worker.call_learned(f"paths-{name}") == own
+    assert any("p-paths-two==1.0" in node["packages"] for node in worker.daemon.nodes())
 
 
 @case(
@@ -254,15 +254,15 @@ def test_directories_that_imports_append_to_sys_path_are_in_learned_starts(
     "import a package that imports logging, and ask a record how long ago logging was imported (`relativeCreated`)",
     expect="from a Zygote it counts from the start of the function, as in a start of its own",
 )
-def test_the_clock_of_logging_begins_with_the_function(house: PrivateWorker, happened: Happened) -> None:
+def test_the_clock_of_logging_begins_with_the_function(worker: PrivateWorker, happened: Happened) -> None:
     code = (
         "import logging\ndef f(event):\n    record = logging.makeLogRecord({})\n"
         "    return [record.created - record.relativeCreated / 1000, record.created]\n"
     )
     wheels = [wheel("p-clock", "1.0", {"p_clock.py": SLOW + "import logging\n"})]
-    house.deploy("clock", f"import p_clock\n{code}", requirements=["p-clock"], wheels=wheels)
-    for call in (house.call, house.call_learned, house.call_learned):
-        house.daemon.wait_verified()
+    worker.deploy("clock", f"import p_clock\n{code}", requirements=["p-clock"], wheels=wheels)
+    for call in (worker.call, worker.call_learned, worker.call_learned):
+        worker.daemon.wait_verified()
         began = time.time()
         zero, now = call("clock")
         happened(f"{now - zero:.3f} s ago")

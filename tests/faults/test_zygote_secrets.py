@@ -40,15 +40,15 @@ SOURCES = ("numpy", "random", "secrets", "uuid4", "uuid1", "urandom", "tempfile"
     "random numbers of eight kinds drawn in six forks of one Zygote",
     expect="no two alike; a package's global generator is seeded anew",
 )
-def test_no_two_forks_draw_the_same(house: PrivateWorker, happened: Happened) -> None:
-    deploy(house, "draws", "numpy", DRAWS, NUMPY)
-    house.call("draws")
-    house.daemon.when(lambda: house.daemon.node("numpy==1.0"))
+def test_no_two_forks_draw_the_same(worker: PrivateWorker, happened: Happened) -> None:
+    deploy(worker, "draws", "numpy", DRAWS, NUMPY)
+    worker.call("draws")
+    worker.daemon.when(lambda: worker.daemon.node("numpy==1.0"))
     for number in range(6):
-        deploy(house, f"draws-{number}", "numpy", f"# {number}\n{DRAWS}")
-        house.call(f"draws-{number}")
-    drawn = [house.daemon.run_learned(f"draws-{number}").json for number in range(6)]
-    node = house.daemon.node("numpy==1.0")
+        deploy(worker, f"draws-{number}", "numpy", f"# {number}\n{DRAWS}")
+        worker.call(f"draws-{number}")
+    drawn = [worker.daemon.run_learned(f"draws-{number}").json for number in range(6)]
+    node = worker.daemon.node("numpy==1.0")
     assert node is not None and node["starts"] >= 6, "they came from elsewhere"
     alike = [source for source, column in zip(SOURCES, zip(*drawn, strict=True), strict=True) if len(set(column)) < 6]
     happened(f"{len(drawn)} forks of one Zygote ({node['starts']} starts); alike: {', '.join(alike) or 'none'}")
@@ -60,35 +60,35 @@ def test_no_two_forks_draw_the_same(house: PrivateWorker, happened: Happened) ->
     "a secret in a function's environment, event, code and memory; the memory of all other processes read",
     expect="it is in no Zygote, no spare and no other function",
 )
-def test_a_secret_stays_in_its_sandbox(house: PrivateWorker, happened: Happened) -> None:
+def test_a_secret_stays_in_its_sandbox(worker: PrivateWorker, happened: Happened) -> None:
     wheels = package("shared")
-    deploy(house, "warms", "shared", "import shared\ndef f(event): return 1", wheels)
-    grow_zygote(house, "shared")
+    deploy(worker, "warms", "shared", "import shared\ndef f(event): return 1", wheels)
+    grow_zygote(worker, "shared")
     secret = secrets.token_hex(24)
     code = (
         f"import shared, os, builtins\nCODE = '{secret}'\nbuiltins.leak = shared.leak = CODE\n"
         "def f(event):\n global kept\n kept = [event + os.environ['KEY'] for _ in range(100)]\n return len(kept)"
     )
-    deploy(house, "secretive", "shared", code, env={"KEY": secret})
-    assert house.call("secretive", secret) == 100
+    deploy(worker, "secretive", "shared", code, env={"KEY": secret})
+    assert worker.call("secretive", secret) == 100
     for number in range(3):
         deploy(
-            house,
+            worker,
             f"curious-{number}",
             "shared",
             f"# {number}\nimport shared\ndef f(event): return vars(shared).get('leak')",
         )
-        assert house.call(f"curious-{number}") is None
-        assert house.daemon.run_learned(f"curious-{number}").json is None
-    house.daemon.wait_verified()  # it starts the function once more, for a moment
+        assert worker.call(f"curious-{number}") is None
+        assert worker.daemon.run_learned(f"curious-{number}").json is None
+    worker.daemon.wait_verified()  # it starts the function once more, for a moment
     found, searched = [], 0
-    for process in house.processes():
+    for process in worker.processes():
         hit, size = search(process.pid, secret.encode())
         searched += size
         if hit:
             found.append(process)
     happened(
-        f"{searched >> 20} MB of {len(house.processes())} processes searched; it is in {[each.kind for each in found]}"
+        f"{searched >> 20} MB of {len(worker.processes())} processes searched; it is in {[each.kind for each in found]}"
     )
     assert len(found) == 1 and found[0].kind == "sandbox", "only its own sandbox has it"
 
@@ -125,7 +125,7 @@ def writable(maps: Iterator[str]) -> Iterator[tuple[int, int]]:
     "a package in the store that shadows json and random, patches builtins, and brings a .pth and a sitecustomize",
     expect="a function that does not ask for it can neither import it nor feel it",
 )
-def test_a_package_is_nothing_to_who_did_not_ask_for_it(house: PrivateWorker, happened: Happened) -> None:
+def test_a_package_is_nothing_to_who_did_not_ask_for_it(worker: PrivateWorker, happened: Happened) -> None:
     evil = wheel(
         "evil",
         "1.0",
@@ -138,9 +138,9 @@ def test_a_package_is_nothing_to_who_did_not_ask_for_it(house: PrivateWorker, ha
             "evil.pth": "import builtins; builtins.evil = 3\n",
         },
     )
-    deploy(house, "asks", "evil", "import evil\ndef f(event): return 1", evil)
-    assert house.call("asks") == 1
-    house.daemon.when(lambda: house.daemon.node("evil==1.0") or "evil==1.0" in str(house.json("/tree")["refused"]))
+    deploy(worker, "asks", "evil", "import evil\ndef f(event): return 1", evil)
+    assert worker.call("asks") == 1
+    worker.daemon.when(lambda: worker.daemon.node("evil==1.0") or "evil==1.0" in str(worker.json("/tree")["refused"]))
     code = (
         "import builtins, json, random, sys\n"
         "def f(event):\n"
@@ -149,9 +149,9 @@ def test_a_package_is_nothing_to_who_did_not_ask_for_it(house: PrivateWorker, ha
         "    return [found, hasattr(builtins, 'evil'), hasattr(json, 'evil'), hasattr(random, 'evil'),\n"
         "            'surprise' in sys.modules, any('evil' in path for path in sys.path)]\n"
     )
-    deploy(house, "other", "good", code, package("good"))
-    house.deploy("bare", code)
-    said = [house.call(name) for name in ("other", "bare")]
-    said += [house.daemon.run_learned(name).json for name in ("other", "bare")]
+    deploy(worker, "other", "good", code, package("good"))
+    worker.deploy("bare", code)
+    said = [worker.call(name) for name in ("other", "bare")]
+    said += [worker.daemon.run_learned(name).json for name in ("other", "bare")]
     happened(f"import: {said[0][0]}; builtins, json, random, sys.modules, sys.path touched: {said[0][1:]}")
     assert said == [["not there", False, False, False, False, False]] * 4

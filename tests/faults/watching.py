@@ -51,13 +51,13 @@ class Taken:
     host_disk_free_bytes: int
 
     @classmethod
-    def by(cls, house: PrivateWorker) -> Taken:
-        state = house.daemon.state
+    def by(cls, worker: PrivateWorker) -> Taken:
+        state = worker.daemon.state
         disk = os.statvfs(state)
         return cls(
-            charged_bytes(house.daemon.cgroup) + rss_kb(house.daemon.pid) * 1024,
+            charged_bytes(worker.daemon.cgroup) + rss_kb(worker.daemon.pid) * 1024,
             disk_usage(state),
-            len(house.daemon.pids()),
+            len(worker.daemon.pids()),
             memory_available(),
             disk.f_bavail * disk.f_frsize,
         )
@@ -81,20 +81,20 @@ class Taken:
 
 
 @contextmanager
-def attack(house: PrivateWorker, happened: Happened) -> Iterator[Watch]:
+def attack(worker: PrivateWorker, happened: Happened) -> Iterator[Watch]:
     """Watch the neighbour during the body, then the host: all that the body's functions took must come back.
 
     An attack that is soon over is to be made again, `for _ in watch.rounds()`."""
-    undisturbed = Watch.undisturbed(house.caller, GAP_S, SAMPLES)
-    before = Taken.by(house)
-    with house.watching(GAP_S, undisturbed) as watch, less_weight():
+    undisturbed = Watch.undisturbed(worker.caller, GAP_S, SAMPLES)
+    before = Taken.by(worker)
+    with worker.watching(GAP_S, undisturbed) as watch, less_weight():
         yield watch
     beyond = f", more than the aim of {AIM:.0f}x" if watch.ratio > AIM else ""
     p99s = f"{watch.undisturbed_p99:.1f} -> {watch.p99:.1f} ms, {watch.ratio:.1f}x"
     happened(f"neighbour p99 {p99s} of {len(watch.ms)}{beyond}")
     assert watch.ms and not watch.wrong, watch.wrong[:3]
-    house.settle()
-    happened(await_return(house, before))
+    worker.settle()
+    happened(await_return(worker, before))
 
 
 @contextmanager
@@ -114,11 +114,11 @@ def less_weight() -> Iterator[None]:
         nice.write_text(group[-1])
 
 
-def await_return(house: PrivateWorker, before: Taken) -> str:
+def await_return(worker: PrivateWorker, before: Taken) -> str:
     """Wait until a worker has no more than before; in words. Raises: AssertionError naming what is not given back."""
     ends = time.monotonic() + BACK_S
     tick = threading.Event()
-    while excess := (now := Taken.by(house)).excess(before):
+    while excess := (now := Taken.by(worker)).excess(before):
         assert time.monotonic() < ends, f"not given back: {excess}"
         tick.wait(_TICK_S)
     return now.compared(before)
@@ -166,10 +166,10 @@ def _device(path: str) -> int:
         return -1
 
 
-def is_at_rest(house: PrivateWorker) -> bool:
+def is_at_rest(worker: PrivateWorker) -> bool:
     """Whether nobody is busy, and each sandbox that the worker tells of, a spare or not, is one process and no other is."""
-    counts = house.daemon.status()["sandboxes"]
-    return bool(counts["busy"] == 0) and len(house.processes("sandbox")) == sum(counts.values())
+    counts = worker.daemon.status()["sandboxes"]
+    return bool(counts["busy"] == 0) and len(worker.processes("sandbox")) == sum(counts.values())
 
 
 def most_during(call: Callable[[], T], measure: Callable[[], int]) -> tuple[T, int]:

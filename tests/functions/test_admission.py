@@ -130,7 +130,7 @@ def test_without_a_queue_only_those_who_fit_enter() -> None:
     run(main())
 
 
-def test_nobody_overtakes_a_waiter() -> None:
+def test_no_one_overtakes_a_waiter() -> None:
     async def main() -> None:
         admission = Admission(1, 10)
         assert admission.try_enter()
@@ -179,7 +179,7 @@ def test_a_turn_given_in_the_step_of_a_cancellation_is_passed_on(leaves_first: b
     run(main())
 
 
-def test_more_concurrency_wakes_all_who_fit_and_less_stops_nobody() -> None:
+def test_more_concurrency_wakes_all_who_fit_and_less_stops_no_one() -> None:
     async def main() -> None:
         crowd = Crowd(Admission(1, 10))
         for _ in range(5):
@@ -235,7 +235,7 @@ def test_draining_ends_when_the_last_waiter_is_cancelled() -> None:
     run(main())
 
 
-def test_leaving_without_having_entered_is_a_bug_that_is_told() -> None:
+def test_leaving_without_having_entered_is_a_bug_that_is_reported() -> None:
     with pytest.raises(RuntimeError, match="leave without enter"):
         Admission(1, 1).leave()
 
@@ -330,7 +330,7 @@ def test_whatever_happens_within_one_step_of_the_loop_no_place_is_lost(events: l
     run(main())
 
 
-def test_with_a_concurrency_of_none_nobody_enters_or_waits() -> None:
+def test_with_a_concurrency_of_none_no_one_enters_or_waits() -> None:
     async def main() -> None:
         admission = Admission(1, 10)
         assert admission.try_enter()

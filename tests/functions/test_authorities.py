@@ -43,9 +43,9 @@ def test_the_hosts_software_is_what_sandboxes_see() -> None:
 @pytest.mark.parametrize(
     "named", ["absent.pem", "tls", "../secret", "/var/task/../secret", "/etc/passwd", "/tmp/ca.pem"]
 )
-def test_what_the_sandbox_does_not_share_with_the_host_trusts_nobody(code: Path, named: str) -> None:
+def test_what_the_sandbox_does_not_share_with_the_host_trusts_no_one(code: Path, named: str) -> None:
     assert content(named, code) == b""
 
 
-def test_a_path_in_an_image_trusts_nobody() -> None:
+def test_a_path_in_an_image_trusts_no_one() -> None:
     assert content("/usr/lib/os-release", None) == b""

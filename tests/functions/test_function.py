@@ -89,7 +89,7 @@ class Learning:
             self.verified.append(args[0])
 
 
-class House:
+class Harness:
     """A function with two idle sandboxes, and what it is served from."""
 
     def __init__(self, **settings: Any) -> None:
@@ -120,9 +120,9 @@ class House:
 
     def begin(self) -> Told:
         """Begin one request. Returns: the list that gets its outcome."""
-        told: Told = []
-        Serving(self.function, InvokeRequest("f", b"{}", bytes(16), 0), told.append).begin()
-        return told
+        reported: Told = []
+        Serving(self.function, InvokeRequest("f", b"{}", bytes(16), 0), reported.append).begin()
+        return reported
 
     def asked(self) -> list[FakeSandbox]:
         """The sandboxes that have a request."""
@@ -146,49 +146,51 @@ class House:
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[Callable[..., House]]:
-    houses: list[House] = []
+async def harness() -> AsyncIterator[Callable[..., Harness]]:
+    harnesses: list[Harness] = []
 
-    def make(**settings: Any) -> House:
-        houses.append(House(**settings))
-        return houses[-1]
+    def make(**settings: Any) -> Harness:
+        harnesses.append(Harness(**settings))
+        return harnesses[-1]
 
     yield make
-    for house in houses:
-        house.handlers.close()
+    for harness in harnesses:
+        harness.handlers.close()
 
 
-async def test_a_request_in_the_step_of_an_answer_gets_the_sandbox_that_gave_it(house: Callable[..., House]) -> None:
-    f = house(concurrency=3)
+async def test_a_request_in_the_step_of_an_answer_gets_the_sandbox_that_gave_it(
+    harness: Callable[..., Harness],
+) -> None:
+    f = harness(concurrency=3)
     f.begin()
     (first,) = f.asked()
     f.begin()
-    told = f.begin()  # for which there is no sandbox
+    reported = f.begin()  # for which there is no sandbox
     f.answer(first)
     f.begin()
     assert first.done is not None and f.handlers.misses == 1
     for sandbox in f.asked():
         f.answer(sandbox)
     assert await f.settled()
-    assert isinstance(told[0], NoCapacity) and f.handlers.counts()["idle"] == 2
+    assert isinstance(reported[0], NoCapacity) and f.handlers.counts()["idle"] == 2
 
 
-async def test_where_nobody_may_wait_a_request_in_the_step_of_an_answer_has_its_place(
-    house: Callable[..., House],
+async def test_where_no_one_may_wait_a_request_in_the_step_of_an_answer_has_its_place(
+    harness: Callable[..., Harness],
 ) -> None:
-    f = house(concurrency=1, queue_depth=0)
+    f = harness(concurrency=1, queue_depth=0)
     f.begin()
     (first,) = f.asked()
     f.answer(first)
-    told = f.begin()
+    reported = f.begin()
     assert f.asked() == [first]
     f.answer(first)
-    assert len(told) == 1 and isinstance(told[0], Outcome)
+    assert len(reported) == 1 and isinstance(reported[0], Outcome)
     assert await f.settled()
 
 
-async def test_who_waits_goes_before_a_request_in_the_step_of_an_answer(house: Callable[..., House]) -> None:
-    f = house(concurrency=1)
+async def test_who_waits_goes_before_a_request_in_the_step_of_an_answer(harness: Callable[..., Harness]) -> None:
+    f = harness(concurrency=1)
     f.begin()
     second, (first,) = f.begin(), f.asked()
     f.answer(first)
@@ -204,8 +206,8 @@ async def test_who_waits_goes_before_a_request_in_the_step_of_an_answer(house: C
     assert len(third) == 1 and await f.settled()
 
 
-async def test_the_answer_goes_out_before_its_sandbox_is_destroyed(house: Callable[..., House]) -> None:
-    f = house(reuse_sandbox=False)
+async def test_the_answer_goes_out_before_its_sandbox_is_destroyed(harness: Callable[..., Harness]) -> None:
+    f = harness(reuse_sandbox=False)
     states: list[State] = []
     sandbox = f.sandboxes[-1]
     Serving(
@@ -217,8 +219,8 @@ async def test_the_answer_goes_out_before_its_sandbox_is_destroyed(house: Callab
     assert sandbox.lifecycle.state is State.DEAD
 
 
-async def test_what_cannot_be_put_back_is_no_affair_of_who_comes_next(house: Callable[..., House]) -> None:
-    f = house(concurrency=2, reuse_sandbox=False)
+async def test_what_cannot_be_put_back_is_no_affair_of_who_comes_next(harness: Callable[..., Harness]) -> None:
+    f = harness(concurrency=2, reuse_sandbox=False)
     complaints: list[BaseException | None] = []
     f.function.loop.set_exception_handler(lambda _, context: complaints.append(context.get("exception")))
     last = FakeSandbox(f.function.version.program)
@@ -228,18 +230,18 @@ async def test_what_cannot_be_put_back_is_no_affair_of_who_comes_next(house: Cal
     f.handlers.keep(last, f.function.version.program)  # type: ignore[arg-type]
     for sandbox in reversed(f.sandboxes):
         f.answer(sandbox)
-    told = f.begin()
+    reported = f.begin()
     assert complaints == [f.sandboxes[1].cannot_end] and f.sandboxes[0].lifecycle.is_dead
     assert f.function.running == f.function.admission.running == 1
     f.answer(last)
-    assert isinstance(told[0], Outcome) and await f.settled()
+    assert isinstance(reported[0], Outcome) and await f.settled()
     assert len(complaints) == 1
 
 
 async def test_a_function_that_is_closed_before_an_answer_ends_its_sandbox_and_is_drained(
-    house: Callable[..., House],
+    harness: Callable[..., Harness],
 ) -> None:
-    f = house()
+    f = harness()
     f.begin()
     (sandbox,) = f.asked()
     f.function.close()
@@ -266,9 +268,9 @@ NODE, ROOT = (
     ],
 )
 async def test_the_top_level_of_a_quick_function_without_packages_is_not_recorded(
-    house: Callable[..., House], node: ZygoteNode, imports: Any, init_ns: int, is_verified: bool
+    harness: Callable[..., Harness], node: ZygoteNode, imports: Any, init_ns: int, is_verified: bool
 ) -> None:
-    f = house()
+    f = harness()
     assert f.learning.adopted == [f.version.view]
     sandbox: Any = f.sandboxes[0]
     sandbox.init.imports, sandbox.init.took_ns = imports, init_ns
@@ -282,8 +284,8 @@ async def test_the_top_level_of_a_quick_function_without_packages_is_not_recorde
     assert f.learning.left_out == ([] if is_verified else [why])
 
 
-async def test_the_view_of_each_version_is_known_to_the_learner(house: Callable[..., House]) -> None:
-    f = house()
+async def test_the_view_of_each_version_is_known_to_the_learner(harness: Callable[..., Harness]) -> None:
+    f = harness()
     old, view = f.version, ImportView(frozenset({A}))
     later = Version(old.record, old.config, old.closure, old.program, view, old.number)
     f.function.switch(later)

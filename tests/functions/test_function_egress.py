@@ -15,7 +15,7 @@ from sockd.functions.serving.function_egress import FunctionEgress
 from sockd.isolation.networks import egress
 from sockd.isolation.networks.networks import Networks
 from sockd.isolation.sandbox.memory_budget import MemoryBudget
-from tests.functions.house import HELLO, opened
+from tests.functions.harness import HELLO, opened
 from tests.support.networks.network_lab import Lab, lab
 from tests.support.servers.package_index import PackageIndex
 
@@ -87,7 +87,7 @@ async def test_without_private_networks_a_start_says_why() -> None:
 async def test_a_deploy_checks_rules_and_keeps_what_it_replaces(
     networks: Networks, tmp_path: Path, index: PackageIndex
 ) -> None:
-    async with opened(tmp_path, index, networks) as house:
+    async with opened(tmp_path, index, networks) as harness:
         for entries, words in (
             (["10.0.0.0/33"], "egress, entry 1, '10.0.0.0/33': not a network"),
             (["169.254.169.254"], "never reached"),
@@ -96,11 +96,11 @@ async def test_a_deploy_checks_rules_and_keeps_what_it_replaces(
             (["api.example.com"], "names need a resolver"),
         ):
             with pytest.raises(BadFunctionConfig, match=words.replace("[", r"\[")):
-                await house.deploy("f", HELLO, network="private", egress=entries)
-            assert house.functions.live.names() == []
+                await harness.deploy("f", HELLO, network="private", egress=entries)
+            assert harness.functions.live.names() == []
         with pytest.raises(BadFunctionConfig, match='goes with network = "private"'):
-            await house.deploy("f", HELLO, network="host", egress=ONE)
-        version = await house.deploy("f", HELLO, network="private", egress=ONE)
+            await harness.deploy("f", HELLO, network="host", egress=ONE)
+        version = await harness.deploy("f", HELLO, network="private", egress=ONE)
         assert version.info().egress == ONE
 
 
@@ -113,12 +113,12 @@ async def test_settings_of_the_worker_are_for_new_rules_and_recorded_ones_go_on(
         return await Networks.open(config, "5eed0002", MemoryBudget(1 << 30).reserve_nowait)
 
     before = await worker(NetworkConfig())
-    async with opened(tmp_path, index, before) as house:
-        number = (await house.deploy("f", HELLO, network="private", egress=rules)).record.version
+    async with opened(tmp_path, index, before) as harness:
+        number = (await harness.deploy("f", HELLO, network="private", egress=rules)).record.version
     await before.aclose()
     tighter = await worker(NetworkConfig(denied=("10.77.0.0/16",), max_rules=2))
-    async with opened(tmp_path, index, tighter) as house:
-        function = await house.functions.live.get("f")
+    async with opened(tmp_path, index, tighter) as harness:
+        function = await harness.functions.live.get("f")
         policy = await function.allowance.egress.enforced()
         assert policy.egress == tighter.parse(OTHER), (
             "what is denied by now opens nothing; that there are too many is let be"
@@ -132,13 +132,13 @@ async def test_settings_of_the_worker_are_for_new_rules_and_recorded_ones_go_on(
         ):
             assert words in warning
         await function.allowance.egress.enforced()
-        changed = await house.functions.changes.configure("f", {"timeout_s": 7})
+        changed = await harness.functions.changes.configure("f", {"timeout_s": 7})
         assert (changed.config.egress, changed.record.version) == (rules, number + 1)
         for given, words in ((rules, "has 3 rules, and may have 2"), (rules[:1], "entry 1")):
             with pytest.raises(BadFunctionConfig, match=words):
-                await house.functions.changes.configure("f", {"egress": given})
+                await harness.functions.changes.configure("f", {"egress": given})
             with pytest.raises(BadFunctionConfig, match=words):
-                await house.deploy("f", HELLO, network="private", egress=given)
+                await harness.deploy("f", HELLO, network="private", egress=given)
         assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
     await tighter.aclose()
 
@@ -146,16 +146,16 @@ async def test_settings_of_the_worker_are_for_new_rules_and_recorded_ones_go_on(
 async def test_rules_change_without_a_version_and_are_there_after_a_restart(
     networks: Networks, tmp_path: Path, index: PackageIndex
 ) -> None:
-    async with opened(tmp_path, index, networks) as house:
-        deployed = await house.deploy("f", HELLO, network="private", egress=ONE)
+    async with opened(tmp_path, index, networks) as harness:
+        deployed = await harness.deploy("f", HELLO, network="private", egress=ONE)
         number, program = deployed.record.version, deployed.program
-        function = await house.functions.live.get("f")
+        function = await harness.functions.live.get("f")
         policy = await function.allowance.egress.enforced()
-        changed = await house.functions.changes.configure("f", {"egress": []})
+        changed = await harness.functions.changes.configure("f", {"egress": []})
         assert changed.record.version == number and changed.program is program
         assert policy.egress.rules == () and changed.info().egress == []
-    async with opened(tmp_path, index, networks) as house:
-        function = await house.functions.live.get("f")
+    async with opened(tmp_path, index, networks) as harness:
+        function = await harness.functions.live.get("f")
         assert function.version.config.egress == [] and function.version.record.version == number
         assert (await function.allowance.egress.enforced()).egress.rules == ()
 
@@ -163,57 +163,57 @@ async def test_rules_change_without_a_version_and_are_there_after_a_restart(
 async def test_rules_stay_the_functions_while_it_has_another_network(
     networks: Networks, tmp_path: Path, index: PackageIndex
 ) -> None:
-    async with opened(tmp_path, index, networks) as house:
-        await house.deploy("f", HELLO, network="private", egress=ONE)
-        old = house.functions.live.current("f").record
-        await house.deploy("f", {"f.py": "def f(event): return 2"}, network="host")
-        assert house.functions.live.current("f").config.egress == ONE, "published versions of it may be private"
-        restored = await house.functions.changes.restore(old)
+    async with opened(tmp_path, index, networks) as harness:
+        await harness.deploy("f", HELLO, network="private", egress=ONE)
+        old = harness.functions.live.current("f").record
+        await harness.deploy("f", {"f.py": "def f(event): return 2"}, network="host")
+        assert harness.functions.live.current("f").config.egress == ONE, "published versions of it may be private"
+        restored = await harness.functions.changes.restore(old)
         assert (restored.config.network, restored.config.egress) == ("private", ONE)
-        await house.functions.changes.configure("f", {"egress": OTHER})
-        await house.deploy("f", {"f.py": "def f(event): return 3"}, network="private")
-        policy = await (await house.functions.live.get("f")).allowance.egress.enforced()
+        await harness.functions.changes.configure("f", {"egress": OTHER})
+        await harness.deploy("f", {"f.py": "def f(event): return 3"}, network="private")
+        policy = await (await harness.functions.live.get("f")).allowance.egress.enforced()
         assert policy.egress == networks.parse(OTHER), "what a command has set stays until a deploy names it"
-        await house.deploy("f", {"f.py": "def f(event): return 3"}, network="private", egress=["internet"])
+        await harness.deploy("f", {"f.py": "def f(event): return 3"}, network="private", egress=["internet"])
         assert policy.egress == egress.EVERYTHING_PUBLIC, "a deploy has the settings that it names"
 
 
 async def test_a_published_version_is_cut_off_while_the_last_deploy_has_another_network(
     networks: Networks, tmp_path: Path, index: PackageIndex
 ) -> None:
-    async with opened(tmp_path, index, networks) as house:
-        await house.deploy("f", HELLO, network="host")
+    async with opened(tmp_path, index, networks) as harness:
+        await harness.deploy("f", HELLO, network="host")
         with pytest.raises(BadFunctionConfig, match='goes with network = "private"'):
-            await house.functions.changes.configure("f", {"egress": []})
-        await house.deploy("f", {"f.py": "def f(event): return 2"}, network="private", egress=ONE)
-        await house.registry.publish("f", house.functions.live.current("f").record.version, "")
-        prod = await house.functions.live.get("f", "1")
+            await harness.functions.changes.configure("f", {"egress": []})
+        await harness.deploy("f", {"f.py": "def f(event): return 2"}, network="private", egress=ONE)
+        await harness.registry.publish("f", harness.functions.live.current("f").record.version, "")
+        prod = await harness.functions.live.get("f", "1")
         policy = await prod.allowance.egress.enforced()
-        await house.deploy("f", {"f.py": "def f(event): return 3"}, network="host")
-        assert house.functions.registry.of("f").has_private and policy.egress == networks.parse(ONE)
+        await harness.deploy("f", {"f.py": "def f(event): return 3"}, network="host")
+        assert harness.functions.registry.of("f").has_private and policy.egress == networks.parse(ONE)
         with pytest.raises(BadFunctionConfig, match="entry 1"):
-            await house.functions.changes.configure("f", {"egress": ["10.0.0.0/33"]})
-        changed = await house.functions.changes.configure("f", {"egress": []})
+            await harness.functions.changes.configure("f", {"egress": ["10.0.0.0/33"]})
+        changed = await harness.functions.changes.configure("f", {"egress": []})
         assert (changed.config.network, changed.config.egress, policy.egress.rules) == ("host", [], ())
-        await house.deploy("g", HELLO, network="host")
-        assert not house.functions.registry.of("g").has_private
+        await harness.deploy("g", HELLO, network="host")
+        assert not harness.functions.registry.of("g").has_private
 
 
 async def test_a_deploy_says_what_it_replaced_when_that_is_in_force(
     networks: Networks, tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(tmp_path, index, networks) as house:
-        await house.deploy("f", HELLO, network="private", egress=ONE, run="keys")
-        house.progress.clear()
+    async with opened(tmp_path, index, networks) as harness:
+        await harness.deploy("f", HELLO, network="private", egress=ONE, run="keys")
+        harness.progress.clear()
         with pytest.raises(BadFunctionConfig):
-            await house.deploy("f", HELLO, network="private", egress=["10.0.0.0/33"])
+            await harness.deploy("f", HELLO, network="private", egress=["10.0.0.0/33"])
         with monkeypatch.context() as patches:
             patches.setattr(Registry, "put", full)
             with pytest.raises(StorageFull):
-                await house.deploy("f", HELLO, network="private", egress=OTHER)
-        assert house.progress == []
-        await house.deploy("f", HELLO, network="private", egress=OTHER)
-        assert house.progress == [
+                await harness.deploy("f", HELLO, network="private", egress=OTHER)
+        assert harness.progress == []
+        await harness.deploy("f", HELLO, network="private", egress=OTHER)
+        assert harness.progress == [
             "/run was 'keys', and is 'as http.run' from now on: a deploy has its sockd.toml's settings",
             "egress was 10.0.0.0/8:5432, and is 192.168.7.7:443, internet:443 from now on, for all versions",
         ]
@@ -222,19 +222,19 @@ async def test_a_deploy_says_what_it_replaced_when_that_is_in_force(
 async def test_a_change_that_cannot_be_recorded_changes_nothing(
     networks: Networks, tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(tmp_path, index, networks) as house:
-        await house.deploy("f", HELLO, network="private", egress=ONE)
-        policy = await (await house.functions.live.get("f")).allowance.egress.enforced()
+    async with opened(tmp_path, index, networks) as harness:
+        await harness.deploy("f", HELLO, network="private", egress=ONE)
+        policy = await (await harness.functions.live.get("f")).allowance.egress.enforced()
         monkeypatch.setattr(Registry, "amend", full)
         with pytest.raises(StorageFull):
-            await house.functions.changes.configure("f", {"egress": []})
-        assert policy.egress == networks.parse(ONE) and house.functions.live.current("f").config.egress == ONE
+            await harness.functions.changes.configure("f", {"egress": []})
+        assert policy.egress == networks.parse(ONE) and harness.functions.live.current("f").config.egress == ONE
 
 
 async def test_a_removed_function_leaves_no_rules(networks: Networks, tmp_path: Path, index: PackageIndex) -> None:
-    async with opened(tmp_path, index, networks) as house:
-        await house.deploy("f", HELLO, network="private", egress=ONE)
-        await (await house.functions.live.get("f")).allowance.egress.enforced()
+    async with opened(tmp_path, index, networks) as harness:
+        await harness.deploy("f", HELLO, network="private", egress=ONE)
+        await (await harness.functions.live.get("f")).allowance.egress.enforced()
         assert networks.view()["policies"] == 1
-        await house.functions.remove("f")
+        await harness.functions.remove("f")
         assert networks.view()["policies"] == 0

@@ -71,7 +71,7 @@ async def test_images_that_were_removed_before_a_failure_are_named(most: int, wh
     assert caught.value.retry_after_s == 1
 
 
-async def test_a_failure_before_any_removal_is_told_as_it_is() -> None:
+async def test_a_failure_before_any_removal_is_reported_as_it_is() -> None:
     with pytest.raises(StoreUnavailable, match=r"answers 503$"):
         await Images(Store(2, 0), Registry(), SilentStore()).collect()  # type: ignore[arg-type]
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.root]
 UID = 0x1FFFFFFE
 
 
-class House:
+class Harness:
     """A store, and the tree that its compiler stands on."""
 
     def __init__(self, state: Path, jail: Jail) -> None:
@@ -47,9 +47,9 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     async with jail_at(tmp_path / "engine") as jail:
-        yield House(tmp_path, jail)
+        yield Harness(tmp_path, jail)
 
 
 @pytest.fixture
@@ -66,28 +66,28 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return started
 
 
-async def test_a_module_is_compiled_once_and_found_by_its_digest(house: House, compiles: list[str]) -> None:
+async def test_a_module_is_compiled_once_and_found_by_its_digest(harness: Harness, compiles: list[str]) -> None:
     wasm = module("")
-    digest = await house.store.publish(wasm)
+    digest = await harness.store.publish(wasm)
     assert digest == hashlib.sha256(wasm).hexdigest()
-    assert await house.store.publish(wasm) == digest and len(compiles) == 1
-    assert house.store.size_bytes(digest) == len(wasm)
-    fd = house.store.open(digest)
+    assert await harness.store.publish(wasm) == digest and len(compiles) == 1
+    assert harness.store.size_bytes(digest) == len(wasm)
+    fd = harness.store.open(digest)
     assert fd is not None
     os.close(fd)
-    assert house.store.open("0" * 64) is None
-    assert house.files == [f"{digest}-{compiler_key()}.cwasm", f"{digest}.wasm"]
-    assert os.listdir(house.state / "tmp") == []
+    assert harness.store.open("0" * 64) is None
+    assert harness.files == [f"{digest}-{compiler_key()}.cwasm", f"{digest}.wasm"]
+    assert os.listdir(harness.state / "tmp") == []
 
 
-async def test_only_root_finds_the_files_but_whoever_is_given_one_may_open_it_again(house: House) -> None:
+async def test_only_root_finds_the_files_but_one_that_is_given_one_may_open_it_again(harness: Harness) -> None:
     """The engine, another user, opens it through /proc/self/fd."""
-    digest = await house.store.publish(module(""))
-    directory = house.state / "initscripts"
+    digest = await harness.store.publish(module(""))
+    directory = harness.state / "initscripts"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert {stat.S_IMODE((directory / name).stat().st_mode) for name in house.files} == {0o444}
+    assert {stat.S_IMODE((directory / name).stat().st_mode) for name in harness.files} == {0o444}
     directory.chmod(0o755)
-    assert stat.S_IMODE(house.open()._root.stat().st_mode) == 0o700
+    assert stat.S_IMODE(harness.open()._root.stat().st_mode) == 0o700
     assert digest
 
 
@@ -95,44 +95,44 @@ async def test_only_root_finds_the_files_but_whoever_is_given_one_may_open_it_ag
     ("wasm", "words"),
     [(b"\0asm\1\0\0\0xx", "malformed"), (b"#!/bin/sh", "not a WebAssembly binary"), (bytes(2 << 20), "the limit is")],
 )
-async def test_what_can_never_run_is_refused_and_leaves_nothing(house: House, wasm: bytes, words: str) -> None:
+async def test_what_can_never_run_is_refused_and_leaves_nothing(harness: Harness, wasm: bytes, words: str) -> None:
     with pytest.raises(BadInitscript, match=words):
-        await house.store.publish(wasm)
-    assert house.files == [] and os.listdir(house.state / "tmp") == []
+        await harness.store.publish(wasm)
+    assert harness.files == [] and os.listdir(harness.state / "tmp") == []
 
 
-async def test_a_compile_is_bounded_in_time_and_in_memory(house: House) -> None:
+async def test_a_compile_is_bounded_in_time_and_in_memory(harness: Harness) -> None:
     with pytest.raises(BadInitscript, match=r"takes more than 0\.001 s"):
-        await house.open(compile_deadline_s=0.001).publish(module(""))
+        await harness.open(compile_deadline_s=0.001).publish(module(""))
     with pytest.raises(BadInitscript, match="takes more than 8 MB"):
-        await house.open(compile_memory_mb=8).publish(module(""))
-    assert house.files == []
+        await harness.open(compile_memory_mb=8).publish(module(""))
+    assert harness.files == []
 
 
-async def test_another_compiler_s_files_are_made_anew(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = await house.store.publish(module(""))
+async def test_another_compiler_s_files_are_made_anew(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = await harness.store.publish(module(""))
     old = f"{digest}-{compiler_key()}.cwasm"
     monkeypatch.setattr(initscript_store, "compiler_key", lambda: "f" * 16)
-    assert house.store.open(digest) is None
-    await house.store.ensure(digest)
-    assert house.files == sorted([old, f"{digest}-{'f' * 16}.cwasm", f"{digest}.wasm"])
-    house.store.gc({digest})
-    assert house.files == [f"{digest}-{'f' * 16}.cwasm", f"{digest}.wasm"]
+    assert harness.store.open(digest) is None
+    await harness.store.ensure(digest)
+    assert harness.files == sorted([old, f"{digest}-{'f' * 16}.cwasm", f"{digest}.wasm"])
+    harness.store.gc({digest})
+    assert harness.files == [f"{digest}-{'f' * 16}.cwasm", f"{digest}.wasm"]
 
 
-async def test_what_nobody_needs_goes(house: House) -> None:
-    kept, gone = await house.store.publish(module("")), await house.store.publish(module("nop"))
-    (house.state / "initscripts" / "stray").touch()
-    house.store.gc({kept})
-    assert house.files == [f"{kept}-{compiler_key()}.cwasm", f"{kept}.wasm"] and gone != kept
-    (house.state / "tmp" / "initscript-half").touch()
-    house.open()
-    assert os.listdir(house.state / "tmp") == []
+async def test_what_no_one_needs_goes(harness: Harness) -> None:
+    kept, gone = await harness.store.publish(module("")), await harness.store.publish(module("nop"))
+    (harness.state / "initscripts" / "stray").touch()
+    harness.store.gc({kept})
+    assert harness.files == [f"{kept}-{compiler_key()}.cwasm", f"{kept}.wasm"] and gone != kept
+    (harness.state / "tmp" / "initscript-half").touch()
+    harness.open()
+    assert os.listdir(harness.state / "tmp") == []
 
 
 async def test_a_worker_without_the_packages_says_what_to_install(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module_compiler, "missing", lambda: ["wasmtime", "grpc"])
     with pytest.raises(BadInitscript, match=r"wasmtime, grpc not installed \(.* -m pip install .*wasmtime"):
-        await house.store.publish(module(""))
+        await harness.store.publish(module(""))

@@ -33,7 +33,7 @@ class FakeSandbox:
             self.on_death(self)
 
 
-class House:
+class Harness:
     """Starts fake sandboxes, unless it is to fail."""
 
     def __init__(self) -> None:
@@ -60,19 +60,19 @@ class House:
 
 
 async def test_what_ends_is_made_anew_and_what_is_too_much_goes() -> None:
-    house = House()
-    pool: Any = house.pool
+    harness = Harness()
+    pool: Any = harness.pool
     pool.resize(3)
-    await house.settled()
-    assert (pool.available, len(house.made), house.offered) == (3, 3, 3)
+    await harness.settled()
+    assert (pool.available, len(harness.made), harness.offered) == (3, 3, 3)
     leased = pool.lease()
     leased.lifecycle.state = State.BUSY
     assert pool.available == 3
     leased.destroy()
     pool.keep(leased)
-    house.made[0].destroy()
-    await house.settled()
-    assert (pool.available, len(house.made)) == (3, 5)
+    harness.made[0].destroy()
+    await harness.settled()
+    assert (pool.available, len(harness.made)) == (3, 5)
     busy = [pool.lease() for _ in range(3)]
     assert pool.lease() is None
     pool.resize(1)
@@ -80,34 +80,34 @@ async def test_what_ends_is_made_anew_and_what_is_too_much_goes() -> None:
         pool.keep(sandbox)
     assert [sandbox.lifecycle.state for sandbox in busy] == [State.DEAD, State.DEAD, State.IDLE]
     pool.close()
-    await house.settled()
-    assert pool.available == 0 and all(sandbox.lifecycle.state is State.DEAD for sandbox in house.made)
+    await harness.settled()
+    assert pool.available == 0 and all(sandbox.lifecycle.state is State.DEAD for sandbox in harness.made)
 
 
-async def test_a_failure_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provisioned, "PAUSE_S", (0.001, 0.002))
-    house = House()
-    house.error = InitFailed("ImportError", "no such module", [])
-    house.pool.resize(2)
-    await house.settled()
-    assert house.pool.available == 0 and "no such module" in house.pool.failure
-    house.error = None
+    harness = Harness()
+    harness.error = InitFailed("ImportError", "no such module", [])
+    harness.pool.resize(2)
+    await harness.settled()
+    assert harness.pool.available == 0 and "no such module" in harness.pool.failure
+    harness.error = None
     async with asyncio.timeout(5):
-        while house.pool.available < 2:
+        while harness.pool.available < 2:
             await asyncio.sleep(0)
-    assert house.pool.failure == ""
-    house.pool.close()
+    assert harness.pool.failure == ""
+    harness.pool.close()
 
 
 async def test_a_pool_that_is_closed_while_it_waits_makes_nothing() -> None:
-    house = House()
-    house.error = InitFailed("ImportError", "no", [])
-    house.pool.resize(1)
-    await house.settled()
-    house.error = None
-    house.pool.close()
-    await house.settled()
-    assert house.made == []
+    harness = Harness()
+    harness.error = InitFailed("ImportError", "no", [])
+    harness.pool.resize(1)
+    await harness.settled()
+    harness.error = None
+    harness.pool.close()
+    await harness.settled()
+    assert harness.made == []
 
 
 def test_the_function_can_see_why_it_was_initialized() -> None:

@@ -13,16 +13,16 @@ from sockd.base.errors import CodeLost
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_store import Conflict
 from sockd.functions.registry.registry import Registry
-from tests.functions.house import HELLO, House, opened
+from tests.functions.harness import HELLO, Harness, opened
 from tests.support.servers.package_index import PackageIndex
 
 pytestmark = pytest.mark.anyio
 
 
 @contextlib.asynccontextmanager
-async def others(house: House) -> AsyncIterator[Registry]:
+async def others(harness: Harness) -> AsyncIterator[Registry]:
     """The registry of another worker on the same store."""
-    registry = await Registry.open(house.state / "registry.sqlite")
+    registry = await Registry.open(harness.state / "registry.sqlite")
     try:
         yield registry
     finally:
@@ -41,38 +41,40 @@ async def put(registry: Registry, record: FunctionRecord) -> FunctionRecord:
 
 
 async def test_what_another_worker_has_changed_is_live_when_it_is_read(tmp_path: Path, index: PackageIndex) -> None:
-    async with opened(tmp_path, index) as house:
-        await house.deploy("f", HELLO, memory_mb=64)
-        await house.registry.publish("f", 1, "")
-        live = house.functions.live
+    async with opened(tmp_path, index) as harness:
+        await harness.deploy("f", HELLO, memory_mb=64)
+        await harness.registry.publish("f", 1, "")
+        live = harness.functions.live
         published = await live.get("f", "1")
-        async with others(house) as other:
+        async with others(harness) as other:
             changed = other.get("f").settings.changed({"memory_mb": 96, "run": "off"})
             await put(other, replace(other.get("f"), config=changed.to_json()))
             with pytest.raises(Conflict):
-                await house.functions.changes.configure("f", {"memory_mb": 128})
+                await harness.functions.changes.configure("f", {"memory_mb": 128})
             assert live.current("f").config.memory_mb == 96 and live.request_settings.run_rules == {"f": "off"}
             await other.unpublish("f", 1)
             with pytest.raises(Conflict):
-                await house.registry.publish("f", 2, "")
+                await harness.registry.publish("f", 2, "")
             assert live.published.live() == []
             await published.drain()
             await other.delete("f")
         with pytest.raises(Conflict):
-            await house.registry.publish("f", 2, "")
-        await house.functions.ended("f")
+            await harness.registry.publish("f", 2, "")
+        await harness.functions.ended("f")
         assert live.names() == [] and live.allowances.get("f") is None and live.request_settings.run_rules == {}
 
 
-async def test_a_deploy_of_another_worker_whose_code_is_not_here_is_noted(tmp_path: Path, index: PackageIndex) -> None:
-    async with opened(tmp_path, index) as house:
-        await house.deploy("f", HELLO)
-        async with others(house) as other:
+async def test_a_deploy_of_another_worker_whose_code_is_not_here_is_reported(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    async with opened(tmp_path, index) as harness:
+        await harness.deploy("f", HELLO)
+        async with others(harness) as other:
             await put(other, replace(other.get("f"), digest="0" * 64))
         with pytest.raises(Conflict):
-            await house.registry.publish("f", 1, "")
-        live = house.functions.live
+            await harness.registry.publish("f", 1, "")
+        live = harness.functions.live
         assert isinstance(live.restoring.unready["f"].error, CodeLost)
         assert (await live.get("f")).version.record.version == 1
-        await house.deploy("f", {"f.py": "def f(event): return 2"})
+        await harness.deploy("f", {"f.py": "def f(event): return 2"})
         assert live.current("f").record.version == 3 and live.restoring.unready == {}

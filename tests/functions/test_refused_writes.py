@@ -49,7 +49,7 @@ def test_so_is_a_path_that_is_another_users(line: str, path: str) -> None:
         "/a\nRead-only file system",
     ],
 )
-def test_what_names_no_path_beside_an_error_tells_nothing(text: str) -> None:
+def test_what_names_no_path_next_to_an_error_tells_nothing(text: str) -> None:
     assert find(text) == [] and advice(text, has_image=True, writable_root=False) == ""
 
 

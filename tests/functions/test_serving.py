@@ -79,7 +79,7 @@ class FakeFunction:
         self.sandbox = FakeSandbox()
         self.beside = FakeBeside()
         self.warm = True
-        self.asked_apart: list[object] = []
+        self.asked_exclusive: list[object] = []
         self.spare: Leased | Exception | None = None
         self.room = asyncio.Event()
         self.caches = SimpleNamespace(latency=CountedLatency())
@@ -112,8 +112,8 @@ class FakeFunction:
     def begin_script(self, script: object, request: InvokeRequest, program: object = None) -> FakeBeside:
         return self.beside
 
-    def find_apart(self, version: object, program: object = None) -> Starting:
-        self.asked_apart.append(version)
+    def find_exclusive(self, version: object, program: object = None) -> Starting:
+        self.asked_exclusive.append(version)
         return self.forked
 
     async def start(self, version: object, starting: Starting, beside: FakeBeside, *_: object, **__: object) -> Leased:
@@ -142,10 +142,10 @@ async def function() -> FakeFunction:
 
 
 def begin(function: Any, gone: Callable[[], bool] | None = None) -> tuple[Serving, list[Outcome | BaseException]]:
-    told: list[Outcome | BaseException] = []
-    serving = Serving(function, InvokeRequest("f", b"{}", bytes(16), 0, gone), told.append)
+    reported: list[Outcome | BaseException] = []
+    serving = Serving(function, InvokeRequest("f", b"{}", bytes(16), 0, gone), reported.append)
     serving.begin()
-    return serving, told
+    return serving, reported
 
 
 async def steps() -> None:
@@ -162,10 +162,10 @@ async def settled(function: FakeFunction) -> bool:
 
 async def test_a_warm_request_is_answered_without_a_task(function: FakeFunction) -> None:
     tasks = asyncio.all_tasks()
-    _, told = begin(function)
-    assert function.sandbox.done is not None and not told
+    _, reported = begin(function)
+    assert function.sandbox.done is not None and not reported
     function.sandbox.done(Reply(b"[]"))
-    (outcome,) = told
+    (outcome,) = reported
     assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]"
     assert asyncio.all_tasks() == tasks
     assert await settled(function)
@@ -175,10 +175,10 @@ async def test_a_sandbox_is_put_back_behind_the_answer_in_the_same_step(
     function: FakeFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_back, answers = function.put_back, []
-    _, told = begin(function)
+    _, reported = begin(function)
 
     def noted(leased: Leased, version: object) -> None:
-        answers.append(len(told))
+        answers.append(len(reported))
         put_back(leased, version)
 
     monkeypatch.setattr(function, "put_back", noted)
@@ -197,15 +197,15 @@ async def test_a_request_that_the_program_did_not_take_is_started_anew_once(
         return Leased(second, "zygote", 1)  # type: ignore[arg-type]
 
     monkeypatch.setattr(function, "start", start)
-    _, told = begin(function)
+    _, reported = begin(function)
     assert first.done is not None
     first.done(Reply(error=NotTaken(), log=b"of the first, "))
     await steps()
-    assert first.lifecycle.is_dead and second.done is not None and not told
+    assert first.lifecycle.is_dead and second.done is not None and not reported
     assert (function.running, function.admission.running) == (1, 1)
     second.done(Reply(error=NotTaken(), log=b"of the second"))
     await steps()
-    (outcome,) = told
+    (outcome,) = reported
     assert isinstance(outcome, Outcome) and isinstance(outcome.reply.error, NotTaken)
     assert outcome.reply.log == b"of the first, of the second" and outcome.invocation.origin == "zygote"
     assert await settled(function)
@@ -213,23 +213,23 @@ async def test_a_request_that_the_program_did_not_take_is_started_anew_once(
 
 async def test_the_next_of_the_queue_goes_on_when_the_first_is_answered(function: FakeFunction) -> None:
     begin(function)
-    _, told = begin(function)
+    _, reported = begin(function)
     first = function.sandbox.done
     assert first is not None and function.admission.waiting == 1
     first(Reply())
     await steps()
     assert function.sandbox.done is not first and function.admission.running == 1
     function.sandbox.done(Reply())  # type: ignore[misc]
-    assert len(told) == 1
+    assert len(reported) == 1
     assert await settled(function)
 
 
 async def test_one_too_many_is_refused_but_not_before_it_has_begun(function: FakeFunction) -> None:
     servings = [begin(function)[0] for _ in range(2)]
-    _, told = begin(function)
-    assert not told
+    _, reported = begin(function)
+    assert not reported
     await steps()
-    assert isinstance(told[0], TooManyRequests)
+    assert isinstance(reported[0], TooManyRequests)
     for serving in reversed(servings):
         serving.cancel()
     assert await settled(function)
@@ -237,13 +237,13 @@ async def test_one_too_many_is_refused_but_not_before_it_has_begun(function: Fak
 
 async def test_one_whose_client_hung_up_in_the_queue_is_not_run(function: FakeFunction) -> None:
     first, _ = begin(function)
-    _, told = begin(function, gone=lambda: True)
+    _, reported = begin(function, gone=lambda: True)
     first.cancel()
     assert await settled(function)
-    assert isinstance(told[0], ClientGone)
+    assert isinstance(reported[0], ClientGone)
 
 
-async def test_a_cancelled_one_tells_nobody_and_leaves_the_queue(function: FakeFunction) -> None:
+async def test_a_cancelled_one_tells_no_one_and_leaves_the_queue(function: FakeFunction) -> None:
     first, told_first = begin(function)
     second, told_second = begin(function)
     second.cancel()
@@ -258,29 +258,29 @@ async def test_a_cancelled_one_tells_nobody_and_leaves_the_queue(function: FakeF
 
 async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on(function: FakeFunction) -> None:
     begin(function)
-    second, told = begin(function)
+    second, reported = begin(function)
     function.sandbox.done = None
     function.admission.leave()  # as one that was refused does: the turn comes in another step
     second.cancel()
     function.running -= 1
     assert await settled(function)
-    assert function.sandbox.done is None and told == []
+    assert function.sandbox.done is None and reported == []
 
 
-async def test_the_queue_is_told_when_the_function_is_switched_off(function: FakeFunction) -> None:
+async def test_the_queue_learns_when_the_function_is_switched_off(function: FakeFunction) -> None:
     first, _ = begin(function)
-    second, told = begin(function)
+    second, reported = begin(function)
     function.admission.resize(0, 1)
-    assert not told
+    assert not reported
     second.cancel()  # too late: it has been refused, and counts no more
     assert function.running == 1
     first.cancel()
     assert await settled(function)
-    assert len(told) == 1 and isinstance(told[0], TooManyRequests)
+    assert len(reported) == 1 and isinstance(reported[0], TooManyRequests)
 
 
 @pytest.mark.parametrize(("state", "starts"), [(State.IDLE, 0), (State.PAUSED, 0), (State.STARTING, 1), (None, 1)])
-async def test_a_start_is_told_and_a_thaw_is_none(function: FakeFunction, state: State | None, starts: int) -> None:
+async def test_a_start_is_reported_and_a_thaw_is_none(function: FakeFunction, state: State | None, starts: int) -> None:
     latency = function.caches.latency
     function.warm = state in (State.IDLE, State.PAUSED)
     function.sandbox.lifecycle.state = state or State.STARTING
@@ -298,10 +298,10 @@ async def test_a_request_that_there_is_a_spare_for_is_no_task(function: FakeFunc
     function.sandbox.lifecycle.state = State.STARTING
     function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
     tasks = asyncio.all_tasks()
-    _, told = begin(function)
-    assert function.sandbox.done is not None and not told
+    _, reported = begin(function)
+    assert function.sandbox.done is not None and not reported
     function.sandbox.done(Reply(b"[]"))
-    (outcome,) = told
+    (outcome,) = reported
     assert isinstance(outcome, Outcome) and outcome.invocation.body == b"[]" and outcome.leased.why == ""
     assert asyncio.all_tasks() == tasks
     assert await settled(function)
@@ -315,12 +315,12 @@ async def test_a_spare_that_comes_to_nothing_gives_the_place_back(function: Fake
     function.spare = Leased(function.sandbox, "spare", 1)  # type: ignore[arg-type]
     if ends == "unprepared":
         function.spare = SandboxFailed("no mount")
-    serving, told = begin(function)
-    assert not told
+    serving, reported = begin(function)
+    assert not reported
     if ends == "cancelled":
         serving.cancel()
     assert await settled(function)
-    assert len(told) == (ends != "cancelled")
+    assert len(reported) == (ends != "cancelled")
     if ends != "unprepared":
         assert function.sandbox.lifecycle.state is State.DEAD
 
@@ -328,12 +328,12 @@ async def test_a_spare_that_comes_to_nothing_gives_the_place_back(function: Fake
 @pytest.mark.parametrize("wait", [False, True])
 async def test_a_cold_start_that_is_cancelled_gives_its_place_back(function: FakeFunction, wait: bool) -> None:
     function.warm = False
-    serving, told = begin(function)
+    serving, reported = begin(function)
     if wait:
         await steps()
     serving.cancel()
     assert await settled(function)
-    assert told == [] and function.beside.given_up == 1
+    assert reported == [] and function.beside.given_up == 1
 
 
 async def test_a_paused_sandbox_that_is_not_thawed_after_all_is_destroyed(function: FakeFunction) -> None:
@@ -352,15 +352,15 @@ async def test_a_paused_sandbox_whose_image_is_lost_before_it_is_thawed_is_repla
         raise SandboxDied("the sandbox was destroyed")
 
     sandbox.unpause, sandbox.has_lost_image = unpause, True
-    _, told = begin(function)
+    _, reported = begin(function)
     function.room.set()
     assert await settled(function)
-    assert isinstance(told[0], NoCapacity), "it is the error of the new start"
-    assert function.asked_apart == [function.version] and function.caches.latency.starts == 1
+    assert isinstance(reported[0], NoCapacity), "it is the error of the new start"
+    assert function.asked_exclusive == [function.version] and function.caches.latency.starts == 1
 
 
 @pytest.mark.parametrize("ends", ["lost", "read", "cancelled"])
-async def test_an_end_in_an_image_is_told_once_it_is_known_whether_the_image_is_lost(
+async def test_an_end_in_an_image_is_reported_once_it_is_known_whether_the_image_is_lost(
     function: FakeFunction, ends: str
 ) -> None:
     is_settled, sandbox = asyncio.Event(), cast(Any, function.sandbox)
@@ -371,52 +371,52 @@ async def test_an_end_in_an_image_is_told_once_it_is_known_whether_the_image_is_
 
     sandbox.process = SimpleNamespace(image=SimpleNamespace(why_lost=why_lost))
     function.version.image = None
-    serving, told = begin(function)
+    serving, reported = begin(function)
     sandbox.done(Reply(error=SandboxDied("signal: bus error")))
     await steps()
-    assert not told and function.running == 1
+    assert not reported and function.running == 1
     if ends == "cancelled":
         serving.cancel()
     is_settled.set()
     assert await settled(function)
     kind = ImageUnavailable if ends == "lost" else SandboxDied
-    assert [type(cast(Outcome, each).reply.error) for each in told] == ([] if ends == "cancelled" else [kind])
+    assert [type(cast(Outcome, each).reply.error) for each in reported] == ([] if ends == "cancelled" else [kind])
 
 
-async def test_a_cold_start_that_fails_is_told(function: FakeFunction) -> None:
+async def test_a_cold_start_that_fails_is_reported(function: FakeFunction) -> None:
     function.warm = False
-    _, told = begin(function)
+    _, reported = begin(function)
     function.room.set()
     assert await settled(function)
-    assert isinstance(told[0], NoCapacity) and function.beside.given_up == 1
+    assert isinstance(reported[0], NoCapacity) and function.beside.given_up == 1
 
 
 async def test_a_sandbox_that_cannot_be_asked_is_destroyed(function: FakeFunction) -> None:
     function.sandbox.fails = True
-    _, told = begin(function)
+    _, reported = begin(function)
     assert await settled(function)
-    assert isinstance(told[0], OSError) and function.sandbox.lifecycle.state is State.DEAD
+    assert isinstance(reported[0], OSError) and function.sandbox.lifecycle.state is State.DEAD
 
 
 @pytest.mark.parametrize("failure", [None, StoreUnavailable("of images", "no chunk has come")], ids=["other", "store"])
-async def test_a_start_that_could_not_read_its_image_is_told_why(
+async def test_a_start_that_could_not_read_its_image_learns_why(
     function: FakeFunction, failure: SockdError | None
 ) -> None:
     function.warm, function.failure = False, SandboxFailed("the root Zygote is being restarted")
     function.version.image = image = FakeImage(failure)
-    _, told = begin(function)
+    _, reported = begin(function)
     function.room.set()
-    while not told:
+    while not reported:
         await asyncio.sleep(0)
-    assert told == [failure or function.failure] and image.uses == 1
+    assert reported == [failure or function.failure] and image.uses == 1
     assert function.running == 0 and function.admission.try_enter()
 
 
 async def test_other_failures_of_a_start_stay_what_they_are(function: FakeFunction) -> None:
     function.warm = False
     function.version.image = FakeImage(StoreUnavailable("of images", "no chunk has come"))
-    _, told = begin(function)
+    _, reported = begin(function)
     function.room.set()
-    while not told:
+    while not reported:
         await asyncio.sleep(0)
-    assert told == [function.failure], "there was no memory"
+    assert reported == [function.failure], "there was no memory"

@@ -230,7 +230,7 @@ def test_a_first_sandbox_waits_for_memory_at_once(gate: Gate) -> None:
     assert len(gate.start(1)) == 1
 
 
-def test_whoever_waits_too_long_is_told_why(gate: Gate) -> None:
+def test_one_that_waits_too_long_learns_why(gate: Gate) -> None:
     gate.start(4)
     waiter, late = Waiter(), Waiter()
     gate.wait(waiter)
@@ -245,7 +245,7 @@ def test_whoever_waits_too_long_is_told_why(gate: Gate) -> None:
     assert list(gate.gate.waiters) == [late]
 
 
-def test_whoever_gives_up_leaves_nothing_behind(gate: Gate) -> None:
+def test_one_that_gives_up_leaves_nothing_behind(gate: Gate) -> None:
     (place, *_) = gate.start(4)
     waiter, gone, last = Waiter(), Waiter(is_gone=True), Waiter()
     gate.wait(waiter, gone, last)

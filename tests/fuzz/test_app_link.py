@@ -97,7 +97,7 @@ class EngineOnLoop:
         budget = Budget(deadline_s=0.05, endpoints=[])
         self.functions = [room.define(None), room.define(GUEST, budget=budget)]
 
-    async def told(self, function: int, said: list[tuple[bytes, str]]) -> Any:
+    async def reported(self, function: int, said: list[tuple[bytes, str]]) -> Any:
         """A run whose app says this and hangs up; its report."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -137,7 +137,7 @@ def read(**fields: Any) -> bytes:
 def test_whatever_a_function_says_its_run_is_reported(
     engine: EngineOnLoop, said: list[tuple[bytes, str]], guest: bool
 ) -> None:
-    report = engine.loop.run_until_complete(engine.told(engine.functions[guest], said))
+    report = engine.loop.run_until_complete(engine.reported(engine.functions[guest], said))
     assert report.outcome in (("exit", "cancelled", "deadline", "cpu") if guest else ("record",))
     data = encode_done(report)  # raises for what JSON cannot hold: the daemon would never hear of this run's end
     message, _ = decode_to_daemon(data, 0)

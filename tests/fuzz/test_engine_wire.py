@@ -71,13 +71,13 @@ class Daemon:
 
         over = asyncio.Event()
         starts, their_starts = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        told = EngineWire(ours, starts, on_message=lambda message, _: self.messages.append(message), on_end=ended)
+        reported = EngineWire(ours, starts, on_message=lambda message, _: self.messages.append(message), on_end=ended)
         with theirs, their_starts:
             for data, kind in said:
                 push(theirs, data, kind)
         async with asyncio.timeout(5):
             await over.wait()
-        told.close()
+        reported.close()
 
 
 @fuzz(80)
@@ -130,8 +130,8 @@ def test_a_report_of_any_size_arrives_with_its_outcome(
     )
     data = wire.encode_done(report)
     assert len(data) <= wire.REPORT_LIMIT_BYTES <= wire.MAX_DATAGRAM
-    told, _ = wire.decode_to_daemon(data, 0)
-    assert isinstance(told, wire.Done)
-    assert (told.report.run, told.report.outcome, told.report.status) == (7, "trap", -1)
-    assert told.report.cut or told.report == report
+    reported, _ = wire.decode_to_daemon(data, 0)
+    assert isinstance(reported, wire.Done)
+    assert (reported.report.run, reported.report.outcome, reported.report.status) == (7, "trap", -1)
+    assert reported.report.cut or reported.report == report
     assert msgspec.json.decode(data.partition(b"\n")[0])["op"] == "done"

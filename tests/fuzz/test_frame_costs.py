@@ -32,7 +32,7 @@ from sockd_initscripts.report import AppRead, RpcRecord, RunReport
 from sockd_initscripts.wire import Done, encode_done
 from sockd_zygote.protocol import CHUNK, FAILED, HEAD, MODULES, PRIMED, READY, RESULT
 from tests.fuzz.fuzzing import fuzz
-from tests.support.house import MAX_ANSWER_BYTES, House
+from tests.support.harness import MAX_ANSWER_BYTES, Harness
 from tests.support.ledger import Ledger
 
 MOST_CALLS = 40_000
@@ -119,23 +119,23 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> Costs:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    house = House(tmp_path_factory.mktemp("house"))
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    harness = Harness(tmp_path_factory.mktemp("harness"))
     try:
-        yield house
+        yield harness
     finally:
-        house.close()
+        harness.close()
 
 
 @pytest.fixture(autouse=True)
 def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
-    """The count before and after each test, the house there already."""
-    if "house" in request.fixturenames:
-        request.getfixturevalue("house")
+    """The count before and after each test, the harness there already."""
+    if "harness" in request.fixturenames:
+        request.getfixturevalue("harness")
     ledger = Ledger()
     yield ledger
-    if "house" in request.fixturenames:
-        request.getfixturevalue("house").settle()
+    if "harness" in request.fixturenames:
+        request.getfixturevalue("harness").settle()
     ledger.check()
 
 
@@ -178,7 +178,7 @@ OK = framed(HEAD, b"[200,[]]", "", 0)
 @example([framed(RESULT, TIMES, "x", MAX_ANSWER_BYTES + 1)])
 @given(few)
 def test_no_turn_costs_more_than_its_bound_and_no_sandbox_more_than_an_answer(
-    house: House, costs: Costs, frames: list[Frame]
+    harness: Harness, costs: Costs, frames: list[Frame]
 ) -> None:
     async def answer() -> bytes:
         reply = await running.send(frames)
@@ -189,11 +189,11 @@ def test_no_turn_costs_more_than_its_bound_and_no_sandbox_more_than_an_answer(
         return reply.stream.sink.body()
 
     costs.begin()
-    running = house.start(HANDLER, timeout_s=5)
+    running = harness.start(HANDLER, timeout_s=5)
     try:
         tracemalloc.start()
         try:
-            body = house.run(answer())
+            body = harness.run(answer())
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -258,8 +258,10 @@ reads = st.builds(AppRead, rpc=st.just(["a", "b"]), served=st.just("region"), st
 
 @fuzz(20)
 @given(st.lists(rpcs, max_size=3), st.lists(reads, max_size=3), st.sampled_from([1, 100, 5000]))
-def test_a_report_of_the_engine_costs_the_loop_little(some: list[RpcRecord], told: list[AppRead], times: int) -> None:
-    report = RunReport(run=7, outcome="exit", status=0, rpcs=some * times, reads=told * times, messages=[], log="")
+def test_a_report_of_the_engine_costs_the_loop_little(
+    some: list[RpcRecord], reported: list[AppRead], times: int
+) -> None:
+    report = RunReport(run=7, outcome="exit", status=0, rpcs=some * times, reads=reported * times, messages=[], log="")
     heard: list[Done] = []
 
     def open_wire(sock: Any) -> EngineWire:

@@ -272,7 +272,7 @@ def test_a_guest_of_random_calls_ends_as_any_other(fuzzed: Fuzzed, program: list
     assert not fuzzed.raised and fuzzed.engine.busy == 0
 
 
-def test_the_guest_calls_what_it_is_told_to(fuzzed: Fuzzed) -> None:
+def test_the_guest_calls_what_it_is_reported_to(fuzzed: Fuzzed) -> None:
     program: list[Record] = [*CONNECT, *REPLY, ("send_msg", [7, 1, 0, 12]), ("log", [2, "p0", "l0"]), ("exit", [42])]
     report = fuzzed.run(assembled(fuzzed.texts, program), ends=True)
     assert (report.outcome, report.status, report.log) == ("exit", 42, "info: GET /hello\n")

@@ -118,7 +118,7 @@ def failed(**fields: Any) -> Frame:
 @example([framed(MODULES, b"[" * 50_000)])
 @example([framed(RESULT, SOME + b"1"), framed(RESULT, SOME + b"2"), framed(PRIMED, b"")])
 @given(st.lists(likely | likely | wild, max_size=3))
-def test_whatever_a_sandbox_says_its_client_is_answered_and_nobody_else_notices(
+def test_whatever_a_sandbox_says_its_client_is_answered_and_no_one_else_notices(
     daemon: RunningDaemon, frames: list[Frame]
 ) -> None:
     answer = daemon.run("hostile", {"frames": frames})
@@ -127,9 +127,9 @@ def test_whatever_a_sandbox_says_its_client_is_answered_and_nobody_else_notices(
         assert set(answer.json) >= {"errorType", "errorMessage", "requestId"}
     assert daemon.call("good", 7) == 7
     for page in PAGES:
-        told = daemon.manage("GET", page)
-        assert told.status == 200, (page, told)
-        json.loads(told.body)
+        reported = daemon.manage("GET", page)
+        assert reported.status == 200, (page, reported)
+        json.loads(reported.body)
     assert daemon.request("GET", "/metrics").status == 200
     trace = daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}")
     assert trace.status == 200, trace
@@ -157,7 +157,7 @@ LINE = re.compile(rb"[!-9;-~]+: [ -~\x80-\xff\t]*")
 OK = framed(HEAD, b'[200,[["a","b"]]]')
 
 
-def told(daemon: RunningDaemon, name: str, event: Any) -> bytes:
+def reported(daemon: RunningDaemon, name: str, event: Any) -> bytes:
     """All that a client is sent on a connection of its own."""
     body = json.dumps(event).encode()
     head = f"POST /run/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -184,10 +184,10 @@ def told(daemon: RunningDaemon, name: str, event: Any) -> bytes:
 @example([framed(HEAD, b"[" * 50_000)])
 @example([framed(HEAD, b'[200,[["a","' + b"x" * 70_000 + b'"]]]')])
 @given(st.lists(likely_pieces, max_size=5))
-def test_whatever_a_sandbox_streams_its_client_sees_http_and_nobody_else_notices(
+def test_whatever_a_sandbox_streams_its_client_sees_http_and_no_one_else_notices(
     daemon: RunningDaemon, frames: list[Frame]
 ) -> None:
-    answer = told(daemon, "hostile", {"frames": frames})
+    answer = reported(daemon, "hostile", {"frames": frames})
     first, *lines = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")
     assert re.fullmatch(rb"HTTP/1\.1 [2-5]\d\d [ -~]*", first), answer
     assert all(LINE.fullmatch(line) for line in lines), answer

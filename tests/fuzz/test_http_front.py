@@ -184,7 +184,7 @@ streams = st.builds(
 @example(PLAIN.replace(b"Content-Length: 2", b"Content-Length: 99999999999999999999"), [])
 @example(PLAIN.replace(b"Content-Length: 2", b"Content-Length: " + b"0" * 5000 + b"2"), [])
 @given(streams | st.binary(max_size=200), st.lists(st.integers(0, 1 << 20), max_size=6))
-def test_any_other_bytes_are_refused_and_nobody_else_notices(api: FrontServer, data: bytes, places: list[int]) -> None:
+def test_any_other_bytes_are_refused_and_no_one_else_notices(api: FrontServer, data: bytes, places: list[int]) -> None:
     before = len(api.worker.invoked)
     answers = api.talk(cut(data, places))
     assert all(status == 200 or 400 <= status < 500 or status in (501, 505) for status, _ in answers), answers

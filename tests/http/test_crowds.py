@@ -85,7 +85,7 @@ def bytes_of(exchange: Exchange | None) -> int:
     return body.size if isinstance(body, Body) else len(body)
 
 
-async def test_a_small_body_asks_for_no_room_and_nobody_where_it_comes_from(
+async def test_a_small_body_asks_for_no_room_and_no_one_where_it_comes_from(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(outgoing, "source_of")
@@ -199,7 +199,7 @@ async def test_more_headers_than_anybody_sends_are_refused(server: HttpServer) -
 
 
 @pytest.mark.parametrize("limits", [ConnectionLimits(stall_s=0.5)])
-async def test_an_answer_that_nobody_takes_is_cut(server: HttpServer, worker: FakeWorker) -> None:
+async def test_an_answer_that_no_one_takes_is_cut(server: HttpServer, worker: FakeWorker) -> None:
     server.buffers.total = 100 << 20
     async with raw(server.port) as client:
         client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -373,6 +373,6 @@ async def test_nothing_else_is_decoded(client: Raw, worker: FakeWorker, target: 
 
 def test_a_worker_that_others_reach_says_what_is_open_to_them() -> None:
     assert open_without_key(HttpConfig()) == ""
-    told = open_without_key(HttpConfig(listen="0.0.0.0:5000", status=False))
-    assert told == "/run (http.run = false closes it), /metrics (http.metrics = false closes it)"
+    reported = open_without_key(HttpConfig(listen="0.0.0.0:5000", status=False))
+    assert reported == "/run (http.run = false closes it), /metrics (http.metrics = false closes it)"
     assert open_without_key(HttpConfig(listen="0.0.0.0:5000", run=False, status=False, metrics="keys")) == ""

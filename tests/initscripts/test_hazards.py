@@ -126,7 +126,7 @@ def test_hazard_5_nothing_that_we_install_replaces_urllib3() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_epoch_that_is_raised_all_the_time_harms_nobody(tmp_path: Path) -> None:
+async def test_an_epoch_that_is_raised_all_the_time_harms_no_one(tmp_path: Path) -> None:
     """Every kill asks all guests that compute whether they are meant."""
     count = "(loop $more (br_if $more (i32.lt_u (local.tee $b (i32.add (local.get $b) (i32.const 1))) (i32.const 50000000))))"
     async with room(tmp_path) as here:

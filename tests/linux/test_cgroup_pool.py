@@ -182,7 +182,7 @@ async def test_below_half_it_is_refilled(tree: CgroupTree) -> None:
 
 
 @on_uvloop
-async def test_one_that_cannot_be_removed_stops_nobody(tree: CgroupTree) -> None:
+async def test_one_that_cannot_be_removed_stops_no_one(tree: CgroupTree) -> None:
     pool = CgroupPool(tree, 2)
     await pool.start()
     Path(tree.directories[0], "sandbox-1", "below").mkdir()

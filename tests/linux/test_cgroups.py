@@ -98,7 +98,7 @@ def test_a_process_that_writes_zero_is_in_every_hierarchy(cgroup: Cgroup, spawn:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_kill_spares_nobody_and_ends_when_the_last_has_gone(
+def test_kill_spares_no_one_and_ends_when_the_last_has_gone(
     cgroup: Cgroup, spawn: Spawn, run: Callable[..., None]
 ) -> None:
     code = (
@@ -331,7 +331,7 @@ def test_a_host_without_controllers_is_refused() -> None:
 
 @not_in_uml("has no times that mean anything")
 @pytest.mark.alone
-def test_after_favordynmods_a_move_waits_for_nobody() -> None:
+def test_after_favordynmods_a_move_waits_for_no_one() -> None:
     hierarchies = Hierarchies.detect()
     if favordynmods.enabled_needed(hierarchies):
         favordynmods.enable()

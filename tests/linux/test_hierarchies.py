@@ -34,7 +34,7 @@ PURE_V2 = """\
 """
 
 
-def test_v1_controllers_beside_an_empty_v2_tree_are_hybrid() -> None:
+def test_v1_controllers_next_to_an_empty_v2_tree_are_hybrid() -> None:
     found = Hierarchies.from_mounts(parse_mounts(V1_AND_EMPTY_V2), unified="/sys/fs/cgroup/unified", on_v2=["hugetlb"])
     assert found.kind == "hybrid"
     assert found.memory == Controller("/sys/fs/cgroup/memory", 1)
@@ -60,7 +60,7 @@ def test_pure_v2_is_one_directory() -> None:
     assert mounts[0].options == ("rw", "nsdelegate", "memory_recursiveprot")
 
 
-def test_a_controller_that_nobody_offers_is_named() -> None:
+def test_a_controller_that_no_one_offers_is_named() -> None:
     assert Hierarchies.from_mounts((), unified="/sys/fs/cgroup", on_v2=["cpu"]).missing == ("memory", "pids")
 
 

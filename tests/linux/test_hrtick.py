@@ -58,7 +58,7 @@ def policies() -> set[int]:
 
 @not_in_uml("has timers of 10 ms")
 @pytest.mark.usefixtures("ticking")
-def test_they_tick_until_they_were_told_and_sleep_then() -> None:
+def test_they_tick_until_they_were_asked_and_sleep_then() -> None:
     assert tick_for(100 * PERIOD_NS) <= 102 * len(PROCESSORS)
     _hrtick.run_until(0)
     before, ends_ns = slept_by(os.getpid(), PREFIX), time.monotonic_ns() + 20 * PERIOD_NS

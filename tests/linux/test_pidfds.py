@@ -85,10 +85,10 @@ def test_what_is_no_pidfd_is_refused() -> None:
 def test_the_exit_status_outlasts_the_reaping(start: Start, code: str, status: int) -> None:
     child, pidfd = start(code)
     child.wait()
-    told = pidfds.exit_status(pidfd)
-    if told is None and kernel_release() < (6, 15):
+    reported = pidfds.exit_status(pidfd)
+    if reported is None and kernel_release() < (6, 15):
         pytest.skip("exit statuses by pidfd: Linux 6.15")
-    assert told is not None and os.waitstatus_to_exitcode(told) == status
+    assert reported is not None and os.waitstatus_to_exitcode(reported) == status
 
 
 def test_there_is_no_exit_status_before_the_end(start: Start) -> None:

@@ -74,8 +74,8 @@ def test_it_can_hide_the_processes_of_others(way: Procfs) -> None:
         for only_own, seen in ((False, "['1']"), (True, "[]")):
             with owned(way.new(pidfd, only_own=only_own)) as mount:
                 command = [sys.executable, "-I", "-c", probe, f"/proc/self/fd/{mount}"]
-                told = subprocess.run(command, pass_fds=[mount], capture_output=True, text=True, check=True)
-                assert told.stdout.strip() == seen
+                reported = subprocess.run(command, pass_fds=[mount], capture_output=True, text=True, check=True)
+                assert reported.stdout.strip() == seen
 
 
 def test_nothing_of_its_making_stays_behind(way: Procfs) -> None:
@@ -115,7 +115,7 @@ def test_a_call_that_fails_leaves_nothing(way: Procfs, nth_call: Callable[..., I
     ledger.check()
 
 
-def test_a_table_without_room_for_another_descriptor_is_told(ledger: Ledger) -> None:
+def test_a_table_without_room_for_another_descriptor_is_reported(ledger: Ledger) -> None:
     way = ByChild()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

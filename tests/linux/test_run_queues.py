@@ -10,7 +10,7 @@ import pytest
 from sockd.linux.processes.run_queues import RunQueues
 
 
-def test_whoever_asks_is_runnable() -> None:
+def test_one_that_asks_is_runnable() -> None:
     before = os.listdir("/proc/self/fd")
     run_queues = RunQueues.open()
     assert run_queues.runnable() >= 1

@@ -219,7 +219,7 @@ def test_personality_may_be_asked_but_not_changed(policy: Policy) -> None:
         assert verdict(policy, "personality", persona) == wanted
 
 
-def test_nobody_types_into_a_terminal(policy: Policy) -> None:
+def test_no_one_types_into_a_terminal(policy: Policy) -> None:
     for request, wanted in {0x5412: EPERM, 0x541C: EPERM, 0x5401: ALLOW, 0x5421: ALLOW, 0: ALLOW}.items():
         assert verdict(policy, "ioctl", 3, request) == wanted
 

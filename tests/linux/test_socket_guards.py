@@ -207,7 +207,7 @@ def test_the_guard_outlives_its_maker_and_goes_with_the_cgroup(tree: CgroupTree,
     assert process.tell(BIND.format(family="AF_INET6", kind="SOCK_STREAM", host="::1", port=port)) == "EPERM"
 
 
-def test_a_socket_made_outside_and_nobody_else_is_judged(tree: CgroupTree) -> None:
+def test_a_socket_made_outside_and_no_one_else_is_judged(tree: CgroupTree) -> None:
     port = free_port()
     tree.ports.hold(port)
     with socket.create_server(("127.0.0.1", port)):
@@ -410,7 +410,7 @@ def test_accepted_connections_are_counted_until_they_are_closed(
     assert cgroup.sockets.open == function.open == tree.sockets.open == 0
 
 
-def test_connections_that_nobody_accepted_are_counted_and_end_with_their_listener(
+def test_connections_that_no_one_accepted_are_counted_and_end_with_their_listener(
     tree: CgroupTree, cgroup: Cgroup, inside: Start
 ) -> None:
     process = inside(cgroup)
@@ -495,7 +495,7 @@ def test_where_nothing_is_counted_nothing_is_refused() -> None:
     assert (account.open, counts.open, counts.counts) == (0, 0, False)
 
 
-def test_a_host_without_a_v2_hierarchy_is_told(tree: CgroupTree) -> None:
+def test_a_host_without_a_v2_hierarchy_is_reported(tree: CgroupTree) -> None:
     hierarchies = dataclasses.replace(tree.hierarchies, unified=None)
     with pytest.raises(OSError) as refused:
         CgroupTree(hierarchies, "sockd-test-none").guard_ports()

@@ -49,7 +49,7 @@ def test_another_users_connection_is_theirs() -> None:
             child.stdin.close()
 
 
-def test_nobody_owns_a_connection_that_its_maker_has_closed() -> None:
+def test_no_one_owns_a_connection_that_its_maker_has_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         server, address = listener.accept()

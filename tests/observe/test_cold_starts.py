@@ -39,7 +39,7 @@ def test_the_reason_is_what_happened_before(earlier: list[Any], words: str) -> N
     assert words in why_cold(this, [*earlier, this, past(11, 90)])
 
 
-def test_whoever_asked_for_a_new_sandbox_is_the_reason() -> None:
+def test_one_that_asked_for_a_new_sandbox_is_the_reason() -> None:
     this = past(10, 20, why="asked for")
     assert why_cold(this, [past(0, 50), this]) == "A new sandbox was asked for."
 
@@ -50,7 +50,7 @@ def test_imports_are_summed_up_by_package_the_slowest_first() -> None:
     assert (quick.package, quick.modules, quick.ns) == ("b", 2, 200_000_000)
 
 
-def test_many_packages_are_told_as_a_few_and_the_rest() -> None:
-    told = imported_packages([(f"p{number:02}", "m", 1.0) for number in range(MAX_IMPORTED + 5)])
-    assert len(told) == MAX_IMPORTED + 1
-    assert (told[-1].package, told[-1].modules) == ("5 more packages", 5)
+def test_many_packages_are_reported_as_a_few_and_the_rest() -> None:
+    reported = imported_packages([(f"p{number:02}", "m", 1.0) for number in range(MAX_IMPORTED + 5)])
+    assert len(reported) == MAX_IMPORTED + 1
+    assert (reported[-1].package, reported[-1].modules) == ("5 more packages", 5)

@@ -166,7 +166,7 @@ def test_many_at_once_are_all_written_in_their_order(tmp_path: Path) -> None:
     stored(tmp_path, write)
 
 
-def test_a_disk_that_fails_loses_records_counts_them_and_keeps_nobody(tmp_path: Path) -> None:
+def test_a_disk_that_fails_loses_records_counts_them_and_keeps_no_one(tmp_path: Path) -> None:
     async def write(store: LogStore) -> None:
         os.close(store._fd)
         store._fd = os.open("/dev/full", os.O_WRONLY)

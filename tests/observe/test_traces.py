@@ -55,8 +55,8 @@ def outcome(*, cold: bool = True, run: Any = None, error: Any = None, network: s
     return SimpleNamespace(invocation=invocation, reply=reply, leased=leased, answered_ns=120 * MS)
 
 
-def run_of(told: RunReport | None, ending: Ending | None = None) -> Any:
-    return SimpleNamespace(report=lambda: told, ending=ending or (Ending("exit") if told else None))
+def run_of(reported: RunReport | None, ending: Ending | None = None) -> Any:
+    return SimpleNamespace(report=lambda: reported, ending=ending or (Ending("exit") if reported else None))
 
 
 def trace(**more: Any) -> Trace:
@@ -111,9 +111,9 @@ def test_many_successes_do_not_push_out_a_failure_a_cold_start_or_a_slow_request
     ]
     assert len(traces.last(9999)) == 13 and len(traces.last(9999, "f")) == 3
     failed = traces.get("f2f2")
-    told = describe(failed)
-    assert (failed.error_type, told["error"]) == ("KeyError", "'missing'")
-    assert told["stack"][-1] == "frame 2999\n" and sum(map(len, told["stack"])) <= traces_module.STACK_CHARS
+    reported = describe(failed)
+    assert (failed.error_type, reported["error"]) == ("KeyError", "'missing'")
+    assert reported["stack"][-1] == "frame 2999\n" and sum(map(len, reported["stack"])) <= traces_module.STACK_CHARS
     assert traces.why(traces.get("f0f0")) == "The requests before it are no longer remembered."
 
 
@@ -167,7 +167,7 @@ def test_a_failed_one_says_so() -> None:
     assert summary(failed)["outcome"] == "ValueError"
 
 
-def test_what_was_fetched_while_nobody_waited_is_hidden() -> None:
+def test_what_was_fetched_while_no_one_waited_is_hidden() -> None:
     waited = AppRead(["s3.GetObject", "b", "k"], "region", 91 * MS, 101 * MS)
     shown = describe(trace(run=run_of(report(reads=[waited]))))
     assert (shown["fetched_ns"], shown["hidden_ns"]) == (100 * MS, 90 * MS)

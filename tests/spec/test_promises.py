@@ -40,15 +40,15 @@ def mounts(pid: int | str) -> int:
     return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
 
 
-def at_rest(house: PrivateWorker) -> int:
+def at_rest(worker: PrivateWorker) -> int:
     """Idle sandboxes once each sandbox is one process, spares included. Raises: AssertionError, when that never comes."""
     tick = threading.Event()
     for _ in range(2000):
-        counts = house.daemon.status()["sandboxes"]
-        if counts["busy"] == 0 and len(house.processes("sandbox")) == sum(counts.values()):
+        counts = worker.daemon.status()["sandboxes"]
+        if counts["busy"] == 0 and len(worker.processes("sandbox")) == sum(counts.values()):
             return int(counts["idle"] + counts["paused"])
         tick.wait(0.01)
-    raise AssertionError(f"{len(house.processes('sandbox'))} processes of sandboxes where {counts} are told of")
+    raise AssertionError(f"{len(worker.processes('sandbox'))} processes of sandboxes where {counts} are told of")
 
 
 @case(
@@ -56,17 +56,17 @@ def at_rest(house: PrivateWorker) -> int:
     f"keep {SANDBOXES} idle sandboxes of as many functions",
     expect=f"each is one process, no mount in anybody's table, at most {DESCRIPTORS} descriptors of the daemon",
 )
-def test_what_a_sandbox_takes_of_the_host(house: PrivateWorker, happened: Happened) -> None:
-    house.call("neighbour", 0)
+def test_what_a_sandbox_takes_of_the_host(worker: PrivateWorker, happened: Happened) -> None:
+    worker.call("neighbour", 0)
 
     def look() -> tuple[int, ...]:
-        idle, pid = at_rest(house), house.daemon.pid
+        idle, pid = at_rest(worker), worker.daemon.pid
         return idle, mounts("self"), mounts(pid), len(open_fds(pid))
 
     before = look()
     for number in range(SANDBOXES):
-        house.deploy(f"idle{number}", f"def f(event): return {number}", memory_mb=32)
-        assert house.call(f"idle{number}") == number
+        worker.deploy(f"idle{number}", f"def f(event): return {number}", memory_mb=32)
+        assert worker.call(f"idle{number}") == number
     after = look()
     more = [now - then for now, then in zip(after, before, strict=True)]
     happened(f"{more[0]} more sandboxes: {more[1]} mounts here, {more[2]} of the daemon's, {more[3]} descriptors")
@@ -99,11 +99,11 @@ def documented() -> dict[str, Any]:
     "compare the limits in SPECIFICATION.md, the guide, code, and a sandbox whose function sets none",
     expect="they are the same",
 )
-def test_limits_are_those_that_are_written_down(house: PrivateWorker, happened: Happened) -> None:
-    house.deploy("plain", LIMITS)
-    seen = house.call("plain")
+def test_limits_are_those_that_are_written_down(worker: PrivateWorker, happened: Happened) -> None:
+    worker.deploy("plain", LIMITS)
+    seen = worker.call("plain")
     happened(f"inside: {seen}")
-    assert house.json("/functions/plain")["memory_mb"] == documented()["memory_mb"]
+    assert worker.json("/functions/plain")["memory_mb"] == documented()["memory_mb"]
     assert seen.items() <= documented().items()
     defaults = FunctionDefaults()
     names = [name for name in defaults.__struct_fields__ if name in documented()]
@@ -120,9 +120,9 @@ def test_limits_are_those_that_are_written_down(house: PrivateWorker, happened: 
     assert (script["memory_mb"] * MB, script["region_mb"] * MB) == (budget.memory_bytes, budget.region_bytes)
 
     page = " ".join((ROOT / "SPECIFICATION.md").read_text().split())
-    told = {name: int(number) << 10 * bool(kb) for name, number, kb in re.findall(r"`(\w+)` \((\d+)( KB)?\)", page)}
-    assert told.keys() >= {"memory_mb", "pids", "open_files", "cpus", "tmp_mb", "tmp_inodes", "log_bytes"}
-    assert {name: getattr(defaults, name) for name in told} == told
+    reported = {name: int(number) << 10 * bool(kb) for name, number, kb in re.findall(r"`(\w+)` \((\d+)( KB)?\)", page)}
+    assert reported.keys() >= {"memory_mb", "pids", "open_files", "cpus", "tmp_mb", "tmp_inodes", "log_bytes"}
+    assert {name: getattr(defaults, name) for name in reported} == reported
     assert f"at most {HttpConfig().max_payload_bytes // MB} MB in each direction" in page
     assert f"time ({budget.deadline_s:.0f} s), memory ({budget.memory_bytes // MB} MB and" in page
     assert f"{budget.region_bytes // MB} MB of region), RPCs ({budget.rpcs})" in page

@@ -71,67 +71,67 @@ def a_room(total_mb: int = 100, **config: Any) -> Room:
 
 
 async def test_there_is_nothing_to_lease_at_first_and_for_another_program() -> None:
-    house = a_room()
-    assert house.cache.lease("f") is None  # type: ignore[arg-type]
-    house.kept("f")
-    assert house.cache.lease("g") is None  # type: ignore[arg-type]
-    house.cache.close()
+    room = a_room()
+    assert room.cache.lease("f") is None  # type: ignore[arg-type]
+    room.kept("f")
+    assert room.cache.lease("g") is None  # type: ignore[arg-type]
+    room.cache.close()
 
 
 async def test_the_last_one_returned_is_the_first_leased() -> None:
-    house = a_room()
-    first, second = house.kept(), house.kept()
-    lease: Any = house.cache.lease
+    room = a_room()
+    first, second = room.kept(), room.kept()
+    lease: Any = room.cache.lease
     assert [lease("f"), lease("f"), lease("f")] == [second, first, None]
-    assert (house.cache.hits, house.cache.misses) == (2, 1)
-    assert house.cache.counts() == {"idle": 0, "paused": 0}
-    house.cache.close()
+    assert (room.cache.hits, room.cache.misses) == (2, 1)
+    assert room.cache.counts() == {"idle": 0, "paused": 0}
+    room.cache.close()
 
 
 async def test_one_makes_room_for_another_of_its_program_the_oldest_first() -> None:
-    house = a_room()
-    first, second, other = house.kept(), house.kept(), house.kept("g")
-    drop: Any = house.cache.drop_oldest
+    room = a_room()
+    first, second, other = room.kept(), room.kept(), room.kept("g")
+    drop: Any = room.cache.drop_oldest
     drop("f")
     assert (first.lifecycle.state, second.lifecycle.state) == (State.DEAD, State.IDLE)
     drop("f")
     drop("f")
     assert (second.lifecycle.state, other.lifecycle.state) == (State.DEAD, State.IDLE)
-    assert (house.cache.hits, house.cache.misses, house.cache.evictions) == (0, 0, 0)
-    house.cache.close()
+    assert (room.cache.hits, room.cache.misses, room.cache.evictions) == (0, 0, 0)
+    room.cache.close()
 
 
 async def test_one_that_stays_idle_is_paused_and_a_leased_one_is_not() -> None:
-    house = a_room(pause_after_s=0.01)
-    stays = house.kept("f")
-    leased: Any = house.kept("g")
-    taken: Any = house.cache.lease(leased.program)
+    room = a_room(pause_after_s=0.01)
+    stays = room.kept("f")
+    leased: Any = room.kept("g")
+    taken: Any = room.cache.lease(leased.program)
     assert taken is leased
     async with asyncio.timeout(5):
         await stays.paused.wait()
     assert not leased.paused.is_set()
-    assert house.cache.counts() == {"idle": 0, "paused": 1}
-    assert house.cache.lease(stays.program) is stays
-    house.cache.close()
+    assert room.cache.counts() == {"idle": 0, "paused": 1}
+    assert room.cache.lease(stays.program) is stays
+    room.cache.close()
 
 
 async def test_each_is_paused_after_its_own_time_and_in_order() -> None:
-    house = a_room(pause_after_s=0.01)
-    sandboxes = [house.kept(n) for n in range(5)]
+    room = a_room(pause_after_s=0.01)
+    sandboxes = [room.kept(n) for n in range(5)]
     async with asyncio.timeout(5):
         for sandbox in sandboxes:
             await sandbox.paused.wait()
-        late = house.kept("late")
+        late = room.kept("late")
         await late.paused.wait()
-    assert house.cache.counts() == {"idle": 0, "paused": 6}
-    house.cache.close()
+    assert room.cache.counts() == {"idle": 0, "paused": 6}
+    room.cache.close()
 
 
 async def test_one_that_cannot_be_paused_is_destroyed() -> None:
-    house = a_room(pause_after_s=0.0)
+    room = a_room(pause_after_s=0.0)
     dead = asyncio.Event()
-    broken = house.sandbox(pause_error=OSError("frozen solid"))
-    house.cache.keep(broken, "f")  # type: ignore[arg-type]
+    broken = room.sandbox(pause_error=OSError("frozen solid"))
+    room.cache.keep(broken, "f")  # type: ignore[arg-type]
     forget = broken.on_death
 
     def died(sandbox: Any) -> None:
@@ -141,71 +141,71 @@ async def test_one_that_cannot_be_paused_is_destroyed() -> None:
     broken.on_death = died
     async with asyncio.timeout(5):
         await dead.wait()
-    assert house.cache.counts() == {"idle": 0, "paused": 0} and house.cache.lease("f") is None  # type: ignore[arg-type]
-    assert house.budget.used == 0
-    house.cache.close()
+    assert room.cache.counts() == {"idle": 0, "paused": 0} and room.cache.lease("f") is None  # type: ignore[arg-type]
+    assert room.budget.used == 0
+    room.cache.close()
 
 
 async def test_one_that_dies_is_forgotten() -> None:
-    house = a_room()
-    first, second = house.kept(), house.kept()
+    room = a_room()
+    first, second = room.kept(), room.kept()
     second.destroy()
-    lease: Any = house.cache.lease
+    lease: Any = room.cache.lease
     assert lease("f") is first
     first.destroy()  # leased: no longer the cache's business
-    assert house.cache.counts() == {"idle": 0, "paused": 0} and house.cache.evictions == 0
-    house.cache.close()
+    assert room.cache.counts() == {"idle": 0, "paused": 0} and room.cache.evictions == 0
+    room.cache.close()
 
 
 async def test_room_is_made_by_the_least_recently_used_and_by_no_more_than_needed() -> None:
-    house = a_room(total_mb=40)
-    sandboxes = [house.kept(n) for n in range(4)]
-    again: Any = house.cache.lease(0)  # type: ignore[arg-type]
-    house.cache.keep(again, 0)  # type: ignore[arg-type]
-    reservation = await house.budget.reserve(15 * MB, deadline_s=1)
+    room = a_room(total_mb=40)
+    sandboxes = [room.kept(n) for n in range(4)]
+    again: Any = room.cache.lease(0)  # type: ignore[arg-type]
+    room.cache.keep(again, 0)  # type: ignore[arg-type]
+    reservation = await room.budget.reserve(15 * MB, deadline_s=1)
     assert [sandbox.lifecycle.state for sandbox in sandboxes] == [State.IDLE, State.DEAD, State.DEAD, State.IDLE]
-    assert house.cache.evictions == 2
+    assert room.cache.evictions == 2
     reservation.close()
-    house.cache.close()
+    room.cache.close()
 
 
-async def test_a_sandbox_that_comes_back_makes_room_for_whoever_waits() -> None:
-    house = a_room(total_mb=30)
-    busy = house.sandbox(size_mb=30)
-    waiting = asyncio.ensure_future(house.budget.reserve(20 * MB, deadline_s=5))
-    while not house.budget.contended:
+async def test_a_sandbox_that_comes_back_makes_room_for_one_that_waits() -> None:
+    room = a_room(total_mb=30)
+    busy = room.sandbox(size_mb=30)
+    waiting = asyncio.ensure_future(room.budget.reserve(20 * MB, deadline_s=5))
+    while not room.budget.contended:
         await asyncio.sleep(0)
-    house.cache.keep(busy, "f")  # type: ignore[arg-type]
+    room.cache.keep(busy, "f")  # type: ignore[arg-type]
     assert (await waiting).size == 20 * MB
     assert busy.lifecycle.state is State.DEAD
-    house.cache.close()
+    room.cache.close()
 
 
 async def test_no_more_are_kept_than_the_limit() -> None:
-    house = a_room(idle_limit=3)
-    sandboxes = [house.kept(n) for n in range(5)]
+    room = a_room(idle_limit=3)
+    sandboxes = [room.kept(n) for n in range(5)]
     assert [sandbox.lifecycle.state is State.DEAD for sandbox in sandboxes] == [True, True, False, False, False]
-    house.cache.close()
+    room.cache.close()
 
 
 async def test_dropping_a_program_destroys_its_sandboxes_and_no_other() -> None:
-    house = a_room(pause_after_s=0.0)
-    doomed, other = [house.kept("f"), house.kept("f")], house.kept("g")
+    room = a_room(pause_after_s=0.0)
+    doomed, other = [room.kept("f"), room.kept("f")], room.kept("g")
     async with asyncio.timeout(5):
         await doomed[0].paused.wait()
-    house.cache.drop("f")  # type: ignore[arg-type]
+    room.cache.drop("f")  # type: ignore[arg-type]
     assert all(sandbox.lifecycle.state is State.DEAD for sandbox in doomed)
-    assert other.lifecycle.state is not State.DEAD and house.budget.used == other.reserved_bytes
-    house.cache.drop("f")  # type: ignore[arg-type]
-    house.cache.close()
-    assert other.lifecycle.state is State.DEAD and house.budget.used == 0
+    assert other.lifecycle.state is not State.DEAD and room.budget.used == other.reserved_bytes
+    room.cache.drop("f")  # type: ignore[arg-type]
+    room.cache.close()
+    assert other.lifecycle.state is State.DEAD and room.budget.used == 0
 
 
 async def test_it_says_how_much_memory_could_be_had_from_idle_sandboxes() -> None:
-    house = a_room()
-    assert house.cache.holds(0) and not house.cache.holds(1)
-    leased = [house.kept("f", size_mb=10), house.kept("g", size_mb=20)]
-    assert house.cache.holds(30 * MB) and not house.cache.holds(30 * MB + 1)
-    assert house.cache.lease("g") is leased[1]  # type: ignore[arg-type]
-    assert house.cache.holds(10 * MB) and not house.cache.holds(10 * MB + 1)
-    house.cache.close()
+    room = a_room()
+    assert room.cache.holds(0) and not room.cache.holds(1)
+    leased = [room.kept("f", size_mb=10), room.kept("g", size_mb=20)]
+    assert room.cache.holds(30 * MB) and not room.cache.holds(30 * MB + 1)
+    assert room.cache.lease("g") is leased[1]  # type: ignore[arg-type]
+    assert room.cache.holds(10 * MB) and not room.cache.holds(10 * MB + 1)
+    room.cache.close()

@@ -115,7 +115,7 @@ def test_waits_end_in_time(link: Link) -> None:
             thread.result()
 
 
-def test_a_failed_rpc_is_told(engine: EngineEnd, link: Link) -> None:
+def test_a_failed_rpc_is_reported(engine: EngineEnd, link: Link) -> None:
     engine.failed(4, "s3.GetObject", "b", "k")
     with pytest.raises(NoMessage, match="refused"):
         link.recv_msg(4)
@@ -238,7 +238,7 @@ def test_a_connection_in_both_directions(engine: EngineEnd, link: Link) -> None:
         link.get_conn(9, 0)
 
 
-def test_connections_that_nobody_took_are_closed_with_the_link(engine: EngineEnd, link: Link) -> None:
+def test_connections_that_no_one_took_are_closed_with_the_link(engine: EngineEnd, link: Link) -> None:
     here, there = socket.socketpair()
     with here:
         here.settimeout(10)

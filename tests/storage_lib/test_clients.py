@@ -62,16 +62,16 @@ def headers_of(response: dict[str, Any]) -> dict[str, str]:
     return headers
 
 
-def told(response: dict[str, Any]) -> dict[str, Any]:
+def reported(response: dict[str, Any]) -> dict[str, Any]:
     """All of a response; its body is read."""
     with response["Body"] as body:
         return {**response, "Body": [type(body), body.read()]}
 
 
 def test_an_object_is_the_response_that_the_network_gives(client: Any, network: Any, s3: S3) -> None:
-    expected = told(network.get_object(Bucket="bkt", Key=KEY))
+    expected = reported(network.get_object(Bucket="bkt", Key=KEY))
     s3.client.forget_requests()
-    found = told(client.get_object(Bucket="bkt", Key=KEY))
+    found = reported(client.get_object(Bucket="bkt", Key=KEY))
     for response in (expected, found):  # of two requests
         response["ResponseMetadata"].pop("RequestId", None)
         for name in ("date", "x-amz-request-id"):
@@ -110,7 +110,7 @@ def test_a_request_that_says_more_is_sent(client: Any, s3: S3, more: dict[str, s
     s3.client.forget_requests()
     client.get_object(Bucket="bkt", Key=KEY, **more)["Body"].close()
     assert len(s3.requests("GET")) == 1
-    assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
+    assert reported(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
     assert len(s3.requests("GET")) == 1
 
 
@@ -124,7 +124,7 @@ def test_the_head_of_an_object_is_in_the_reply_to_its_get(client: Any, network: 
         name: expected[name] for name in ("ContentLength", "ETag", "LastModified", "ContentType")
     }
     assert headers_of(found).keys() >= headers.keys() - {"date"} and s3.client.requests() == []
-    assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
+    assert reported(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
     assert s3.client.requests() == []
     assert client.head_object(Bucket="bkt", Key=KEY)["ETag"] == expected["ETag"]
     assert len(s3.requests("HEAD")) == 1
@@ -182,7 +182,7 @@ def test_ranges_are_slices_of_a_whole_object_each_byte_once(
 
 def test_a_slice_is_the_response_that_the_network_gives(client: Any, network: Any, s3: S3) -> None:
     for asked in ({"Range": "bytes=5-9"}, {"Range": "bytes=4000-99999"}):
-        responses = [told(each.get_object(Bucket="bkt", Key=KEY, **asked)) for each in (network, client)]
+        responses = [reported(each.get_object(Bucket="bkt", Key=KEY, **asked)) for each in (network, client)]
         for response in responses:
             response["ResponseMetadata"].pop("RequestId", None)
             for name in ("date", "x-amz-request-id"):
@@ -220,12 +220,12 @@ def test_another_key_or_none_is_the_networks_to_judge(client: Any, s3: S3, sessi
     s3.client.forget_requests()
     for number, stranger in enumerate(strangers, 1):
         try:
-            assert told(stranger.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
+            assert reported(stranger.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
         except ClientError:
             pass
         stranger.close()
         assert len(s3.requests("GET")) == number
-    assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
+    assert reported(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == DATA
     assert len(s3.requests("GET")) == len(strangers)
 
 
@@ -234,7 +234,7 @@ def test_after_a_write_the_engine_is_asked_first(client: Any, s3: S3, engine: En
     s3.client.put("bkt", KEY, b"new")
     engine.checked(1, same=False)
     s3.client.forget_requests()
-    assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == b"new"
+    assert reported(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == b"new"
     assert len(s3.requests("GET")) == 1
 
 
@@ -245,10 +245,10 @@ def test_each_read_after_a_write_is_checked_anew(client: Any, s3: S3, engine: En
     assert client.head_object(Bucket="bkt", Key=KEY)["ContentLength"] == len(DATA)
     s3.client.put("bkt", KEY, b"new")
     engine.checked(1, same=False)
-    assert told(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == b"new"
+    assert reported(client.get_object(Bucket="bkt", Key=KEY))["Body"][1] == b"new"
 
 
-def test_each_read_is_told_to_the_trace_once(
+def test_each_read_is_asked_to_the_trace_once(
     client: Any, storage: Any, s3: S3, engine: EngineEnd, function: Callable[[str], Any]
 ) -> None:
     s3.put("other", b"2")

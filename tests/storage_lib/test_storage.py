@@ -124,7 +124,7 @@ def test_a_moment_in_vain_is_given_once(storage: Any, engine: EngineEnd, s3: S3,
     assert read(storage, "k2") == b"news"
 
 
-def test_nobody_waits_long_beside_another_object(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
+def test_no_one_waits_long_next_to_another_object(storage: Any, engine: EngineEnd, s3: S3, monkeypatch: Any) -> None:
     monkeypatch.setenv("SOCKD_STORAGE_GRACE_S", "5")
     monkeypatch.setenv("SOCKD_STORAGE_WAIT_S", "1000")
     for key in ("x", "z"):
@@ -267,7 +267,7 @@ def test_an_engine_that_cannot_be_asked_leaves_the_read_to_the_network(
 
 
 @pytest.mark.parametrize("way", ["send_msg", "get_conn"])
-def test_what_the_script_is_told_may_make_it_write(
+def test_what_the_script_is_reported_may_make_it_write(
     storage: Any, engine: EngineEnd, s3: S3, function: Callable[[str], ModuleType], way: str
 ) -> None:
     s3.put("x", b"new")

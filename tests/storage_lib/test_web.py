@@ -42,7 +42,7 @@ def fetch(engine: EngineEnd, web: Web, number: int, path: str, more: str = "", *
     engine.message(number, BODY, f"http.GET {path}{more}", web.url, headers=came)
 
 
-def told(response: requests.Response) -> dict[str, Any]:
+def reported(response: requests.Response) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in response.headers.items() if name not in ("Date", "Server")}
     headers.pop("date", None), headers.pop("server", None)
     return {
@@ -56,9 +56,9 @@ def told(response: requests.Response) -> dict[str, Any]:
 
 
 def test_a_get_is_the_response_that_the_network_gives(session: requests.Session, web: Web, engine: EngineEnd) -> None:
-    served = told(session.get(f"{web.url}/a", params={"b": "c"}))
+    served = reported(session.get(f"{web.url}/a", params={"b": "c"}))
     assert not web.lines
-    assert told(session.get(f"{web.url}/a?b=c")) == served
+    assert reported(session.get(f"{web.url}/a?b=c")) == served
     assert len(web.lines) == 1, "each reply serves one read"
     assert [(rpc[0], how) for rpc, how in engine.reads()] == [
         ("http.GET /a?b=c", "region"),

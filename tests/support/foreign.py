@@ -1,5 +1,5 @@
-"""Farms of interpreters that are not the worker's own, in a house: the one that runs the tests, as if it were foreign, or others
-of the host where they are installed.
+"""Farms of interpreters that are not the worker's own: the one that runs the tests, as if it were foreign, or others of the host
+where they are installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sockd.isolation.roots.base import Base
 from sockd.isolation.roots.host_pythons import HostPythons, NoPython, ask
 from sockd.isolation.roots.interpreter import OWN_PYTHON, Interpreter
 from sockd.isolation.sandbox.foreign_farms import ForeignFarms, NoInterpreter
-from tests.support.house import BASE_UID, MB, ROOT_UIDS, House
+from tests.support.harness import BASE_UID, MB, ROOT_UIDS, Harness
 
 SAME = "test:same"
 """Id of the interpreter that runs the tests."""
@@ -29,9 +29,9 @@ _numbers = itertools.count()
 class Interpreters:
     """Interpreters with ids of the scheme `test`."""
 
-    def __init__(self, house: House) -> None:
-        self._pythons = HostPythons(house.packages, house.directory / f"pythons-{next(_numbers)}")
-        self.directory = house.directory / f"interpreter-{next(_numbers)}"
+    def __init__(self, harness: Harness) -> None:
+        self._pythons = HostPythons(harness.packages, harness.directory / f"pythons-{next(_numbers)}")
+        self.directory = harness.directory / f"interpreter-{next(_numbers)}"
         self.executable = ""
         """Instead of the interpreter's own, if it is not empty."""
 
@@ -50,34 +50,34 @@ class Interpreters:
 class Foreign:
     """The farms of one test."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.interpreters = Interpreters(house)
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.interpreters = Interpreters(harness)
         first = BASE_UID + 6 * ROOT_UIDS
-        parts = house.parts
+        parts = harness.parts
         self.uids = UidBlock.of_host(first, ROOT_UIDS)
-        self.farms = ForeignFarms(parts, self.uids, house.limits())
+        self.farms = ForeignFarms(parts, self.uids, harness.limits())
         self.farms.add("test", self.interpreters)
         self.ended: list[Zygote] = []
 
     def root(self, interpreter: str = SAME, *, is_walled: bool = False) -> Zygote:
         """A root Zygote; the caller closes it."""
-        wall = Wall("none", self.house.networks, self.house.namespaces) if is_walled else None
+        wall = Wall("none", self.harness.networks, self.harness.namespaces) if is_walled else None
         making = self.farms.exec_root(interpreter, wall, self.ended.append, limit_bytes=512 * MB)
-        return self.house.run(making)
+        return self.harness.run(making)
 
     def close(self, zygote: Zygote) -> None:
-        self.house.call(zygote.close)
+        self.harness.call(zygote.close)
 
 
 @contextlib.contextmanager
-def foreign_farms(house: House) -> Iterator[Foreign]:
+def foreign_farms(harness: Harness) -> Iterator[Foreign]:
     """Until the end of a test."""
-    farms = Foreign(house)
+    farms = Foreign(harness)
     try:
         yield farms
     finally:
-        house.run(farms.farms.aclose())
+        harness.run(farms.farms.aclose())
 
 
 def installed(version: str) -> Interpreter:

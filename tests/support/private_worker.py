@@ -1,6 +1,6 @@
 """The worker that the fault-injection suite attacks: a real daemon of its own, seen as its users and the kernel see it.
 
-Owns the daemon, its package index and what is deployed to it. `house` is the fixture: the folder's one worker, emptied
+Owns the daemon, its package index and what is deployed to it. `worker` is the fixture: the folder's one worker, emptied
 after each case and asked whether it still does what a worker does: it is alive, a well-behaved function (the neighbour)
 is answered, no process, cgroup, descriptor or mount is left over. The neighbour's caller is a process that lives as long.
 """
@@ -209,7 +209,7 @@ class PrivateWorker:
             tick.wait(_TICK_S)
 
     def leftovers(self) -> str:
-        """What is there and belongs to nothing that the worker tells of; empty when the house is in order."""
+        """What is there and belongs to nothing that the worker tells of; empty when the worker is in order."""
         status = self.daemon.status()
         sandboxes = status["sandboxes"]
         ready = sandboxes["idle"] + sandboxes["paused"] + sandboxes["spare"]
@@ -220,8 +220,8 @@ class PrivateWorker:
         processes = [process for process in self.processes() if process.kind != "engine"]
         known = 2 + status["zygotes"] + ready
         if len(processes) > known:
-            told = [f"{process.pid} {process.kind} {process.status['Name']}" for process in processes]
-            return f"{len(processes)} processes where {known} are known: {told}"
+            reported = [f"{process.pid} {process.kind} {process.status['Name']}" for process in processes]
+            return f"{len(processes)} processes where {known} are known: {reported}"
         most = FDS_AT_EASE + FDS_FOR_EACH * (status["zygotes"] + ready) + status["networks"]["ready"]
         fds = [target for target in open_fds(self.daemon.pid) if not target.startswith("/sys/fs/cgroup/")]
         if len(fds) > most:
@@ -262,15 +262,15 @@ class LedgerBesideWorkers(Ledger):
 @pytest.fixture(autouse=True)
 def ledger(request: pytest.FixtureRequest) -> Iterator[LedgerBesideWorkers]:
     """The count before and after each test; the folder's worker is there before it."""
-    if "house" in request.fixturenames:
-        request.getfixturevalue("worker").be_there()
+    if "package_worker" in request.fixturenames:
+        request.getfixturevalue("package_worker").be_there()
     ledger = LedgerBesideWorkers()
     yield ledger
     ledger.check()
 
 
 @pytest.fixture(scope="package")
-def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
+def package_worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
     """The folder's one worker."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
@@ -283,17 +283,17 @@ def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def house(worker: PrivateWorker, ledger: Ledger) -> Iterator[PrivateWorker]:
-    """The worker, and after the case: is it alive, does it answer, is nothing left? If not, the next case gets another."""
-    mark = worker.daemon.mark
-    yield worker
+def worker(package_worker: PrivateWorker, ledger: Ledger) -> Iterator[PrivateWorker]:
+    """The folder's worker. After the case: is it alive, does it answer, is nothing left? If not, the next case gets another."""
+    mark = package_worker.daemon.mark
+    yield package_worker
     try:
-        assert worker.alive, "the daemon ended:\n" + "\n".join(worker.daemon.lines[mark:])
-        assert worker.caller.alive, "the neighbour's caller died"
-        worker.settle()
-        assert worker.call(NEIGHBOUR, 7) == 7
-        raised = [line for line in worker.daemon.lines[mark:] if "Traceback" in line]
-        assert not raised, "the daemon's log holds a traceback:\n" + "\n".join(worker.daemon.lines[mark:])
+        assert package_worker.alive, "the daemon ended:\n" + "\n".join(package_worker.daemon.lines[mark:])
+        assert package_worker.caller.alive, "the neighbour's caller died"
+        package_worker.settle()
+        assert package_worker.call(NEIGHBOUR, 7) == 7
+        raised = [line for line in package_worker.daemon.lines[mark:] if "Traceback" in line]
+        assert not raised, "the daemon's log holds a traceback:\n" + "\n".join(package_worker.daemon.lines[mark:])
     except BaseException:
-        worker.end()
+        package_worker.end()
         raise

@@ -189,5 +189,5 @@ class Report:
 
 
 def _line(group: str, name: str, count: Counter[str]) -> str:
-    told = ", ".join(f"{count[verdict]} {word}" for verdict, word in (("passed", "ok"), *list(WORDS.items())[1:]))
-    return f"{group:4} {name:26} {sum(count.values()):3} cases: {told}"
+    reported = ", ".join(f"{count[verdict]} {word}" for verdict, word in (("passed", "ok"), *list(WORDS.items())[1:]))
+    return f"{group:4} {name:26} {sum(count.values()):3} cases: {reported}"

@@ -47,7 +47,7 @@ def test_what_follows_the_kernel_is_the_command() -> None:
     assert given.command == ["make", "test", "--way", "mine"]
 
 
-def test_a_host_without_the_tools_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_the_tools_learns_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for tool in ("unshare", "setpriv"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool)))
     monkeypatch.setattr(debian, "SYSTEM_PATH", str(tmp_path))

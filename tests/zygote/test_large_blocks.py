@@ -25,8 +25,8 @@ if sys.argv[1:]:  # as on a host with transparent_hugepage = never
     import ctypes
     assert ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) == 0  # PR_SET_THP_DISABLE
 moved = _native.part_large(bool(sys.argv[1:]))
-told = {"moved": moved >> 20, "in_file": in_file(), "zeros": not any(zeros)}
-told["same"] = block == bytes(range(256)) * (64 * MB // 256)
+reported = {"moved": moved >> 20, "in_file": in_file(), "zeros": not any(zeros)}
+reported["same"] = block == bytes(range(256)) * (64 * MB // 256)
 reader, writer = os.pipe()
 child = os.fork()
 if not child:
@@ -37,9 +37,9 @@ if not child:
     os.write(writer, json.dumps([bytes(block[:4]).decode(), bytes(block[-2:]).decode(), zeros[0], pages()]).encode())
     os._exit(0)
 os.waitpid(child, 0)
-told["child"] = json.loads(os.read(reader, 1000))
-told["block"] = list(block[:4])
-print(json.dumps(told))
+reported["child"] = json.loads(os.read(reader, 1000))
+reported["block"] = list(block[:4])
+print(json.dumps(reported))
 """
 
 
@@ -49,15 +49,15 @@ def play(*arguments: str) -> Any:
 
 
 def test_a_large_block_keeps_its_bytes_and_each_fork_writes_and_grows_its_own() -> None:
-    told = play()
-    assert told["moved"] >= 128 and told["in_file"] >= 1
-    assert told["same"] and told["zeros"]
-    first, last, zero, _ = told["child"]
+    reported = play()
+    assert reported["moved"] >= 128 and reported["in_file"] >= 1
+    assert reported["same"] and reported["zeros"]
+    first, last, zero, _ = reported["child"]
     assert (first, last, zero) == ("mine", "yy", 0)
-    assert told["block"] == [0, 1, 2, 3]
+    assert reported["block"] == [0, 1, 2, 3]
 
 
 def test_where_there_are_no_huge_pages_large_blocks_are_moved() -> None:
-    told = play("never")
-    assert told["moved"] >= 128 and told["same"] and told["zeros"]
-    assert told["child"][:3] == ["mine", "yy", 0]
+    reported = play("never")
+    assert reported["moved"] >= 128 and reported["same"] and reported["zeros"]
+    assert reported["child"][:3] == ["mine", "yy", 0]

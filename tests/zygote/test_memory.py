@@ -102,7 +102,7 @@ def test_arenas_lie_behind_each_other() -> None:
 
 def test_what_was_allocated_becomes_huge_pages_and_stays_as_it_was() -> None:
     steps = (
-        "_native.gather_arenas(); _native.grow_apart(); kept = imported(); before = kilobytes('AnonHuge'); "
+        "_native.gather_arenas(); _native.separate_growth(); kept = imported(); before = kilobytes('AnonHuge'); "
         "_native.join_pages(); after = kilobytes('AnonHuge'); "
         "print(json.dumps([before, after, kept == imported(), faults()]))"
     )
@@ -115,7 +115,7 @@ def test_what_was_allocated_becomes_huge_pages_and_stays_as_it_was() -> None:
 
 
 def test_without_a_region_nothing_is_lost() -> None:
-    steps = "_native.grow_apart(); kept = imported(); _native.join_pages(); print(json.dumps(kept == imported()))"
+    steps = "_native.separate_growth(); kept = imported(); _native.join_pages(); print(json.dumps(kept == imported()))"
     assert evaluate(program(GROWTH, steps)) is True
 
 

@@ -30,14 +30,14 @@ function = {"name": "f", "version": "1", "memory_mb": 128, "provided": "image", 
 program = runtime_api.Program(function)
 def call(event, metadata=None):
     try:
-        return program.call(event, bytes(16), time.monotonic_ns() + 10**10, told)
+        return program.call(event, bytes(16), time.monotonic_ns() + 10**10, reported)
     except errors.ReportedError as error:
         return errors.describe(error)
     except SystemExit as error:
         return str(error.code).encode()
 for event in ("a", "error", "chunks", "breaks", "exit"):
-    told = {"client_context": {"custom": {}}} if event == "chunks" else None
-    print(call(b'"%s"' % event.encode(), told).decode())
+    reported = {"client_context": {"custom": {}}} if event == "chunks" else None
+    print(call(b'"%s"' % event.encode(), reported).decode())
 def failed(**image):
     try:
         runtime_api.Program({**function, "image": {**function["image"], **image}})
@@ -111,8 +111,8 @@ class Requests(http.server.BaseHTTPRequestHandler):
         if self.path.startswith("/quit"):
             os._exit(4)
         body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
-        told = [self.command, self.path, self.headers.get("x-a"), self.headers.get("cookie"), body]
-        answer = repr([*told, self.headers.get("x-forwarded-prefix")]).encode()
+        reported = [self.command, self.path, self.headers.get("x-a"), self.headers.get("cookie"), body]
+        answer = repr([*reported, self.headers.get("x-forwarded-prefix")]).encode()
         self.send_response(200)
         self.send_header("set-cookie", "y=z")
         self.end_headers()

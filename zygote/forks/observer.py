@@ -27,7 +27,7 @@ EVERY_FILE = "."
 FOLLOWED_ANYWAY = frozenset(
     {"importlib._bootstrap_external", "_frozen_importlib_external", "importlib.metadata", "importlib_metadata", "site"}
 )
-"""Modules that list directories to look for names and .pth files, which are noted themselves."""
+"""Modules that list directories to look for names and .pth files, which are recorded themselves."""
 DEEPEST = 12
 """Frames between `entry_points` and the finder that it asks, at most."""
 

@@ -1,9 +1,10 @@
 """Generators of random numbers that imports made: all that were seeded by the kernel are seeded again in each child.
 
 Those that a package seeded by hand go on as they are: a start of its own would find them so, too. Which is which: calls of
-`random.Random.seed` and `setstate`, and numpy's seeds from the kernel, are noted while packages are imported; torch's generators
-keep what they were seeded with. Generators are looked for among all objects, once per Zygote; a Zygote's children inherit the
-list, and look again how each was seeded: what is imported later, or the init of a function, may have seeded it by hand.
+`random.Random.seed` and `setstate`, and numpy's seeds from the kernel, are recorded while packages are imported; torch's
+generators keep what they were seeded with. Generators are looked for among all objects, once per Zygote; a Zygote's children
+inherit the list, and look again how each was seeded: what is imported later, or the init of a function, may have seeded it by
+hand.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 BIT_GENERATOR = "numpy.random.bit_generator"
 DRAWN = 1 << 64
-"""Seeds from here on were drawn by numpy from the kernel (they have 128 bits) where that was not noted: most people write smaller
-ones."""
+"""Seeds from here on were drawn by numpy from the kernel (they have 128 bits) where that was not recorded: most people write
+smaller ones."""
 DRAWN_BY_TORCH = 1 << 32
 TORCH_DEFAULT_SEED = 67280421310721
 """What every `torch.Generator` begins with that was not seeded (c10/core/GeneratorImpl.h)."""
@@ -37,8 +38,8 @@ _by_hand: dict[int, Any] = {}
 """Generators of `random` whose last seed was given, by id."""
 _drawn: set[int] = set()
 """Seeds that numpy has drawn from the kernel."""
-_are_noted: list[Any] = []
-"""The modules of numpy all of whose draws are noted."""
+_are_recorded: list[Any] = []
+"""The modules of numpy all of whose draws are recorded."""
 _held: dict[int, Any] = {}
 """Generators of numpy that had drawn their seed when they were last looked at, by id. Forks have given them others since."""
 _known: dict[int, tuple[Any, Callable[[Any], Reseed | None]]] = {}
@@ -46,8 +47,8 @@ _known: dict[int, tuple[Any, Callable[[Any], Reseed | None]]] = {}
 
 
 class Watch:
-    """While it is entered, seeds of generators are noted: what is given to those of `random`, and what numpy draws. The Observer
-    has it among its finders."""
+    """While it is entered, seeds of generators are recorded: what is given to those of `random`, and what numpy draws. The
+    Observer has it among its finders."""
 
     def __init__(self, *, takes_clocks: bool = False) -> None:
         """Args: takes_clocks: a seed that was read from the clock counts as drawn, as each start would have another."""
@@ -84,7 +85,7 @@ class Watch:
         del loader.exec_module
         loader.exec_module(module)
         if module.__name__ == BIT_GENERATOR:
-            _are_noted.append(module)
+            _are_recorded.append(module)
         self._watchers()[module.__name__](module)
 
     def _watch_random(self, module: Any) -> None:
@@ -118,7 +119,7 @@ class Watch:
 
     def _watch_numpy(self, module: Any) -> None:
         original = getattr(module, "randbits", None)
-        if original is None or module not in _are_noted:
+        if original is None or module not in _are_recorded:
             return
 
         def randbits(count: int) -> int:
@@ -224,8 +225,8 @@ def forget_half(state: Any) -> None:
 def was_drawn(bits: Any) -> bool:
     """Whether a BitGenerator was seeded by the kernel."""
     entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
-    is_noted = sys.modules.get(BIT_GENERATOR) in _are_noted
-    is_drawn = isinstance(entropy, int) and (entropy in _drawn if is_noted else entropy >= DRAWN)
+    is_recorded = sys.modules.get(BIT_GENERATOR) in _are_recorded
+    is_drawn = isinstance(entropy, int) and (entropy in _drawn if is_recorded else entropy >= DRAWN)
     if is_drawn:
         _held[id(bits)] = bits
     else:

@@ -2,7 +2,7 @@
 
 Between `watch` and `unwatch`, `os.environ` and `os.environb` note what is asked of them. What C code asks for comes from
 native/observe.c by `add_names_of_c`, and what is set from audit events by `add_set`: the owner of these calls both (`Observer` in
-a Zygote, `own_functions.own_variables` in a recording).
+a Zygote, `top_levels.own_variables` in a recording).
 """
 
 from __future__ import annotations

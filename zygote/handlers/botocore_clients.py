@@ -2,7 +2,7 @@
 
 The rules are 400 objects, made of the file that `botocore_data` has read ahead. They refer to its content, which a function could
 change before its client is made: so they are used once, by the client for which the loader was asked for that content, if nothing
-else has asked for it. The names are looked up where botocore would work them out, and noted in the cache where it would note
+else has asked for it. The names are looked up where botocore would work them out, and kept in the cache where it would keep
 them. The patterns that it looks for are compiled ahead, too: `re` keeps them.
 
 As in `botocore_data`, functions are replaced in each start, and call the original ones wherever anything on the way was changed.

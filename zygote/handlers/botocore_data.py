@@ -117,18 +117,18 @@ def read_ahead(kind: str) -> Any:
 def load_service_model(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Stand for `Loader.load_service_model`."""
     assert _originals is not None
-    return _noted("load_service_model", _originals.load_model(self, *args, **kwargs))
+    return _recorded("load_service_model", _originals.load_model(self, *args, **kwargs))
 
 
 def load_data_with_path(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Stand for `Loader.load_data_with_path`."""
     assert _originals is not None
     found = _originals.load_path(self, *args, **kwargs)
-    _noted("load_data_with_path", found[0])
+    _recorded("load_data_with_path", found[0])
     return found
 
 
-def _noted(method: str, found: Any) -> Any:
+def _recorded(method: str, found: Any) -> Any:
     """Count a method's answer, if it is the content of the rules."""
     if found is _rules:
         asked[method] = asked.get(method, 0) + 1

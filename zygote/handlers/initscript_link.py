@@ -27,7 +27,7 @@ def only_one(rights: tuple[int, ...]) -> int | None:
     if len(rights) > 1:
         for fd in rights:
             os.close(fd)
-        raise ProtocolError(f"{len(rights)} descriptors beside INIT")
+        raise ProtocolError(f"{len(rights)} descriptors with INIT")
     return rights[0] if rights else None
 
 

@@ -47,6 +47,6 @@ class OwnModules:
 
 
 def share_lines(theirs: ModuleType | None) -> None:
-    """Read the lines that a package has noted for code without a file (attrs does), if the function has the same linecache."""
+    """Read the lines that a package has kept for code without a file (attrs does), if the function has the same linecache."""
     if getattr(theirs, "__file__", None) == linecache.__file__:
         linecache.cache = theirs.cache  # type: ignore[union-attr]

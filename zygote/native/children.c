@@ -2,7 +2,7 @@
  *
  * A Zygote ignores SIGCHLD otherwise, so that the kernel reaps. Here a handler does, and notes the last statuses; the daemon asks for
  * one when a sandbox has ended by itself. A handler interrupts recvmsg(2) in the Zygote's loop, which goes on (SA_RESTART); what
- * packages start while they are imported ends likewise, and nobody asks for that.
+ * packages start while they are imported ends likewise, and no process asks for that.
  */
 
 #include "native.h"
@@ -11,18 +11,18 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define NOTED 256 /* the daemon asks within a moment of the end */
+#define ENDINGS 256 /* the daemon asks within a moment of the end */
 
 static struct {
     volatile pid_t pid;
     volatile int status;
-} noted[NOTED];
+} endings[ENDINGS];
 static volatile unsigned int next;
 
 static void note(pid_t pid, int status)
 {
-    noted[next % NOTED].pid = pid;
-    noted[next % NOTED].status = status;
+    endings[next % ENDINGS].pid = pid;
+    endings[next % ENDINGS].status = status;
     next++;
 }
 
@@ -46,7 +46,7 @@ int reap_children(void)
 
 void forget_children(void)
 {
-    memset((void *)noted, 0, sizeof noted);
+    memset((void *)endings, 0, sizeof endings);
 }
 
 int status_of_child(pid_t pid)
@@ -59,11 +59,11 @@ int status_of_child(pid_t pid)
     sigprocmask(SIG_BLOCK, &child, &before);
     if (waitpid(pid, &status, WNOHANG) == pid) /* its signal is about to come */
         note(pid, status);
-    for (unsigned int back = 1; back <= NOTED && found < 0; back++) {
-        unsigned int at = (next - back) % NOTED;
+    for (unsigned int back = 1; back <= ENDINGS && found < 0; back++) {
+        unsigned int at = (next - back) % ENDINGS;
 
-        if (noted[at].pid == pid)
-            found = noted[at].status;
+        if (endings[at].pid == pid)
+            found = endings[at].status;
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
     return found;

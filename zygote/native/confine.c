@@ -2,7 +2,7 @@
  *
  * The order is the contract: the cgroups first, so that every page is charged right (if the daemon moves it, while
  * it goes on, as `await_move` says); then the root, the uid, the descriptors; last what cannot be taken back: capabilities,
- * no_new_privs, seccomp. A step that fails is told to the daemon and ends the child here: no half-confined child goes on.
+ * no_new_privs, seccomp. A step that fails is reported to the daemon and ends the child here: no half-confined child goes on.
  */
 
 #include "native.h"
@@ -47,7 +47,7 @@ static void fail(const char *call)
     snprintf(failure.text, sizeof failure.text, "%s: %s", call, reason);
     length = strlen(failure.text);
     failure.length = (uint32_t)(sizeof failure.times + length);
-    /* If the daemon is gone, too, nobody is left to tell. */
+    /* If the daemon is gone, too, no process is left to tell. */
     _exit(write(report_fd, &failure, offsetof(struct failure, text) + length) < 0 ? 2 : 1);
 }
 

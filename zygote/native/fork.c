@@ -36,7 +36,7 @@ enum { MESSAGE = 0, IS_SANDBOX = 1, IS_SPARE = 2, IS_ZYGOTE = 3 };
 struct request {
     uint8_t op;
     uint8_t kind;
-    uint8_t has_network; /* a sandbox is born in a network namespace that comes last beside the message */
+    uint8_t has_network; /* a sandbox is born in a network namespace that comes last with the message */
     uint8_t is_spare;
     uint32_t first_uid;
     uint32_t uid_count;
@@ -55,12 +55,12 @@ struct question {
 static char buffer[MESSAGE_MAX_BYTES];
 static const char *message_start = buffer; /* the message, or what is for the child */
 static Py_ssize_t message_length;
-static struct fd_list message_fds; /* came beside the message, until Python takes them */
+static struct fd_list message_fds; /* came with the message, until Python takes them */
 static int reaps;        /* whether the daemon asks how children ended */
 static int *tid_address; /* which the kernel clears when this thread ends */
 static pid_t *own_tid;   /* where the C library keeps this thread's id: without it pthread calls in the child would lie */
 
-/* One datagram, with at most one descriptor beside it. */
+/* One datagram, with at most one descriptor with it. */
 static int answer(int control, const char *text, int fd)
 {
     union {
@@ -190,7 +190,7 @@ static int has_ended(int pidfd)
 }
 
 /* The Zygote's half: id maps, the go-ahead, the answer. A child without its maps ends by itself; one that ended before it had
- * them has told the daemon why, and that is to be heard however soon it was. */
+ * them has sent the daemon the reason, which is to arrive however soon it was. */
 static int be_parent(int control, const struct request *request, pid_t pid, int pidfd, int maps_written)
 {
     if (write_id_maps(pid, request) < 0 && !has_ended(pidfd))
@@ -244,7 +244,7 @@ static int child_is(const struct request *request)
     return request->is_spare ? IS_SPARE : IS_SANDBOX;
 }
 
-/* Keep what came beside a message, at numbers that imports do not see. */
+/* Keep what came with a message, at numbers that imports do not see. */
 static void keep_message_fds(const struct fd_list *given)
 {
     close_all(&message_fds);
@@ -355,18 +355,18 @@ static pid_t *search_own_tid(int word_count)
  * inherit as taken. A kernel without CONFIG_CHECKPOINT_RESTORE does not say what it clears. */
 static int find_thread_id(void)
 {
-    int is_glibc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version") != NULL, is_told;
+    int is_glibc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version") != NULL, is_known;
 
-    is_told = prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) == 0;
-    if (!is_told && !is_glibc) {
+    is_known = prctl(PR_GET_TID_ADDRESS, &tid_address, 0, 0, 0) == 0;
+    if (!is_known && !is_glibc) {
         os_error("prctl(PR_GET_TID_ADDRESS): an image with musl needs a kernel with CONFIG_CHECKPOINT_RESTORE");
         return -1;
     }
-    if (is_told && *tid_address == (pid_t)syscall(SYS_gettid))
+    if (is_known && *tid_address == (pid_t)syscall(SYS_gettid))
         own_tid = tid_address;
     else
         own_tid = search_own_tid(is_glibc ? GLIBC_WORDS : MUSL_WORDS);
-    if (!is_told)
+    if (!is_known)
         tid_address = own_tid;
     if (!own_tid) {
         PyErr_SetString(PyExc_RuntimeError, "the C library is neither glibc nor musl: it keeps a thread's id elsewhere");
@@ -412,7 +412,7 @@ PyObject *native_await_children(PyObject *module, PyObject *args)
     return sigaction(SIGCHLD, &by_default, NULL) < 0 ? os_error("sigaction") : none();
 }
 
-/* As from `prepare` on; whether nobody has installed a handler meanwhile, which no sandbox would have. */
+/* As from `prepare` on; whether no code has installed a handler meanwhile, which no sandbox would have. */
 PyObject *native_disown_children(PyObject *module, PyObject *args)
 {
     struct sigaction before;

@@ -73,7 +73,7 @@ PyObject *native_gather_arenas(PyObject *module, PyObject *args)
     return none();
 }
 
-PyObject *native_grow_apart(PyObject *module, PyObject *args)
+PyObject *native_separate_growth(PyObject *module, PyObject *args)
 {
     char *heap_end = sbrk(0);
 

@@ -51,7 +51,7 @@ static int reopen(const struct kept_file *file, int is_there)
     return is_there && file->offset > 0 && lseek(file->fd, file->offset, SEEK_SET) < 0 ? -1 : 0;
 }
 
-/* The same bytes at the same address, shared with nobody yet. */
+/* The same bytes at the same address, shared with no process yet. */
 static int part(const struct kept_mapping *mapping)
 {
     char *copy = mmap(NULL, mapping->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

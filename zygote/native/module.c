@@ -37,7 +37,7 @@ static PyMethodDef methods[] = {
     {"fill_gaps", native_fill_gaps, METH_NOARGS, NULL},
     {"share_code", native_share_code, METH_NOARGS, NULL},
     {"gather_arenas", native_gather_arenas, METH_NOARGS, NULL},
-    {"grow_apart", native_grow_apart, METH_NOARGS, NULL},
+    {"separate_growth", native_separate_growth, METH_NOARGS, NULL},
     {"join_pages", native_join_pages, METH_NOARGS, NULL},
     {"part_large", native_part_large, METH_VARARGS, NULL},
     {"copy_pages", native_copy_pages, METH_VARARGS, NULL},

@@ -35,7 +35,7 @@ int plain_sscanf(const char *text, const char *format, ...) __asm__("sscanf");
 /* A child's kind, as in protocol.FORK. */
 enum { SANDBOX = 0, ZYGOTE = 1, WALLED_ZYGOTE = 2, KINDS = 3 };
 
-/* Descriptors that came beside data. */
+/* Descriptors that came with data. */
 struct fd_list {
     int count;
     int fds[MAX_FDS];
@@ -100,7 +100,7 @@ PyObject *native_settle_in_network(PyObject *module, PyObject *args);
 PyObject *native_fill_gaps(PyObject *module, PyObject *args);
 PyObject *native_share_code(PyObject *module, PyObject *args);
 PyObject *native_gather_arenas(PyObject *module, PyObject *args);
-PyObject *native_grow_apart(PyObject *module, PyObject *args);
+PyObject *native_separate_growth(PyObject *module, PyObject *args);
 PyObject *native_join_pages(PyObject *module, PyObject *args);
 PyObject *native_part_large(PyObject *module, PyObject *args);
 PyObject *native_copy_pages(PyObject *module, PyObject *args);

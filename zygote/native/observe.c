@@ -1,7 +1,7 @@
 /* What a Zygote's imports do that Python alone cannot see: variables and files that C code looks for, and audit events.
  *
  * The root Zygote is exec'd with this file preloaded (LD_PRELOAD), so `getenv` below is found before the C library's by every
- * library that is loaded later. It does what that does, and while it is told to, it notes the name. In a sandbox it costs one
+ * library that is loaded later. It does what that does, and while it is switched on, it records the name. In a sandbox it costs one
  * load and one branch a call. zygote/forks/observer.py is the other half.
  */
 
@@ -36,7 +36,7 @@ static struct names {
 static PyObject *observer; /* called with (event, arguments) while it is there */
 static int is_hooked;
 
-static int is_noted(const struct names *names, const char *name, size_t length)
+static int is_recorded(const struct names *names, const char *name, size_t length)
 {
     for (size_t at = 0; at < names->length; at += strlen(names->text + at) + 1)
         if (strncmp(names->text + at, name, length) == 0 && names->text[at + length] == 0)
@@ -49,7 +49,7 @@ static void note(struct names *names, const char *name, size_t length)
 {
     while (atomic_flag_test_and_set(&busy))
         continue;
-    if (length > 0 && !is_noted(names, name, length)) {
+    if (length > 0 && !is_recorded(names, name, length)) {
         if (names->length + length < sizeof names->text) {
             memcpy(names->text + names->length, name, length);
             names->length += length;
@@ -61,7 +61,7 @@ static void note(struct names *names, const char *name, size_t length)
     atomic_flag_clear(&busy);
 }
 
-/* Called for every file that is looked for (files.c): of those in the working directory, the name at its top is noted. A path
+/* Called for every file that is looked for (files.c): of those in the working directory, the name at its top is recorded. A path
  * without a slash in front is taken to be relative to it, whatever to it is. */
 void saw_path(const char *path)
 {

@@ -1,6 +1,6 @@
 /* What a process may give up for good, or have given back: capabilities, securebits, filters, limits, descriptors.
  *
- * For a child in confine.c; and, by way of zygote/linux.py, for whoever is confined in Python: farm init, the root Zygote,
+ * For a child in confine.c; and, by way of zygote/linux.py, for the processes that are confined in Python: farm init, the root Zygote,
  * the engine of initscripts.
  */
 

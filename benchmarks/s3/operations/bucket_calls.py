@@ -101,8 +101,8 @@ def delete_objects(call: Call) -> Answer:
     for key in keys:
         bucket.delete(key)
     quiet = tree.findtext("Quiet") == "true"
-    told = [] if quiet else [element("Deleted", element("Key", key)) for key in keys]
-    return xml_answer(element("DeleteResult", *told, namespace=True))
+    reported = [] if quiet else [element("Deleted", element("Key", key)) for key in keys]
+    return xml_answer(element("DeleteResult", *reported, namespace=True))
 
 
 class _Spelling:

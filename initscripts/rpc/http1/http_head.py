@@ -42,7 +42,7 @@ def parse_head(data: bytes) -> Head:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     coding = headers.get("transfer-encoding")
     if coding is not None and (coding.lower() != "chunked" or "content-length" in headers):
-        raise protocol_error(f"transfer-encoding {coding[:80]!r}, or a length beside it")
+        raise protocol_error(f"transfer-encoding {coding[:80]!r}, or a length with it")
     connection = headers.get("connection", "").lower()
     keep_alive = "close" not in connection if status_line[1] == b"1" else "keep-alive" in connection
     return Head(int(status_line[2]), headers, _length(headers), coding is not None, keep_alive)

@@ -230,7 +230,7 @@ SOCKD_APP_FN int sockd_app_hear(sockd_app *app) {
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(sizeof(int))];
-    } beside;
+    } control;
     struct iovec part;
     struct msghdr message;
     struct cmsghdr *header;
@@ -243,8 +243,8 @@ SOCKD_APP_FN int sockd_app_hear(sockd_app *app) {
     memset(&message, 0, sizeof message);
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = beside.bytes;
-    message.msg_controllen = sizeof beside.bytes;
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof control.bytes;
     do length = recvmsg(app->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     while (length < 0 && (errno == EINTR || errno == ECONNRESET));
     if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -356,7 +356,7 @@ SOCKD_APP_FN long sockd_app_header(const sockd_message *message, const char *nam
     return headers ? sockd_app_text(sockd_app_member(headers, name), to, room) : -ENOENT;
 }
 
-/* Wait for a file of the script: a descriptor, the caller's, of a file in memory that nobody else has. It may be written to,
+/* Wait for a file of the script: a descriptor, the caller's, of a file in memory that no other process has. It may be written to,
  * made longer and mapped as one likes; /proc/self/fd/N is its path. Given once; children do not inherit it. */
 SOCKD_APP_FN int sockd_app_receive_file(sockd_app *app, uint64_t id, int timeout_ms) {
     return sockd_app_take(app, 'f', id, timeout_ms);

@@ -86,7 +86,7 @@ SOCKD_IMPORT("send_rpc_buf")
 int32_t sockd_send_rpc_buf(int32_t conn, int64_t rpc_id, const char *method, uint32_t method_len, uint32_t handle,
                            int64_t off, int64_t len);
 
-/* Wait until the whole reply is in the region; may be called again for the same id. The function is told of a failure.
+/* Wait until the whole reply is in the region; may be called again for the same id. The function learns of a failure.
  * -ENOENT: never sent. -ECONNREFUSED, -ETIMEDOUT, -ECONNRESET, -EPROTO, -ENOSPC: as the RPC ended. A status that says
  * that something is wrong (404) is a reply like any other, and no failure; nor is 304, without a body: the function has
  * this object already, because the init of its snapshot has read it. */

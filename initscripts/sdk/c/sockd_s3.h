@@ -88,7 +88,7 @@ SOCKD_FN int32_t sockd_pass_as(int32_t conn, int64_t rpc_id, int64_t index) {
     return failed ? failed : sockd_send_msg(index, reply.handle, 0, (int64_t)reply.len);
 }
 
-/* Wait for a reply and pass it on; `reply` is filled in for whoever wants to look at it. Answers 0 or -errno. */
+/* Wait for a reply and pass it on; `reply` is filled in for a caller that wants to look at it. Answers 0 or -errno. */
 SOCKD_FN int32_t sockd_pass_reply(int32_t conn, int64_t index, sockd_reply *reply) {
     int32_t failed = sockd_recv_rpc_reply(conn, index, reply);
     return failed ? failed : sockd_send_msg(index, reply->handle, 0, (int64_t)reply->len);

@@ -143,18 +143,18 @@ def write_result(data: bytes, decoder: codecs.IncrementalDecoder | None = None, 
         text = data.decode(errors="replace") if decoder is None else decoder.decode(data, final)
         _put(printable(text), nl=False)
         return
-    with _told_if_full():
+    with _failing_if_full():
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
 
 
 def _put(text: str, *, nl: bool = True, err: bool = False) -> None:
-    with _told_if_full():
+    with _failing_if_full():
         click.echo(text, nl=nl, err=err)
 
 
 @contextmanager
-def _told_if_full() -> Iterator[None]:
+def _failing_if_full() -> Iterator[None]:
     """Raises: Failure if a write fails, except when the reader has closed the pipe."""
     try:
         yield

@@ -1,7 +1,7 @@
 """Code that is in use: what of the code store is not garbage, though no record says so yet, or any more.
 
 Owns the list of it: the code of deploys under way, and of closed versions that still run. A collection never overlaps with a
-publication whose digest is not noted yet.
+publication whose digest is not recorded yet.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def _source(package: Table) -> tuple[str, str]:
 
 def _not_a_package(file: str, name: str, path: str) -> BadArchive:
     return BadArchive(
-        f"{file}: {name} is the directory or file {path!r}, which is not installed; copy its modules beside the handler, and "
+        f"{file}: {name} is the directory or file {path!r}, which is not installed; copy its modules next to the handler, and "
         "remove it from the dependencies"
     )
 

@@ -1,7 +1,7 @@
 """OpenLambda's `ol.yaml`: what it says of a function, as keys of our `sockd.toml`.
 
 Pure. YAML is read with PyYAML's own parser in Python (a stranger's text, so no C), as texts, lists and mappings only: no
-tags, no aliases, which a few bytes can make into gigabytes. What we do not do is refused by name, or noted if the function
+tags, no aliases, which a few bytes can make into gigabytes. What we do not do is refused by name, or mentioned if the function
 can be used without it.
 """
 

@@ -81,15 +81,15 @@ class Canaries:
         canary = self._find(request.name, request.qualifier)
         if canary is None or number != canary.alias.other:
             return await running
-        noted = None
+        watched = None
         if request.sink is not None:
-            request.sink = noted = _StatusSink(request.sink)
+            request.sink = watched = _StatusSink(request.sink)
         try:
             answer = await running
         except FAILURES:
             self._count(canary, failed=True)
             raise
-        self._count(canary, failed=noted is not None and noted.status in SERVER_ERRORS)
+        self._count(canary, failed=watched is not None and watched.status in SERVER_ERRORS)
         return answer
 
     def _find(self, name: str, qualifier: str) -> Canary | None:

@@ -36,7 +36,7 @@ class ImageContents:
         if self._images is None:
             raise ImagesUnavailable("this worker runs no container images")
         if code.files > (code.settings() is not None):
-            progress(Note("the files beside sockd.toml are not used: the function's code is the image's"))
+            progress(Note("the files next to sockd.toml are not used: the function's code is the image's"))
         if config.app is not None:
             raise BadFunctionConfig(
                 f'app = "{config.app}" is for code that is deployed without an image: start a web server in the image, and name '
@@ -84,7 +84,7 @@ def with_port(config: FunctionConfig, record: ImageRecord, progress: Progress) -
     if config.app_port is not None:
         progress(image_programs.port_words(config))
     elif config.readiness_path != "/":
-        progress(Note("readiness_path is not used: without app_port nobody asks for it"))
+        progress(Note("readiness_path is not used: without app_port the worker does not ask for it"))
     return config
 
 

@@ -36,7 +36,7 @@ PYTHON = "python3"
 JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 NODE_PROGRAMS = ("node", "nodejs", "npm", "npx", "yarn", "pnpm")
 NODE_OPTIONS, NODE_HEAP = "NODE_OPTIONS", "--max-old-space-size"
-NODE_BESIDE_MB = 64
+NODE_OTHER_MB = 64
 """The memory of Node outside of its heap of old objects: code, buffers, young objects."""
 HEAP_OPTIONS = ("-Xmx", "-XX:MaxRAM", "-XX:MaxHeapSize")
 WRITERS = {
@@ -146,7 +146,7 @@ def with_node_heap(words: list[str], found: dict[str, str], memory_mb: int) -> d
     own = found.get(NODE_OPTIONS, "")
     if not is_node or any(each.replace("_", "-").startswith(NODE_HEAP) for each in (*words, *own.split())):
         return found
-    heap_mb = max(memory_mb // 4, min(memory_mb * 3 // 4, memory_mb - NODE_BESIDE_MB))
+    heap_mb = max(memory_mb // 4, min(memory_mb * 3 // 4, memory_mb - NODE_OTHER_MB))
     return {**found, NODE_OPTIONS: f"{own} {NODE_HEAP}={heap_mb}".lstrip()}
 
 

@@ -247,7 +247,7 @@ class Function:
         if self.caches.handlers.held(self.version.program)[0] or any(pool.has_idle for pool in self.pools):
             self.starts.offer(self)
 
-    def find_apart(self, version: Version, program: Program | None = None) -> Starting:
+    def find_exclusive(self, version: Version, program: Program | None = None) -> Starting:
         """As `find`, for a request that shares its sandbox with no other. Args: program: default: the version's."""
         wanted = Wanted(version.view, program or version.program, self._conditions(version))
         return partial(self.caches.starts.new, wanted)

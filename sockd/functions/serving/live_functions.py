@@ -177,7 +177,7 @@ class LiveFunctions:
 
     def reconcile(self, old: FunctionAggregate, new: FunctionAggregate) -> Closed:
         """Make what is live of a function equal to what is recorded now: the last deploy, its settings, and which published
-        versions there are. A deploy that cannot run yet is noted in `restoring`; the one before serves until it can."""
+        versions there are. A deploy that cannot run yet is listed in `restoring`; the one before serves until it can."""
         if not new.deploys:
             return self._remove(new.name)
         gone = old.publications.keys() - new.publications.keys()

@@ -56,7 +56,7 @@ class Preparation:
         self._serving = serving
         self._recorder = recorder
         self._debugged = debugged
-        self._is_apart = recorder is not None or debugged is not None
+        self._is_exclusive = recorder is not None or debugged is not None
         self._loop = serving.function.loop
         self._place: StartPlace | None = None
         """The permission for a start, until the sandbox has taken it."""
@@ -74,7 +74,7 @@ class Preparation:
         """Start a new sandbox for the request, or wait until one may start or an idle one is there.
 
         A sandbox that it shares with no other request passes by: a debugger may keep it for minutes."""
-        if self._place is None and not self._is_apart:
+        if self._place is None and not self._is_exclusive:
             self._place = self._serving.function.starts.try_start()
             if self._place is None:
                 self._wait_at_gate()
@@ -139,7 +139,7 @@ class Preparation:
     def _start_new(self) -> None:
         function, request, version = self._serving.function, self._serving.request, self._serving.version
         try:
-            found = function.find_new(request) if not self._is_apart else self._find_apart(version)
+            found = function.find_new(request) if not self._is_exclusive else self._find_exclusive(version)
         except Exception as error:
             self._serving.give_back_turn(error)
             return
@@ -155,11 +155,11 @@ class Preparation:
             self._script_run = function.begin_script(self._recorder or version.initscript, request, version.program)
         self._later(self._start(found))
 
-    def _find_apart(self, version: Version) -> Starting:
+    def _find_exclusive(self, version: Version) -> Starting:
         """A sandbox for a recording or for a debugger. Raises: CannotDebug."""
         if self._debugged is not None:
             self._program = self._debugged.program(version)
-        return self._serving.function.find_apart(version, self._program)
+        return self._serving.function.find_exclusive(version, self._program)
 
     def _later(self, steps: Coroutine[Any, Any, None], paused: Leased | None = None) -> None:
         """Have a task prepare the sandbox and send the request in its last step: a new sandbox reports READY to its request."""
@@ -182,7 +182,7 @@ class Preparation:
         function, version = self._serving.function, self._serving.version
         function.caches.latency.start_begun()
         self._script_run = function.begin_script(version.initscript, self._serving.request)
-        return function.find_apart(version)
+        return function.find_exclusive(version)
 
     async def _start(self, starting: Starting) -> None:
         function, version = self._serving.function, self._serving.version

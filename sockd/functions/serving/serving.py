@@ -71,8 +71,8 @@ class Serving:
         self._done = done
         self._loop = function.loop
         self.stop: Callable[[], object] = nothing
-        self._is_apart = recorder is not None or debugged is not None
-        if self._is_apart:
+        self._is_exclusive = recorder is not None or debugged is not None
+        if self._is_exclusive:
             self._preparation = Preparation(self, recorder, debugged)
 
     def begin(self) -> None:
@@ -131,7 +131,7 @@ class Serving:
                 version.check_code(request.expected)
             is_app = version.program.is_app
             self._call = None if is_app is None else version.call(request, is_app)
-            idle = function.find_idle(request) if not self._is_apart else None
+            idle = function.find_idle(request) if not self._is_exclusive else None
         except Exception as error:
             self.give_back_turn(error)
             return
@@ -190,7 +190,7 @@ class Serving:
             self._leased.script_run.answered()
         if self._earlier_log is not None:
             reply.log = self._earlier_log + reply.log
-        elif isinstance(reply.error, NotTaken) and not self._is_apart:
+        elif isinstance(reply.error, NotTaken) and not self._is_exclusive:
             self._earlier_log = reply.log
             self._go_on_in_another()
             return
@@ -258,7 +258,7 @@ class Serving:
 
     def _put_back(self) -> None:
         self._preparation = None  # as in `_leave`
-        if self._is_apart:
+        if self._is_exclusive:
             self._leased.sandbox.destroy()
         self.function.put_back(self._leased, self.version)
 

@@ -173,10 +173,10 @@ class ImageMounts:
         mounted = self._mounts.pop(record.digest, None)
         if mounted is not None:
             self._on_unmount()
-            self._close_beside(self._closed(mounted, record, self._lost))
+            self._close_in_task(self._closed(mounted, record, self._lost))
             _log.info("image %s is unmounted: nothing uses it", record.digest[:19])
 
-    def _close_beside(self, closing: Coroutine[None, None, None]) -> None:
+    def _close_in_task(self, closing: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -190,7 +190,7 @@ class ImageMounts:
 
     def _close_lost(self, base: ImageBase) -> None:
         base.on_unused = _nothing
-        self._close_beside(in_thread(base.close))
+        self._close_in_task(in_thread(base.close))
 
     def _why_failed(self, record: ImageRecord, begun_ns: int) -> SockdError | None:
         lost = self._losses.get(record.digest)

@@ -124,20 +124,20 @@ class TemplateFile:
 def read_report(data: bytes) -> TemplateReport:
     """Raises: ZygoteGone."""
     try:
-        told = msgspec.json.decode(data, type=TemplateReport)
+        report = msgspec.json.decode(data, type=TemplateReport)
         return msgspec.structs.replace(
-            told,
-            seconds=read_seconds(told.seconds),
-            refused=tuple(read_text(words[:MOST_WORDS]) for words in told.refused),
-            closed=tuple(read_text(words[:MOST_WORDS]) for words in told.closed),
-            notes=tuple(read_text(words[:MOST_WORDS]) for words in told.notes),
-            reads=read_reads(told.reads),
+            report,
+            seconds=read_seconds(report.seconds),
+            refused=tuple(read_text(words[:MOST_WORDS]) for words in report.refused),
+            closed=tuple(read_text(words[:MOST_WORDS]) for words in report.closed),
+            notes=tuple(read_text(words[:MOST_WORDS]) for words in report.notes),
+            reads=read_reads(report.reads),
         )
     except (ValueError, RecursionError, OverflowError):  # msgspec's errors are ValueErrors
         raise ZygoteGone("the Zygote's answer is not one to `template`") from None
 
 
-def read_reads(told: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+def read_reads(reported: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
     """Return what an init says to have read; nothing, if that is too long."""
-    size = sum(len(words) for rpc in told for words in rpc)
-    return tuple(tuple(map(read_text, rpc)) for rpc in told) if size <= MOST_READ else ()
+    size = sum(len(words) for rpc in reported for words in rpc)
+    return tuple(tuple(map(read_text, rpc)) for rpc in reported) if size <= MOST_READ else ()

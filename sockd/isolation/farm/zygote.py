@@ -176,14 +176,14 @@ class Zygote:
         deadline_s: float,
         on_end: Callable[[Zygote], None],
         wall: Wall | None = None,
-        is_apart: bool = False,
+        is_standalone: bool = False,
     ) -> Zygote:
         """A child Zygote in a user namespace of its own.
 
-        Args: wall: it is a root, which imports nothing, and behind this wall with all its descendants; is_apart: nothing serves
-            instead of it, so it gets a block of uids as a root does.
+        Args: wall: it is a root, which imports nothing, and behind this wall with all its descendants; is_standalone: nothing
+            serves instead of it, so it gets a block of uids as a root does.
         Raises: NoCapacity, ZygoteGone, ZygoteRefused, OSError."""
-        uids = self.uids.take_child(is_root=is_apart or wall is not None)
+        uids = self.uids.take_child(is_root=is_standalone or wall is not None)
         child = Zygote(self._cgroups, uids, on_end, self)
         return await self._spawn(child, ZYGOTE_USE._replace(memory_bytes=limit_bytes), deadline_s, wall)
 

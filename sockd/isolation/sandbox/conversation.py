@@ -202,7 +202,7 @@ class Conversation:
             return
         self.channel.send(protocol.GONE, exchange.number)
         grace_s = self.process.parts.stop_grace_s
-        words = f"nobody read its answer any more, and it did not end within {grace_s:g} s"
+        words = f"its answer had no reader any more, and it did not end within {grace_s:g} s"
         self.deadline.shorten(grace_s, partial(self.end, SandboxDied(words)))
 
     def finish(

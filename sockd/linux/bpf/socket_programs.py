@@ -100,7 +100,7 @@ def tell_uses(cgroups_fd: int, accounts_fd: int, level: int, option: int) -> Cod
 
 def uncount(accounts_fd: int, storage_fd: int) -> Code:
     """When a socket's last descriptor is closed: take 1 from its accounts; an accepted one has its own end."""
-    code: Code = [asm.copy(R6, R1), asm.copy(R2, R6), *_beside(storage_fd)]
+    code: Code = [asm.copy(R6, R1), asm.copy(R2, R6), *_storage_of(storage_fd)]
     code += [asm.copy(R1, R6), asm.call(Helper.GET_SOCKET_COOKIE), asm.load64(R1, R8, _COOKIE)]
     code += [asm.jump_if_same(R0, R1, "mine"), asm.jump("done"), "mine", asm.move(R9, -1)]
     return [*code, *_add(accounts_fd, OPEN, own=True), "done", *asm.leave(1)]
@@ -109,19 +109,19 @@ def uncount(accounts_fd: int, storage_fd: int) -> Code:
 def note_port(accounts_fd: int, storage_fd: int) -> Code:
     """After bind(2): a TCP port was taken."""
     code: Code = [asm.copy(R2, R1), asm.load32(R1, R1, _TYPE), asm.jump_if_equal(R1, _SOCK_STREAM, "tcp")]
-    code += [asm.jump("done"), "tcp", *_beside(storage_fd), asm.move(R1, _PORT_TAKEN), asm.store32(R8, _STATE, R1)]
+    code += [asm.jump("done"), "tcp", *_storage_of(storage_fd), asm.move(R1, _PORT_TAKEN), asm.store32(R8, _STATE, R1)]
     return [*code, asm.move(R9, 1), *_add(accounts_fd, PORTS), "done", *asm.leave(1)]
 
 
 def follow_connections(accounts_fd: int, storage_fd: int) -> Code:
     """At TCP's events: a listener that was not bound has taken a port; a connection that came in is open until it is closed.
 
-    A connect(2) is noted as a use before its first packet, a connection that comes in before it is accepted."""
+    A connect(2) counts as a use before its first packet, a connection that comes in before it is accepted."""
     code: Code = [asm.copy(R6, R1), asm.load32(R7, R6, _OP)]
     code += [asm.jump_if_equal(R7, each, "ours") for each in (_CONNECT, _PASSIVE_ESTABLISHED, _LISTEN)]
     code += [asm.jump_if_not_equal(R7, _STATE_CHANGED, "done"), asm.load32(R1, R6, _NEW_STATE)]
     code += [asm.jump_if_not_equal(R1, _TCP_CLOSE, "done")]
-    code += ["ours", asm.load64(R2, R6, _SK), asm.jump_if_equal(R2, 0, "done"), *_beside(storage_fd)]
+    code += ["ours", asm.load64(R2, R6, _SK), asm.jump_if_equal(R2, 0, "done"), *_storage_of(storage_fd)]
     code += [asm.jump_if_equal(R7, _STATE_CHANGED, "closing"), asm.load32(R1, R8, _OWN), asm.store32(R10, _KEY, R1)]
     code += [*asm.lookup(accounts_fd, _KEY), asm.jump_if_equal(R0, 0, "done"), *_add_use(R0)]
     code += [asm.jump_if_equal(R7, _LISTEN, "listen"), asm.jump_if_equal(R7, _PASSIVE_ESTABLISHED, "accepted")]
@@ -135,7 +135,7 @@ def follow_connections(accounts_fd: int, storage_fd: int) -> Code:
     return [*code, "done", *asm.leave(1)]
 
 
-def _beside(storage_fd: int) -> Code:
+def _storage_of(storage_fd: int) -> Code:
     """R8 = what is stored with the socket in R2; go to "done" if nothing is."""
     code: Code = [asm.map_address(R1, storage_fd), asm.move(R3, 0), asm.move(R4, 0), asm.call(Helper.SK_STORAGE_GET)]
     return [*code, asm.jump_if_equal(R0, 0, "done"), asm.copy(R8, R0)]
@@ -166,7 +166,7 @@ def _room(accounts_fd: int, account: int, *, in_ports: bool = True, full: str = 
 
 
 def _add(accounts_fd: int, field: int, *, own: bool = False) -> Code:
-    """Add R9 to a field of the accounts that are noted in R8; of the socket's own as well, if asked."""
+    """Add R9 to a field of the accounts that R8 points to; of the socket's own as well, if asked."""
     indices = [asm.load32(R1, R8, _OF_FUNCTION), asm.move(R1, WORKER)]
     code: Code = []
     for number, index in enumerate([asm.load32(R1, R8, _OWN), *indices] if own else indices):

@@ -45,7 +45,7 @@ from sockd.starts.packages.uv import uv_path
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd_zygote import protocol
 
-HANDLER = "sockd_zygote.own_functions.building:answer"
+HANDLER = "sockd_zygote.top_levels.building:answer"
 LOG_BYTES = 64 << 10
 LOCK_BYTES = 6 * MB
 """Maximum size of a lock file."""
@@ -138,7 +138,7 @@ class Builder:
                 await in_thread(self._put_uv)
             program = self._program(python)
             try:
-                sandbox = await self._tree.children.start_apart(program, deadline_s=WAIT_S)
+                sandbox = await self._tree.children.start_for_build(program, deadline_s=WAIT_S)
                 try:
                     reply = await self._answer(sandbox, body, variables, answer)
                     # A build whose compiler was killed fails; the cgroup of a dead sandbox is somebody else's already.

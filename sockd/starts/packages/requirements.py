@@ -181,7 +181,7 @@ def _why_no_option(option: str) -> str:
     if option in ("-r", "--requirement", "-c", "--constraint"):
         return "other files are not read here; put their lines in their place"
     if option in ("-e", "--editable"):
-        return "editable packages are refused; put their code beside the handler"
+        return "editable packages are refused; put their code next to the handler"
     if option in ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--trusted-host"):
         return "an index is chosen in sockd.toml ([packages] index), among those of the worker's configuration"
     return "options are refused, except --hash after a requirement"

@@ -258,7 +258,7 @@ def uv_path() -> str:
         with _finding:
             return find_uv_bin()
     except FileNotFoundError:
-        raise PackagesFailed("uv is not installed beside sockd; install the package `uv`") from None
+        raise PackagesFailed("uv is not installed with sockd; install the package `uv`") from None
 
 
 async def _head(stream: asyncio.StreamReader, limit_bytes: int) -> bytes:

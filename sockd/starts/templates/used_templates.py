@@ -50,7 +50,7 @@ class UsedTemplates:
         self._used[name, number] = Used(name, number, starts, used_s)
 
     def keep(self) -> None:
-        """Save what was noted for the case that this daemon is killed, if a version is new."""
+        """Save what was recorded for the case that this daemon is killed, if a version is new."""
         if self._used.keys() - self._saved:
             self.save()
 

@@ -26,7 +26,7 @@ from sockd.starts.zygotes.zygote_nodes import ZygoteNodes
 
 SPARE_MEMORY_BYTES = 16 << 20
 """What a spare reserves until it becomes a function."""
-LEAST_APART_BYTES = 128 << 20
+LEAST_VERIFICATION_BYTES = 128 << 20
 """Without so much memory no sandbox is made for work that no request waits for: it would end for want of memory."""
 
 
@@ -83,7 +83,7 @@ class Children:
         limits = replace(self._spare_limits, network=zygote.network)
         return await self._fork(zygote, limits, reservation, None)
 
-    async def fork_apart(self, node: ZygoteNode, program: Program, *, deadline_s: float = 0.0) -> Sandbox:
+    async def fork_for_verification(self, node: ZygoteNode, program: Program, *, deadline_s: float = 0.0) -> Sandbox:
         """A child of a node that becomes a program ahead of any request, with half the CPU weight of one for a request.
 
         Args: deadline_s: how long it waits, as requests do, for the least memory that it can use, where little is free; for that
@@ -91,16 +91,16 @@ class Children:
         Raises: SandboxFailed, NoCapacity, OSError."""
         budget = self._parts.budget
         most_bytes = min(program.limits.memory_bytes, budget.free // 4)  # requests shall not wait for it
-        reservation = budget.reserve_nowait(most_bytes) if most_bytes >= LEAST_APART_BYTES else None
+        reservation = budget.reserve_nowait(most_bytes) if most_bytes >= LEAST_VERIFICATION_BYTES else None
         if reservation is None and deadline_s <= 0:
             raise NoCapacity("no memory for a verification")
         if reservation is None:
-            most_bytes = min(program.limits.memory_bytes, LEAST_APART_BYTES)
+            most_bytes = min(program.limits.memory_bytes, LEAST_VERIFICATION_BYTES)
             reservation = await budget.reserve(most_bytes, deadline_s=deadline_s)
         limits = replace(program.limits, memory_bytes=most_bytes)
-        return await self._become_apart(node, limits, reservation, program, weight="half")
+        return await self._become_ahead(node, limits, reservation, program, weight="half")
 
-    async def start_apart(self, program: Program, *, deadline_s: float) -> Sandbox:
+    async def start_for_build(self, program: Program, *, deadline_s: float) -> Sandbox:
         """A child of a root Zygote that becomes a program ahead of any request, with all of the memory that it is to have.
 
         Args: deadline_s: how long it waits for that. Raises: SandboxFailed, NoCapacity, OSError."""
@@ -113,7 +113,7 @@ class Children:
         except BaseException:
             reservation.close()
             raise
-        return await self._become_apart(node, limits, reservation, program)
+        return await self._become_ahead(node, limits, reservation, program)
 
     async def import_modules(self, zygote: Zygote, request: ImportRequest, *, deadline_s: float) -> Imported:
         """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
@@ -133,7 +133,7 @@ class Children:
             raise
         return await Sandbox.fork(parts, zygote, limits, reservation, program)
 
-    async def _become_apart(
+    async def _become_ahead(
         self, node: ZygoteNode, limits: Limits, reservation: Reservation, program: Program, *, weight: Weight = "least"
     ) -> Sandbox:
         sandbox = await self._fork(node.zygote, limits, reservation, program)

@@ -120,18 +120,18 @@ class Lineages:
         """A new child Zygote of a node, not in the tree yet. Raises: SandboxFailed, NoCapacity, OSError."""
         return await self._spawn(parent)
 
-    async def spawn_apart(self, network: Network) -> Zygote:
+    async def spawn_standalone(self, network: Network) -> Zygote:
         """A new child Zygote of a root of the worker's interpreter, which never is in the tree. Raises: as `spawn`."""
         await self.living_root(Lineage(network))
-        return await self._spawn(self._nodes.root_of(Lineage(network)), is_apart=True)
+        return await self._spawn(self._nodes.root_of(Lineage(network)), is_standalone=True)
 
-    async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None, *, is_apart: bool = False) -> Zygote:
+    async def _spawn(self, parent: ZygoteNode, wall: Wall | None = None, *, is_standalone: bool = False) -> Zygote:
         return await parent.zygote.spawn(
             limit_bytes=self._limit_bytes,
             deadline_s=self._parts.spawn_deadline_s,
             on_end=self.zygote_ended,
             wall=wall,
-            is_apart=is_apart,
+            is_standalone=is_standalone,
         )
 
     def may_serve(self, zygote: Zygote) -> bool:

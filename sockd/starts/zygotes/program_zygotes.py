@@ -64,7 +64,7 @@ class ProgramZygotes:
         return await self._making.do(network, partial(self._make, network))
 
     async def _make(self, network: Network) -> Zygote:
-        zygote = await self._tree.lineages.spawn_apart(network)
+        zygote = await self._tree.lineages.spawn_standalone(network)
         try:
             imported = await self._tree.children.import_modules(zygote, REQUEST, deadline_s=self._deadline_s)
             if imported.failed or imported.left or imported.threads > 1:

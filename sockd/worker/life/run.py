@@ -108,4 +108,4 @@ def _tell(config: Config, daemon: Daemon, worker: Worker, servers: Servers) -> N
         where = url_of(config.management.listen, servers.keyed.port)
         print(f"those with a key manage this worker at {where}", flush=True)
     if open_to_all := open_without_key(config.http):
-        print(f"without a key, whoever reaches this address may use {open_to_all}", flush=True)
+        print(f"without a key, each client that reaches this address may use {open_to_all}", flush=True)

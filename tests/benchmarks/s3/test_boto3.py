@@ -81,18 +81,18 @@ def test_a_stream_goes_up(boto: Any, bucket: str) -> None:
     assert boto.head_object(Bucket=bucket, Key="stream")["ETag"].endswith('-2"')
 
 
-def test_an_upload_does_not_wait_to_be_told_to_go_on(boto: Any, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_does_not_wait_to_be_asked_to_go_on(boto: Any, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # botocore asks with Expect: 100-continue, and sends without an answer after 1 s; here it has more patience.
-    told: list[bool] = []
+    reported: list[bool] = []
     wait = urllib3.util.wait_for_read
 
     def wait_longer(sock: Any, timeout: float) -> bool:
-        told.append(wait(sock, 15))
-        return told[-1]
+        reported.append(wait(sock, 15))
+        return reported[-1]
 
     monkeypatch.setattr(urllib3.util, "wait_for_read", wait_longer)
     boto.put_object(Bucket=bucket, Key="key", Body=io.BytesIO(b"x" * 4096))
-    assert told == [True]
+    assert reported == [True]
 
 
 def test_listing_pages_and_groups(boto: Any, bucket: str) -> None:

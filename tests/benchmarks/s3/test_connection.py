@@ -83,14 +83,14 @@ def test_a_large_object_comes_whole(raw: Raw, bucket: str) -> None:
     assert raw.get(f"/{bucket}/key").body == data
 
 
-def test_the_client_is_told_to_go_on_before_it_sends(raw: Raw, bucket: str) -> None:
+def test_the_client_is_asked_to_go_on_before_it_sends(raw: Raw, bucket: str) -> None:
     expecting = {"Content-Length": "5", "Expect": "100-continue"}
     raw.socket.sendall(raw.signed("PUT", f"/{bucket}/key", payload=b"hello", unsigned=expecting))
     assert raw.receive().status == 100
     assert raw.exchange(b"hello").status == 200
 
 
-def test_who_is_refused_is_not_told_to_go_on(raw: Raw, bucket: str) -> None:
+def test_who_is_refused_is_not_asked_to_go_on(raw: Raw, bucket: str) -> None:
     expecting = {"Content-Length": "5", "Expect": "100-continue", "x-amz-acl": "private"}
     answer = raw.exchange(raw.signed("PUT", f"/{bucket}/key", payload=b"hello", unsigned=expecting))
     assert (answer.status, answer.code, answer.headers["connection"]) == (403, "AccessDenied", "close")

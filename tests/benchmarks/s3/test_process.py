@@ -40,7 +40,7 @@ def test_it_ends_when_its_parent_is_killed_and_leaves_nothing(tmp_path: Path) ->
         parent.stdout.close()
 
 
-def test_it_keeps_objects_and_a_log_where_it_is_told_to(tmp_path: Path) -> None:
+def test_it_keeps_objects_and_a_log_where_it_is_reported_to(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with S3Process(tmp_path / "objects", log=log) as s3, s3.client() as client:
         client.make_bucket("bucket")

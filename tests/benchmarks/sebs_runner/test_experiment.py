@@ -127,7 +127,7 @@ def test_what_is_not_an_answer_of_the_wrapper_says_so(worker: FakeWorker, status
         invoke(worker.url, "f", {})
 
 
-def test_a_worker_that_is_not_there_is_told_of() -> None:
+def test_a_worker_that_is_not_there_is_reported() -> None:
     with pytest.raises(InvocationFailed, match="no answer"):
         invoke("http://127.0.0.1:9", "f", {})
 

@@ -82,7 +82,7 @@ def test_with_a_snapshot_the_init_imports_the_function(suite: Suite, tmp_path: P
     assert {"handler.py", "preloaded.py", "function/function.py"} <= tree(tmp_path / "package")
 
 
-def test_a_bench_that_calls_ffmpeg_gets_it_beside_it(suite: Suite, tmp_path: Path) -> None:
+def test_a_bench_that_calls_ffmpeg_gets_it_next_to_it(suite: Suite, tmp_path: Path) -> None:
     bench = replace(find("210"), needs=frozenset({FFMPEG}))
     with pytest.raises(NotPossible, match="ffmpeg"):
         build(bench, suite, Settings(), tmp_path / "without")

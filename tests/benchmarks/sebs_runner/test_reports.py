@@ -63,12 +63,12 @@ def outcome() -> Outcome:
 
 def test_invocations_are_what_sebs_deserializes(outcome: Outcome, tmp_path: Path) -> None:
     write_invocations(tmp_path / "experiments.json", [outcome])
-    told = json.loads((tmp_path / "experiments.json").read_text())
-    assert {"_invocations", "_metrics", "begin_time", "end_time", "config", "result_bucket"} == set(told)
-    assert set(told["config"]["experiments"]) >= CONFIG
-    assert told["config"]["experiments"]["runtime"]["language"] == "python"
-    assert told["config"]["deployment"]["name"] == "local"
-    invocations = told["_invocations"]["sebs-210-shim"]
+    reported = json.loads((tmp_path / "experiments.json").read_text())
+    assert {"_invocations", "_metrics", "begin_time", "end_time", "config", "result_bucket"} == set(reported)
+    assert set(reported["config"]["experiments"]) >= CONFIG
+    assert reported["config"]["experiments"]["runtime"]["language"] == "python"
+    assert reported["config"]["deployment"]["name"] == "local"
+    invocations = reported["_invocations"]["sebs-210-shim"]
     assert set(invocations) == {"a", "b", "c"}
     for each in invocations.values():
         assert set(each) == INVOCATION and set(each["times"]) == TIMES

@@ -51,7 +51,7 @@ def test_torch_is_taken_from_where_it_is_asked_for(suite: Suite) -> None:
     assert requirements(find("210"), suite, (3, 12), TorchSource.SYSTEM) == [BOTO3]
 
 
-def test_what_debian_does_not_have_for_this_python_is_told_with_what_to_do(
+def test_what_debian_does_not_have_for_this_python_is_reported_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_source, "SYSTEM_PACKAGES", tmp_path)

@@ -64,13 +64,13 @@ def test_the_user_s_s3_wins_and_stays_as_it_is(inputs: Input, tmp_path: Path) ->
         ({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL_S3": "nowhere"}, "not an address"),
     ],
 )
-def test_half_an_s3_is_told_of(environment: dict[str, str], words: str, tmp_path: Path) -> None:
+def test_half_an_s3_is_reported(environment: dict[str, str], words: str, tmp_path: Path) -> None:
     given = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9", **environment}
     with pytest.raises(NotPossible, match=words), open_store(tmp_path, given):
         pass
 
 
-def test_an_s3_that_does_not_answer_is_told_of(inputs: Input, tmp_path: Path) -> None:
+def test_an_s3_that_does_not_answer_is_reported(inputs: Input, tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
     nowhere = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9", **keys}
     with open_store(tmp_path, nowhere) as store, pytest.raises(NotPossible, match="cannot be uploaded"):

@@ -48,7 +48,7 @@ def test_another_file_under_the_same_version_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_index_without_it_is_told_of(index: PackageIndex, tmp_path: Path) -> None:
+def test_an_index_without_it_is_reported(index: PackageIndex, tmp_path: Path) -> None:
     with pytest.raises(FetchFailed, match="cannot be installed") as caught:
         fetch(SUITE, tmp_path)
     assert not isinstance(caught.value, WrongHash)

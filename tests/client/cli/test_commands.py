@@ -211,8 +211,8 @@ def test_functions_that_cannot_run_are_listed_with_what_they_lack(run: Run, serv
 
 def test_status_and_tree_are_shown(run: Run, served: Served) -> None:
     assert json.loads(run("status", "--json").stdout)["url"] == served.worker.url
-    told = [line.rsplit("  ", 1) for line in run("status").stdout.splitlines()]
-    rows = {label.strip(): value for label, value in told}
+    reported = [line.rsplit("  ", 1) for line in run("status").stdout.splitlines()]
+    rows = {label.strip(): value for label, value in reported}
     assert rows["sandboxes idle"] == "2"
     assert (rows["events waiting"], rows["events waiting bytes"], rows["events oldest age"]) == ("3", "2.0 KB", "2 s")
     assert json.loads(run("tree", "--json").stdout)["root"]["modules"] == 40
@@ -277,7 +277,7 @@ def test_benchmarks_are_listed_and_guessed(run: Run) -> None:
     assert "usage: python -m benchmarks.primitives" in run("bench", "primitives", "--help").stdout
 
 
-def test_no_colour_is_printed_where_nobody_looks_or_nobody_wants_it(run: Run) -> None:
+def test_no_colour_is_printed_where_no_one_looks_or_no_one_wants_it(run: Run) -> None:
     for arguments in (("ls",), ("tree",), ("status",), ("logs", "echo"), ("rm", "unknown")):
         done = run(*arguments)
         assert "\x1b" not in done.stdout + done.stderr

@@ -76,7 +76,7 @@ def test_what_is_saved_before_it_watches_and_does_not_compile_is_not_deployed(sa
     assert str(handler) in lines[1]["error"]
 
 
-def test_a_save_that_is_several_events_is_told_once(said: Any, directory: Path) -> None:
+def test_a_save_that_is_several_events_is_reported_once(said: Any, directory: Path) -> None:
     handler = directory / "handler.py"
     lines = said(
         lambda: set(),
@@ -117,7 +117,7 @@ def test_what_is_removed_or_made_executable_changed_too(said: Any, directory: Pa
     assert [line.get("changed") for line in lines] == [[], None, ["other.py"], ["other.py"]]
 
 
-def test_a_directory_that_cannot_be_packed_is_told_with_what_was_saved(said: Any, directory: Path) -> None:
+def test_a_directory_that_cannot_be_packed_is_reported_with_what_was_saved(said: Any, directory: Path) -> None:
     def link() -> set[str]:
         (directory / "link").symlink_to("/etc/passwd")
         return {"link"}

@@ -99,7 +99,7 @@ def test_this_host_can_run_sockd_and_nothing_stays_behind(tmp_path: Path) -> Non
 
 
 @needs_nobody
-def test_whoever_is_not_root_is_told_how_to_become_it() -> None:
+def test_one_that_is_not_root_learns_how_to_become_it() -> None:
     check = run("checks.privileges()", prefix=NOBODY)
     assert check.ok is False
     assert check.fix.startswith("sudo ")
@@ -122,7 +122,7 @@ def test_a_probe_that_is_refused_says_why() -> None:
 
 
 @needs_root
-def test_a_host_whose_functions_cannot_be_kept_off_our_ports_is_told_in_one_line() -> None:
+def test_a_host_whose_functions_cannot_be_kept_off_our_ports_is_reported_in_one_line() -> None:
     assert run("checks.socket_guards()").ok
     check = run("checks.socket_guards()", prefix=("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin"))
     assert check.ok is None
@@ -131,7 +131,7 @@ def test_a_host_whose_functions_cannot_be_kept_off_our_ports_is_told_in_one_line
 
 
 @needs_root
-def test_a_host_that_does_not_check_packets_is_told_in_one_line() -> None:
+def test_a_host_that_does_not_check_packets_is_reported_in_one_line() -> None:
     assert run("checks.packet_guard()").ok
     check = run("checks.packet_guard()", prefix=("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin"))
     assert check.ok is None
@@ -140,7 +140,7 @@ def test_a_host_that_does_not_check_packets_is_told_in_one_line() -> None:
 
 
 @needs_root
-def test_a_kernel_that_cannot_tell_the_hosts_addresses_in_a_rule_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_cannot_tell_the_hosts_addresses_in_a_rule_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with lab():
         assert networks.private_networks().ok
         monkeypatch.setattr(networks, "judges_by_destination", lambda: False)
@@ -150,7 +150,7 @@ def test_a_kernel_that_cannot_tell_the_hosts_addresses_in_a_rule_is_told(monkeyp
 
 
 @needs_root
-def test_a_filter_that_keeps_us_among_the_hosts_files_is_told() -> None:
+def test_a_filter_that_keeps_us_among_the_hosts_files_is_reported() -> None:
     check = run("checks.host_files()", prefix=(sys.executable, "-c", WITHOUT_PIVOT_ROOT))
     assert check.ok is False
     assert "pivot_root: Operation not permitted" in check.found
@@ -158,7 +158,7 @@ def test_a_filter_that_keeps_us_among_the_hosts_files_is_told() -> None:
 
 
 @needs_root
-def test_a_host_without_fuse_is_told_that_images_are_written_whole() -> None:
+def test_a_host_without_fuse_learns_that_images_are_written_whole() -> None:
     without = ("unshare", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/fuse && exec "$@"', "sh")
     check = run("images.images_on_demand()", prefix=without)
     assert check.ok is None
@@ -167,7 +167,7 @@ def test_a_host_without_fuse_is_told_that_images_are_written_whole() -> None:
 
 
 @needs_root
-def test_a_kernel_that_does_not_send_requests_again_is_not_told_to_load_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_send_requests_again_is_not_asked_to_load_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "probed", lambda name, probe, fix: Check(name, False, probes.NO_RESEND, fix))
     check = images.images_on_demand()
     assert check.ok is None and check.found.startswith(
@@ -177,7 +177,7 @@ def test_a_kernel_that_does_not_send_requests_again_is_not_told_to_load_fuse(mon
 
 
 @needs_root
-def test_a_kernel_without_erofs_is_told_that_it_has_no_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_kernel_without_erofs_learns_that_it_has_no_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(path: str, *, by_loop: bool) -> int:
         raise SandboxFailed(mounting._REASONS[errno.ENODEV])
 
@@ -188,7 +188,7 @@ def test_a_kernel_without_erofs_is_told_that_it_has_no_images(monkeypatch: pytes
 
 
 @needs_root
-def test_an_error_of_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
+def test_an_error_of_several_lines_is_reported_by_its_first(tmp_path: Path) -> None:
     nft = tmp_path / "nft"
     nft.write_text("#!/bin/sh\necho 'Error: Could not process rule: Not supported' >&2\necho '^^^^' >&2\nexit 1\n")
     nft.chmod(0o755)
@@ -198,7 +198,7 @@ def test_an_error_of_several_lines_is_told_by_its_first(tmp_path: Path) -> None:
     assert "Could not process rule: Not supported" in check.found and "^^^^" not in check.found
 
 
-def test_a_machine_that_sockd_was_hardly_tried_on_is_told_how_to_try_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_sockd_was_hardly_tried_on_learns_how_to_try_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for machine, ok, fix in (
         ("x86_64", True, ""),
         ("aarch64", None, "sockd selftest"),
@@ -229,7 +229,7 @@ def test_every_probe_works_here() -> None:
 
 
 @needs_root
-def test_an_older_kernel_is_told_its_ways_and_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_kernel_learns_its_ways_and_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look, "Ways", OlderWays)
     for check in (look.roots(), look.proc(), look.exits()):
         assert check.ok is None and check.found.endswith("(sandbox.kernel)"), check
@@ -282,18 +282,18 @@ def test_a_foreign_chain_that_drops_what_is_forwarded_is_named_and_its_fix_works
 
 
 @needs_root
-def test_a_kernel_that_refuses_a_private_network_is_told_with_its_error() -> None:
+def test_a_kernel_that_refuses_a_private_network_is_reported_with_its_error() -> None:
     check = run("networks.private_networks()", prefix=("setpriv", "--bounding-set=-net_admin"))
     assert check.ok is None and "Operation not permitted" in check.found and "--cap-add NET_ADMIN" in check.fix
 
 
-def test_few_open_files_are_noted() -> None:
+def test_few_open_files_are_reported() -> None:
     check = run("checks.open_files()", prefix=("prlimit", "--nofile=512:1024"))
     assert check == Check("open files", None, "up to 1024", "ulimit -n 65536")
 
 
 @pytest.mark.parametrize(
-    ("level", "consoles", "told"),
+    ("level", "consoles", "reported"),
     [
         (4, "ttyS0                -W- (EC  p a)    4:64\ntty0  -WU (  p  ) 4:7\n", "ttyS0 shows"),
         (7, "tty0                 -WU (EC  p  )    4:7\nttyS0 -W- (E p a) 4:64\n", "tty0, ttyS0 shows"),
@@ -302,16 +302,16 @@ def test_few_open_files_are_noted() -> None:
         (7, "", ""),
     ],
 )
-def test_a_console_that_shows_kills_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, consoles: str, told: str
+def test_a_console_that_shows_kills_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, consoles: str, reported: str
 ) -> None:
     for name, text in (("PRINTK", f"{level}\t4\t1\t7\n"), ("CONSOLES", consoles)):
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(look, name, tmp_path / name)
     check = look.kernel_console()
-    assert check.ok is (None if told else True)
-    assert check.found.startswith(told)
-    assert check.fix == ("sysctl -w kernel.printk=3" if told else "")
+    assert check.ok is (None if reported else True)
+    assert check.found.startswith(reported)
+    assert check.fix == ("sysctl -w kernel.printk=3" if reported else "")
 
 
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_of_its_parent(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_what_fails_is_printed_with_the_line_that_fixes_it() -> None:
     assert "fix: pip install uv[x]" in text
 
 
-def test_a_host_without_what_initscripts_need_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_what_initscripts_need_learns_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look, "missing", lambda: ["wasmtime", "grpc"])
     check = look.initscripts()
     assert (check.ok, check.found) == (None, "switched off: wasmtime, grpc not installed")
@@ -368,7 +368,7 @@ def test_the_place_of_images_is_checked_and_nothing_is_made(tmp_path: Path) -> N
     assert check.ok is None and "s3://bucket/p/ is unavailable" in check.found and "images.endpoint" in check.fix
 
 
-def test_a_key_of_images_that_cannot_be_used_is_noted(tmp_path: Path) -> None:
+def test_a_key_of_images_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "key"
     config = images_config(key_file=str(path))
     assert "is missing" in image_key(tmp_path, config).found
@@ -387,9 +387,9 @@ def test_the_doctor_of_a_worker_that_cannot_start_finds_the_setting(tmp_path: Pa
     up = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert up.returncode == 1 and "must be an absolute path" in up.stderr
     doctor = shlex.split(up.stderr.partition("  fix: ")[2].strip())
-    told = subprocess.run([*doctor, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
-    (found,) = (check for check in json.loads(told.stdout) if check["name"] == "image store")
-    assert told.returncode == 1 and found["ok"] is False and "must be an absolute path" in found["found"]
+    reported = subprocess.run([*doctor, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+    (found,) = (check for check in json.loads(reported.stdout) if check["name"] == "image store")
+    assert reported.returncode == 1 and found["ok"] is False and "must be an absolute path" in found["found"]
 
 
 def test_networks_that_cannot_be_read_are_not_the_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:

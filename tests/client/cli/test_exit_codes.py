@@ -105,9 +105,9 @@ def test_errors_are_json_where_json_was_asked_for(run: Run, tmp_path: Path) -> N
         (("deploy", str(tmp_path), "--name", "a b"), 2),
     ):
         done = run(*arguments, "--json")
-        told = json.loads(done.stderr.splitlines()[-1])
-        assert done.returncode == status and set(told) == {"error", "why", "fix", "exit_code"}, done.stderr
-        assert told["exit_code"] == status and told["error"]
+        reported = json.loads(done.stderr.splitlines()[-1])
+        assert done.returncode == status and set(reported) == {"error", "why", "fix", "exit_code"}, done.stderr
+        assert reported["exit_code"] == status and reported["error"]
     done = run("invoke", "raises", "--json")
     assert json.loads(done.stdout)["body"]["errorType"] == "ValueError"
     assert len(done.stderr.splitlines()) == 1
@@ -136,7 +136,7 @@ def test_a_group_without_a_command_shows_its_help(run: Run, group: tuple[str, ..
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("ls", "--json"), ("invoke", "echo"), ("logs", "echo", "--raw")])
-def test_an_output_that_cannot_be_written_is_told(served: Served, arguments: tuple[str, ...]) -> None:
+def test_an_output_that_cannot_be_written_is_reported(served: Served, arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "sockd", *arguments]
         done = subprocess.run(
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_a_command_quietly(served: Served) -> None:
     assert asking.returncode == 130 and said == ("", "\n")
 
 
-def test_the_version_is_told(run: Run) -> None:
+def test_the_version_is_reported(run: Run) -> None:
     done = run("--version")
     assert (done.returncode, done.stdout) == (0, f"sockd {__version__}\n")
 
@@ -175,7 +175,7 @@ def test_the_version_is_told(run: Run) -> None:
         "top --state-dir {}/missing",
     ],
 )
-def test_a_missing_directory_is_told_before_anything_is_done(run: Run, tmp_path: Path, command: str) -> None:
+def test_a_missing_directory_is_reported_before_anything_is_done(run: Run, tmp_path: Path, command: str) -> None:
     (tmp_path / "init.c").write_text("")
     done = run(*command.format(tmp_path, tmp_path).split())
     assert done.returncode in (2, 69) and done.stdout == ""
@@ -211,7 +211,7 @@ def test_a_hint_is_given_to_a_user_who_may_not_look_where_the_command_is(tmp_pat
 
 
 @needs_nobody
-def test_an_ordinary_user_is_told_the_same_command_for_root(served: Served, tmp_path: Path) -> None:
+def test_an_ordinary_user_learns_the_same_command_for_root(served: Served, tmp_path: Path) -> None:
     code = "from sockd.base.own_command import same_as_root; print(same_as_root())"
     command = [*NOBODY, sys.executable, "-c", code, "logs", "my function"]
     done = subprocess.run(command, capture_output=True, text=True, env=served.environment(), check=True)
@@ -228,8 +228,12 @@ def test_doctor_tells_an_ordinary_user_once_that_root_is_needed() -> None:
     )
     found = json.loads(done.stdout)
     assert [check["name"] for check in found if check["ok"] is False] == ["privileges"]
-    told = found[0]
-    assert told["found"].startswith("not root") and "namespaces" in told["found"] and told["fix"].startswith("sudo ")
+    reported = found[0]
+    assert (
+        reported["found"].startswith("not root")
+        and "namespaces" in reported["found"]
+        and reported["fix"].startswith("sudo ")
+    )
     by_root = {check.name for check in run_checks()}
     assert by_root > {check["name"] for check in found}
 

@@ -78,7 +78,7 @@ def test_a_directory_whose_settings_name_no_image_is_sent_whole(
     assert sorted(served.worker.deployed["function"][0]) == ["f.py", "sockd.toml"]
 
 
-def test_each_stage_is_one_line_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_stage_is_one_line_where_no_one_looks(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress("deploying f") as show:
         for text in STEPS:
             show(text)

@@ -109,8 +109,8 @@ def test_a_frame_of_a_stack_cannot_look_like_a_line_of_the_command(capsys: pytes
     body = json.dumps({"errorType": "E", "errorMessage": "m", "stackTrace": stack}).encode()
     with pytest.raises(Failure):
         _raise(Reply(500, {}, body), "hello")
-    told = capsys.readouterr().err.split("\n")
-    assert [line for line in told if not line.startswith("    ")] == ['  File "x', '  File "y", line 2', ""]
+    reported = capsys.readouterr().err.split("\n")
+    assert [line for line in reported if not line.startswith("    ")] == ['  File "x', '  File "y", line 2', ""]
 
 
 @pytest.mark.parametrize(

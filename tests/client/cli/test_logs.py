@@ -63,7 +63,7 @@ def test_a_carriage_return_inside_a_record_ends_a_line(capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[1:] == ["[ERROR] E", "Traceback", "  File"]
 
 
-def test_a_terminal_is_told_nothing_that_it_would_obey(served: Served) -> None:
+def test_a_terminal_learns_nothing_that_it_would_obey(served: Served) -> None:
     code = (
         "import sys\nfrom sockd.client.cli.observe import logs\n"
         f"logs._show({{'request_id': 'r', 'time_s': 0, 'text': {RAW.decode('latin-1')!r}, 'dropped_bytes': 0}})\n"

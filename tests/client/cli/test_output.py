@@ -62,8 +62,8 @@ def test_each_way_of_printing_escapes(capsys: pytest.CaptureFixture[str]) -> Non
         show(EVIL)
     output.Failure(EVIL, why=EVIL, fix=EVIL).show()
     output.show_uncaught(ValueError, ValueError(EVIL), None)
-    told = capsys.readouterr()
-    for text in (told.out, told.err):
+    reported = capsys.readouterr()
+    for text in (reported.out, reported.err):
         assert "\\x1b[2J" in text or "\\u001b[2J" in text
         assert not set(text) & set("\x1b\x9b\x07\u202e\u2066\u2028\udcff")
 
@@ -83,7 +83,7 @@ def test_no_text_makes_a_record_of_the_log_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "terminal", "pipe"])
-def test_records_have_a_time_where_nobody_else_notes_it(tmp_path: Path, place: str) -> None:
+def test_records_have_a_time_where_no_one_else_notes_it(tmp_path: Path, place: str) -> None:
     there, back = (os.openpty() if place == "terminal" else os.pipe())[::-1]
     if place == "file":
         os.close(there)

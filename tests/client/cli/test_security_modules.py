@@ -44,7 +44,7 @@ def test_a_worker_that_the_restriction_does_not_reach_is_fine(restricted: None) 
     assert security_modules.namespaces().ok
 
 
-def test_a_worker_that_the_restriction_reaches_is_told_how_to_get_a_profile(
+def test_a_worker_that_the_restriction_reaches_learns_how_to_get_a_profile(
     restricted: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def probed(name: str, probe: str, fix: str) -> Check:
@@ -114,7 +114,7 @@ def test_apparmors_own_parser_takes_the_profile(program: Callable[[str], Path], 
         ("1", "system_u:system_r:container_t:s0:c1,c2", None, "may confine"),
     ],
 )
-def test_selinux_is_told(
+def test_selinux_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enforce: str | None, context: str, ok: bool | None, words: str
 ) -> None:
     monkeypatch.setattr(security_modules, "ENFORCE", tmp_path / "enforce")

@@ -116,7 +116,7 @@ def test_a_schedule_tells_its_own_time_zone() -> None:
     assert moment(0, "UTC") == "never"
 
 
-def test_the_ids_of_a_list_of_traces_fit_beside_a_long_name() -> None:
+def test_the_ids_of_a_list_of_traces_fit_next_to_a_long_name() -> None:
     row = [ID, LONG, "zygote", "1.0 ms", "exit", "ok"]
     headings = ["request id", "function", "origin", "took", "initscript", "outcome"]
     table, left_out = tables.narrowed([headings, row], 80, ("initscript", "origin", "took"))

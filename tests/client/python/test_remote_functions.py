@@ -172,7 +172,7 @@ def test_json_carries_what_it_gives_back_and_pickles_the_rest(value: Any, simple
     assert repr(got) == repr(value) == repr(kwargs["k"])
 
 
-def test_anybody_may_call_with_plain_json_and_nobody_else_with_a_pickle() -> None:
+def test_anybody_may_call_with_plain_json_and_no_one_else_with_a_pickle() -> None:
     assert stand_in.arguments({"x": 1}, ANYBODY, "m", True) == (False, (), {"x": 1})
     assert stand_in.arguments(5, ANYBODY, "m", True) == (False, (5,), {})
     assert stand_in.answer((1,), False, True) == (1,)
@@ -251,8 +251,8 @@ def test_a_map_keeps_the_order_and_stops_at_the_first_error() -> None:
 
     settings: Any = {"concurrency": 4, "label": None}
     assert mapping.run(call, (n for n in (5, 1, 2)), return_exceptions=False, **settings) == [10, 2, 4]
-    told = mapping.run(call, [3, 4], return_exceptions=True, **settings)
-    assert isinstance(told[0], RemoteError) and told[1] == 8
+    reported = mapping.run(call, [3, 4], return_exceptions=True, **settings)
+    assert isinstance(reported[0], RemoteError) and reported[1] == 8
     begun: list[int] = []
 
     def noted(each: int) -> int:

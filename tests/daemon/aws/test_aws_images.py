@@ -60,9 +60,9 @@ def test_a_function_is_created_updated_and_published_from_images(
     )
     assert created["PackageType"] == "Image" and created["CodeSha256"] == first.removeprefix("sha256:")
     assert not {"Runtime", "Handler"} & created.keys()
-    told = client.get_function(FunctionName="imaged")
-    assert told["Code"]["ImageUri"] == uri
-    assert told["Code"]["ResolvedImageUri"] == f"{registry.address}/team/app@{first}"
+    reported = client.get_function(FunctionName="imaged")
+    assert reported["Code"]["ImageUri"] == uri
+    assert reported["Code"]["ResolvedImageUri"] == f"{registry.address}/team/app@{first}"
     assert (invoke(client, "imaged")["version"], invoke(client, "imaged")["argv"][1:]) == ("1", ["module.handler"])
 
     second = push(registry, "team/app:1", [python, app("2")])  # the tag moves

@@ -201,8 +201,8 @@ def test_a_logging_config_makes_the_log_json(client: Any, daemon: RunningDaemon)
         }
         assert tail(1) == [] and [line.get("type") for line in tail(0)] == [None, "platform.report"]
         client.update_function_configuration(FunctionName="json", LoggingConfig={"LogFormat": "Text"})
-        told = base64.b64decode(invoke(client, "json", {"by": 0}, LogType="Tail")["LogResult"]).decode()
-        assert told.startswith("START RequestId: ") and "[ERROR] ZeroDivisionError: division by zero" in told
+        reported = base64.b64decode(invoke(client, "json", {"by": 0}, LogType="Tail")["LogResult"]).decode()
+        assert reported.startswith("START RequestId: ") and "[ERROR] ZeroDivisionError: division by zero" in reported
         with pytest.raises(ClientError, match="enum value set"):
             client.update_function_configuration(FunctionName="json", LoggingConfig={"LogFormat": "XML"})
         level = {"LogFormat": "Text", "ApplicationLogLevel": "INFO"}

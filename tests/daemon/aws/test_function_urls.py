@@ -98,7 +98,7 @@ def test_a_url_that_boto3_makes(daemon: RunningDaemon, client: Any, function: st
     assert (call(daemon, url).status, call(daemon, url).json) == (403, {"Message": None})
 
 
-def test_what_goes_wrong_is_told_without_words_of_the_function(
+def test_what_goes_wrong_is_reported_without_words_of_the_function(
     daemon: RunningDaemon, client: Any, function: str
 ) -> None:
     url = client.create_function_url_config(FunctionName="f", AuthType="NONE")["FunctionUrl"]

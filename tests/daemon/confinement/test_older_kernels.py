@@ -46,7 +46,7 @@ def test_a_function_with_a_larger_tmp_starts_from_a_spare(daemon: RunningDaemon)
 
 
 @pytest.mark.parametrize(("statement", "words"), [("os._exit(3)", "exit status 3"), ("os.abort()", "signal: aborted")])
-def test_how_a_function_ended_is_told(daemon: RunningDaemon, statement: str, words: str) -> None:
+def test_how_a_function_ended_is_reported(daemon: RunningDaemon, statement: str, words: str) -> None:
     daemon.deploy("ends", f"import os\ndef f(event): {statement}\n")
     assert daemon.run("ends").json["errorMessage"].endswith(words)
 
@@ -59,7 +59,7 @@ def test_a_zygote_is_tried_by_a_canary_and_serves(daemon: RunningDaemon) -> None
     assert imported_by > 1 and (pid, files) == (1, 0)
 
 
-def test_how_a_function_ended_that_a_zygote_with_its_package_forked_is_told(daemon: RunningDaemon) -> None:
+def test_how_a_function_ended_that_a_zygote_with_its_package_forked_is_reported(daemon: RunningDaemon) -> None:
     """A Zygote watches its children otherwise while it imports, and goes back to how it watched them."""
     code = "import slow, os\ndef f(event): return os._exit(3) if event == 'die' else slow.PID\n"
     daemon.deploy("dies", {"f.py": code, "requirements.txt": "slow==1.0"})

@@ -42,9 +42,9 @@ LOOK = """
 import fcntl, os, socket, struct
 def f(event):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        told = fcntl.ioctl(sock, 0x8915, struct.pack("256s", b"eth0"))
+        reported = fcntl.ioctl(sock, 0x8915, struct.pack("256s", b"eth0"))
     return {
-        "address": socket.inet_ntoa(told[20:24]),
+        "address": socket.inet_ntoa(reported[20:24]),
         "links": sorted(name for _, name in socket.if_nameindex()),
         "resolv": open("/etc/resolv.conf").read(),
         "net": os.readlink("/proc/self/ns/net"),
@@ -194,11 +194,11 @@ def test_a_start_tells_where_its_network_came_from(daemon: RunningDaemon) -> Non
     code = "import time\ndef f(event): time.sleep(0.2)\n"
     daemon.deploy("many", code, network="private", reuse_sandbox=False, concurrency=12)
     answers = at_once(12, lambda n: daemon.run("many"))
-    told = [daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json for answer in answers]
-    forked = [each for each in told if each["origin"] == "zygote"]
+    reported = [daemon.manage("GET", f"/traces/{answer.headers['x-amzn-requestid']}").json for answer in answers]
+    forked = [each for each in reported if each["origin"] == "zygote"]
     details = [span["detail"] for each in forked for span in each["spans"] if span["name"] == "network"]
     assert len(details) == len(forked) > 0 and set(details) <= {"pool hit", "made on the path"}
-    spares = [span for each in told if each["origin"] == "spare" for span in each["spans"]]
+    spares = [span for each in reported if each["origin"] == "spare" for span in each["spans"]]
     assert not [span for span in spares if span["name"] == "network"], "those had one before"
 
 
@@ -226,8 +226,8 @@ def test_a_published_version_is_cut_off_while_the_last_deploy_has_another_networ
     daemon.deploy("cut", CONNECT, network="host")
     assert daemon.call("cut:1", [(PUBLIC, PORT)])[0][0] == 0
     changed = daemon.manage("PATCH", "/functions/cut/settings", b'{"egress": []}')
-    told = changed.json
-    assert (changed.status, told["network"], told["egress"], told["has_private"]) == (200, "host", [], True)
+    reported = changed.json
+    assert (changed.status, reported["network"], reported["egress"], reported["has_private"]) == (200, "host", [], True)
     assert daemon.call("cut:1", [(PUBLIC, PORT)])[0][0] in REFUSED
 
 
@@ -246,12 +246,12 @@ def test_a_program_behind_the_runtime_api_works(daemon: RunningDaemon, network: 
     assert daemon.call("program", 5) == [5]
 
 
-def test_what_it_holds_is_told_and_given_back(daemon: RunningDaemon, world: Lab) -> None:
+def test_what_it_holds_is_reported_and_given_back(daemon: RunningDaemon, world: Lab) -> None:
     for function in daemon.manage("GET", "/functions").json:
         daemon.remove(function["name"])
-    while (told := daemon.status()["networks"])["policies"]:
+    while (reported := daemon.status()["networks"])["policies"]:
         pass
-    assert told["router"] and told["ready"] > 0
+    assert reported["router"] and reported["ready"] > 0
 
 
 def test_a_worker_that_was_killed_leaves_nothing_that_the_next_does_not_remove(

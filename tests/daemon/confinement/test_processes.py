@@ -141,6 +141,6 @@ def test_a_function_finds_the_same_on_each_path(daemon: RunningDaemon, source: s
 
 
 @pytest.mark.parametrize(("source", "words"), OWN_ENDS)
-def test_how_a_function_ends_is_told_on_each_path(daemon: RunningDaemon, source: str, words: str) -> None:
+def test_how_a_function_ends_is_reported_on_each_path(daemon: RunningDaemon, source: str, words: str) -> None:
     answer = daemon.run("processes", source)
     assert answer.status == 502 and words in answer.json["errorMessage"], answer

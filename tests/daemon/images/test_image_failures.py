@@ -55,7 +55,7 @@ def agents_of(daemon: RunningDaemon) -> set[int]:
 @case(
     "I20", "start a function in a cold image while the store answers 503", expect="503 with the cause; later it starts"
 )
-def test_a_start_without_the_store_is_told_why_and_works_once_the_store_is_back(
+def test_a_start_without_the_store_learns_why_and_works_once_the_store_is_back(
     daemon: RunningDaemon, bucket: Client, tmp_path: Path
 ) -> None:
     function_in_an_image(daemon, "cold", tmp_path)

@@ -76,7 +76,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def told(daemon: RunningDaemon, mode: str, image: str, name: str) -> Any:
+def reported(daemon: RunningDaemon, mode: str, image: str, name: str) -> Any:
     deploy(daemon, name, image, **MODES[mode])
     answer = daemon.run(name, PATHS)
     assert answer.status == 200, (answer, daemon.logs(name))
@@ -96,7 +96,7 @@ def images(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.mark.parametrize("mode", MODES)
 def test_files_of_user_are_the_functions_own(daemon: RunningDaemon, images: dict[str, str], mode: str) -> None:
-    found = told(daemon, mode, images["node"], f"node-{mode}")
+    found = reported(daemon, mode, images["node"], f"node-{mode}")
     written = found.pop("written")
     assert found == {OF_NODE: ["of node", 1000, 1000], OF_ROOT: "EACCES", OF_GROUP: ["of node's group", 65534, 1000]}
     assert written == ("of node and more" if mode == "writable" else "EROFS")
@@ -106,7 +106,7 @@ def test_files_of_user_are_the_functions_own(daemon: RunningDaemon, images: dict
 def test_files_of_root_are_the_functions_own_without_a_user(
     daemon: RunningDaemon, images: dict[str, str], mode: str
 ) -> None:
-    found = told(daemon, mode, images[""], f"root-{mode}")
+    found = reported(daemon, mode, images[""], f"root-{mode}")
     assert found == {
         OF_NODE: "EACCES",
         OF_ROOT: ["of root", 1000, 1000],

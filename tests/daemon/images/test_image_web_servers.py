@@ -40,9 +40,9 @@ class Requests(http.server.BaseHTTPRequestHandler):
             if self.path == "/quits":
                 os._exit(6)
             return
-        told = {{"method": self.command, "path": self.path, "headers": self.headers.items(),
+        reported = {{"method": self.command, "path": self.path, "headers": self.headers.items(),
                 "body": self.rfile.read(int(self.headers.get("content-length", 0))).decode(), "port": os.environ["PORT"]}}
-        data = json.dumps(told).encode()
+        data = json.dumps(reported).encode()
         self.send_response({{"/teapot": 418, "/broken": 503, "/tired": 503}}.get(self.path, 200))
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
@@ -79,13 +79,13 @@ def test_requests_are_forwarded_to_a_web_server(daemon: RunningDaemon, web: str,
     claimed = {"x-forwarded-prefix": "/not/so", "x-amzn-lambda-context": "{}"}
     answer = daemon.request("PUT", "/run/web/some/path?q=1", b"hello", {"x-own": "value", **claimed})
     assert answer.status == 200, answer
-    told = answer.json
-    assert (told["method"], told["path"], told["body"]) == ("PUT", "/some/path?q=1", "hello")
-    headers = {name.lower(): value for name, value in told["headers"]}
+    reported = answer.json
+    assert (reported["method"], reported["path"], reported["body"]) == ("PUT", "/some/path?q=1", "hello")
+    headers = {name.lower(): value for name, value in reported["headers"]}
     assert (headers["x-own"], headers["x-forwarded-prefix"]) == ("value", "/run/web")
     assert json.loads(headers["x-amzn-lambda-context"])["env_config"]["function_name"] == "web"
-    assert len(headers) == len(told["headers"]), "what a client claims is dropped"
-    assert (told["port"] == "8080") == (network != "host"), "on the host's network ports are shared"
+    assert len(headers) == len(reported["headers"]), "what a client claims is dropped"
+    assert (reported["port"] == "8080") == (network != "host"), "on the host's network ports are shared"
     assert daemon.request("GET", "/run/web/teapot").status == 418
     assert daemon.request("GET", "/run/web/hints").json["path"] == "/hints"
 
@@ -113,8 +113,8 @@ def test_events_reach_a_web_server_as_requests(daemon: RunningDaemon, web: str) 
         "body": "d",
     }
     answer = json.loads(daemon.manage("POST", "/functions/web-events/invoke", json.dumps(event).encode()).body)
-    told = json.loads(answer["body"])
-    assert (told["method"], told["path"], told["body"]) == ("POST", "/a?b=c", "d")
+    reported = json.loads(answer["body"])
+    assert (reported["method"], reported["path"], reported["body"]) == ("POST", "/a?b=c", "d")
     assert (answer["statusCode"], answer["cookies"], answer["isBase64Encoded"]) == (200, ["a=b", "c=d"], False)
     other = json.loads(daemon.manage("POST", "/functions/web-events/invoke", b'{"n": 1}').body)
     assert (other["method"], other["path"], other["body"]) == ("POST", "/events", '{"n": 1}')
@@ -139,18 +139,18 @@ def test_a_deploy_says_where_a_web_server_is_asked(network: Literal["host", "non
             3000,
             {},
             "/",
-            "GET / on port 3000 was refused, as nobody listens there. The program listens on 8080. Set app_port",
+            "GET / on port 3000 was refused, as no process listens there. The program listens on 8080. Set app_port",
         ),
         (
             *(8080, {"AWS_LWA_READINESS_CHECK_PORT": "1"}, "/"),
-            "GET / on port 1 was refused, as nobody listens there. The program listens on 8080. It must listen on $PORT",
+            "GET / on port 1 was refused, as no process listens there. The program listens on 8080. It must listen on $PORT",
         ),
         (8080, {}, "/broken", "GET /broken on port 8080 has status 503, and not one below 500. Set readiness_path"),
         (8080, {}, "/tired", "GET /tired on port 8080 has status 503, and not one below 500. Set readiness_path"),
         (8080, {}, "/silent", "GET /silent on port 8080 has no answer. Set readiness_path"),
         (
             *(3000, {"AWS_LWA_READINESS_CHECK_PROTOCOL": "tcp"}, "/"),
-            "a connection to port 3000 was refused, as nobody listens there. The program listens on 8080. Set app_port",
+            "a connection to port 3000 was refused, as no process listens there. The program listens on 8080. Set app_port",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from tests.daemon.images.test_images import deploy, upload
 from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.starts.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.isolation.roots.test_python_probe import DEBIANS
-from tests.support.house import namespaces_of, status_of
+from tests.support.harness import namespaces_of, status_of
 from tests.support.images.image_layouts import ASK, PYTHON, Files, python_files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
@@ -144,8 +144,8 @@ import sys, slow_package
 def handler(event, context):
     import sitecustomize
     spec = sitecustomize.__spec__
-    told = [sitecustomize.__file__, sitecustomize.__cached__, spec.name, spec.origin, type(spec.loader).__name__]
-    return told, sorted(vars(sitecustomize)), "apport_python_hook" in sys.modules, "importlib.util" in sys.modules
+    reported = [sitecustomize.__file__, sitecustomize.__cached__, spec.name, spec.origin, type(spec.loader).__name__]
+    return reported, sorted(vars(sitecustomize)), "apport_python_hook" in sys.modules, "importlib.util" in sys.modules
 """
 """A handler that tells how it finds sitecustomize."""
 
@@ -301,7 +301,7 @@ def test_the_images_zygotes_end_with_its_last_function(daemon: RunningDaemon, im
     assert not [*(daemon.state / "pythons" / "images").iterdir()]
 
 
-def test_the_last_words_of_a_python_that_does_not_start_are_told(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_the_last_words_of_a_python_that_does_not_start_are_reported(daemon: RunningDaemon, tmp_path: Path) -> None:
     dies = Files(executable={"app/dies": f"#!{PYTHON}\nraise SystemExit('no libpython3.so\\a')\n"})
     write_layout(
         tmp_path,
@@ -324,8 +324,8 @@ def test_a_python_that_is_killed_at_its_deploy_makes_no_program_of_the_handler(
         {**CONFIG, "Entrypoint": ["/app/killed", "-m", "awslambdaric"]},
     )
     digest = upload(daemon, tmp_path)
-    with pytest.raises(DeployFailed, match="try again") as told:
+    with pytest.raises(DeployFailed, match="try again") as reported:
         deploy(daemon, "dead", digest)
-    assert (told.value.type, told.value.status) == ("Images.PythonFailed", 503)
+    assert (reported.value.type, reported.value.status) == ("Images.PythonFailed", 503)
     kept = [file.read_bytes() for file in daemon.state.glob(f"images/{digest.partition(':')[2]}/python-*.json")]
     assert kept == []

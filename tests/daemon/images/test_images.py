@@ -166,8 +166,8 @@ def test_a_deploy_tells_what_its_start_could_not_write(daemon: RunningDaemon, im
     with pytest.raises(DeployFailed) as refused:
         deploy(daemon, "writes", image, check=True, entrypoint=entrypoint("must", "/srv.db"))
     assert "could not write /srv.db (read-only file system): set writable_root = true" in refused.value.message
-    told = deploy(daemon, "writes", image, check=True, entrypoint=entrypoint("may", "/tmp/x", "/cache"))
-    assert told["version_number"] and daemon.call("writes")["argv"][0] == "/app/bootstrap"
+    reported = deploy(daemon, "writes", image, check=True, entrypoint=entrypoint("may", "/tmp/x", "/cache"))
+    assert reported["version_number"] and daemon.call("writes")["argv"][0] == "/app/bootstrap"
     assert any("could not write /cache (read-only" in line for line in daemon.lines), daemon.lines
 
 
@@ -330,14 +330,14 @@ def test_what_is_ignored_is_said_when_it_is_deployed(daemon: RunningDaemon, imag
     assert "readiness_path is not used" in lines
 
 
-def test_what_images_take_is_told(daemon: RunningDaemon, image: str, broken: str) -> None:
+def test_what_images_take_is_reported(daemon: RunningDaemon, image: str, broken: str) -> None:
     found = daemon.manage("GET", "/images/du").json
     rows = {row["digest"]: row for row in found["images"]}
     for digest in (image, broken):
         assert 0 < rows[digest]["own_bytes"] <= rows[digest]["stored_bytes"] <= found["stored_bytes"]
     command = [sys.executable, "-m", "sockd", "images", "du", "--state-dir", str(daemon.state)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert image.removeprefix("sha256:")[:12] in told
+    reported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert image.removeprefix("sha256:")[:12] in reported
 
 
 def test_a_published_version_keeps_its_image(daemon: RunningDaemon, image: str, python: bytes, tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ AS_EVER = '[sandbox]\nroots = "auto"\n'
 """A worker that takes the ways of the host's kernel also where the whole suite runs as on an older one."""
 
 
-def test_a_host_that_mounts_no_images_is_told_before_a_local_one_is_received(tmp_path: Path) -> None:
+def test_a_host_that_mounts_no_images_is_reported_before_a_local_one_is_received(tmp_path: Path) -> None:
     """From a tmpfs EROFS is mounted through a loop device alone, and there is none."""
     syscalls.mount("tmpfs", str(tmp_path), "tmpfs", MountFlag.NOSUID | MountFlag.NODEV, "size=64m")
     hidden = 'mount --bind /dev/null /dev/loop-control && exec "$@"'

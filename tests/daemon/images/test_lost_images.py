@@ -112,7 +112,7 @@ def is_told_why(answer: Answer) -> bool:
     "SIGKILL agents until they are given up, while requests are about to read mapped files",
     expect="503 with the cause, in place of exit status 135; later new sandboxes serve",
 )
-def test_a_mapped_file_that_a_given_up_agent_does_not_serve_is_told_with_the_cause(
+def test_a_mapped_file_that_a_given_up_agent_does_not_serve_has_its_cause(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     function_in_an_image(daemon, "mapped", tmp_path)

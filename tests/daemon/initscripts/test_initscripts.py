@@ -146,8 +146,8 @@ def behind_its_script(daemon: RunningDaemon, gate: Gate, name: str) -> dict[str,
 def test_a_script_may_call_the_launch_off(daemon: RunningDaemon, deploy: Any, s3: Client, delay_s: float) -> None:
     """At once, or while the function waits for it."""
     abort = "(call $abort_launch (i32.const 7) @text)"
-    told = "print('called')\n"
-    text = READS.replace("def f(event):\n", f"def f(event):\n    {told}")
+    reported = "print('called')\n"
+    text = READS.replace("def f(event):\n", f"def f(event):\n    {reported}")
     deploy("aborts", fetching("a", first="" if delay_s else abort, then=abort), text)
     s3.inject("data/a", delay_s=delay_s)
     before = daemon.status()["sandboxes"]

@@ -54,7 +54,7 @@ def test_a_script_trusts_what_the_aws_ca_bundle_of_its_function_names(
     daemon: RunningDaemon, url: str, certificate: Path
 ) -> None:
     """What it could not fetch the function asks for itself, which nobody answers here."""
-    for name, trusted, told in (("trusts", "ca.pem", "200"), ("distrusts", "absent.pem", "failed: tls")):
+    for name, trusted, reported in (("trusts", "ca.pem", "200"), ("distrusts", "absent.pem", "failed: tls")):
         environment = {"AWS_ENDPOINT_URL_S3": url, "AWS_CA_BUNDLE": trusted, "SOCKD_STORAGE_GRACE_S": "5"}
         environment |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         files = reading(init_wasm=fetching("a"), ca_pem=certificate.read_text())
@@ -63,5 +63,5 @@ def test_a_script_trusts_what_the_aws_ca_bundle_of_its_function_names(
         answer = daemon.run(name, {"keys": ["a"]})
         shown = trace(daemon, answer)
         (rpc,) = spans(shown, "rpc")
-        assert rpc["detail"].startswith(told)
+        assert rpc["detail"].startswith(reported)
         assert (answer.json == [digest(OBJECT)]) is (trusted == "ca.pem")

@@ -84,7 +84,7 @@ def test_no_request_fails_while_one_worker_follows_another(start: Start) -> None
     assert (new.state / "lock").read_text() == f"{new.pid}\n"
 
 
-def test_a_long_request_keeps_nobody_waiting_while_it_is_drained(start: Start, gate: Gate) -> None:
+def test_a_long_request_keeps_no_one_waiting_while_it_is_drained(start: Start, gate: Gate) -> None:
     old = start()
     old.deploy("long", WAITS, timeout_s=60)
     old.deploy("echo", ECHO)

@@ -128,7 +128,7 @@ def test_a_backup_of_a_worker_with_a_store_elsewhere_needs_no_images(host: Host,
     assert again.terminate() == 0
 
 
-def test_a_restore_replaces_no_state_without_being_told_and_none_of_a_running_worker(host: Host) -> None:
+def test_a_restore_replaces_no_state_unasked_and_none_of_a_running_worker(host: Host) -> None:
     daemon, copy = host.up(), host.path / "copy"
     daemon.deploy("old", "def f(event): return 1")
     host.run("backup", str(copy))

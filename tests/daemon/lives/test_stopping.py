@@ -101,7 +101,9 @@ def test_an_idle_daemon_stops_at_once_and_keeps_nothing_but_its_state(start: Sta
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_to_be_told_to_stop_again_and_again_to_the_very_end_is_no_failure(start: Start, number: signal.Signals) -> None:
+def test_to_be_asked_to_stop_again_and_again_to_the_very_end_is_no_failure(
+    start: Start, number: signal.Signals
+) -> None:
     daemon = start()
     while daemon.process.poll() is None:
         daemon.signal(number)
@@ -155,7 +157,7 @@ def test_a_deploy_under_way_does_not_hold_up_a_stop(start: Start, index: Package
     assert os.listdir(again.state / "code") == []
 
 
-def test_systemd_is_told_when_it_is_ready_and_when_it_stops(start: Start, tmp_path: Path) -> None:
+def test_systemd_learns_when_it_is_ready_and_when_it_stops(start: Start, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(tmp_path / "notify"))
         notify.settimeout(10)

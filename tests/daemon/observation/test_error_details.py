@@ -39,7 +39,7 @@ def is_hidden(answer: Answer) -> bool:
     ],
     ids=["handler", "import", "generator"],
 )
-def test_an_exception_is_told_by_its_id_and_is_in_the_log(hiding: RunningDaemon, code: str) -> None:
+def test_an_exception_is_reported_by_its_id_and_is_in_the_log(hiding: RunningDaemon, code: str) -> None:
     hiding.deploy("raises", code, timeout_s=5)
     for headers in ({}, {"X-Sockd-Fresh": "1"}, {"Idempotency-Key": "k"}):
         answer = hiding.request("POST", "/run/raises", b"{}", headers)
@@ -47,7 +47,7 @@ def test_an_exception_is_told_by_its_id_and_is_in_the_log(hiding: RunningDaemon,
         assert "source" in hiding.log_of("raises", answer)
 
 
-def test_managers_are_told_all_over_run_sock(hiding: RunningDaemon) -> None:
+def test_managers_learn_all_over_run_sock(hiding: RunningDaemon) -> None:
     hiding.deploy("raises", RAISES)
     connection = http.client.HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX)
@@ -58,14 +58,14 @@ def test_managers_are_told_all_over_run_sock(hiding: RunningDaemon) -> None:
     assert error["errorType"] == "KeyError" and "raise KeyError(secret)" in "".join(error["stackTrace"])
 
 
-def test_a_function_says_for_itself_what_is_told(hiding: RunningDaemon) -> None:
+def test_a_function_says_for_itself_what_is_reported(hiding: RunningDaemon) -> None:
     hiding.deploy("open", RAISES, errors="full")
     assert hiding.run("open").json["errorType"] == "KeyError"
     hiding.deploy("open", RAISES)
     assert is_hidden(hiding.run("open"))
 
 
-def test_errors_of_the_worker_are_told(hiding: RunningDaemon) -> None:
+def test_errors_of_the_worker_are_reported(hiding: RunningDaemon) -> None:
     hiding.deploy("slow", "import select\ndef f(event): select.poll().poll()", timeout_s=1)
     assert hiding.run("slow").json["errorType"] == "Sandbox.Timedout"
     assert hiding.run("unknown").status == 404

@@ -185,7 +185,7 @@ def test_a_function_may_do_to_its_streams_what_it_likes(daemon: RunningDaemon, c
     assert daemon.status()["sandboxes"]["busy"] == 0
 
 
-def test_a_thread_that_prints_on_after_its_request_disturbs_nobody(daemon: RunningDaemon) -> None:
+def test_a_thread_that_prints_on_after_its_request_disturbs_no_one(daemon: RunningDaemon) -> None:
     daemon.deploy(
         "chatty",
         "import threading\n"

@@ -47,7 +47,7 @@ def test_what_was_answered_is_found_after_a_kill_by_its_request_s_id(tmp_path: P
         daemon.close()
 
 
-def test_a_flood_stays_within_its_bound_and_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_flood_stays_within_its_bound_and_disturbs_no_one(tmp_path: Path) -> None:
     state = tmp_path / "state"
     daemon = RunningDaemon.start(state, "[logs]\nkeep_mb = 1\nmemory_mb = 1\n")
     try:

@@ -109,7 +109,7 @@ def test_what_the_caller_does_not_record_is_not_exported_and_hostile_context_is_
     assert unsampled.headers["x-amzn-requestid"] not in ids
 
 
-def test_what_happens_now_is_told_by_function(daemon: RunningDaemon) -> None:
+def test_what_happens_now_is_reported_by_function(daemon: RunningDaemon) -> None:
     daemon.deploy("lively", "import time\ndef f(event):\n time.sleep(0.02)\n return 1 / event", concurrency=7)
     for event in (1, 1, 1, 0):
         daemon.run("lively", event)
@@ -138,7 +138,7 @@ def test_refused_invocations_are_spans_too(daemon: RunningDaemon, collector: Col
     assert refused[0].attributes["error.type"] == "TooManyRequestsException"
 
 
-def test_the_last_spans_come_at_the_drain_and_those_that_nobody_takes_are_counted(
+def test_the_last_spans_come_at_the_drain_and_those_that_no_one_takes_are_counted(
     collector: Collector, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     state = tmp_path_factory.mktemp("drained") / "state"

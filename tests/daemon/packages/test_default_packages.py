@@ -69,7 +69,7 @@ def test_they_are_kept_when_the_index_has_others(daemon: RunningDaemon, index: P
         del index.files["boto3-9.0-py3-none-any.whl"]
 
 
-def test_a_function_that_mentions_none_has_none_and_asks_nobody(daemon: RunningDaemon, index: PackageIndex) -> None:
+def test_a_function_that_mentions_none_has_none_and_asks_no_one(daemon: RunningDaemon, index: PackageIndex) -> None:
     asked = len(index.requests)
     assert packages_of(daemon, "plain", {"f.py": "def f(event): return __import__('bo' + 'to3')"}) == []
     assert len(index.requests) == asked

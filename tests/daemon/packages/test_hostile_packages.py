@@ -79,7 +79,7 @@ def test_a_package_that_raises_in_a_zygote_only_is_imported_by_its_users(daemon:
     assert daemon.when(lambda: refusals(daemon).get("raises==1.0")) == WORDS
 
 
-def test_the_harmless_packages_beside_a_harmful_one_are_cached_all_the_same(daemon: RunningDaemon) -> None:
+def test_the_harmless_packages_next_to_a_harmful_one_are_cached_all_the_same(daemon: RunningDaemon) -> None:
     deploy(daemon, "mixed", "good", "exits")
     assert daemon.call("mixed", 1) == 1
     daemon.when(lambda: refusals(daemon).get("exits==1.0"))

@@ -149,7 +149,7 @@ def test_a_deploy_keeps_the_port_and_open_connections(daemon: RunningDaemon, por
     "publish a port that another process has, and withdraw it",
     expect="sockd ps says so; it is closed with its service",
 )
-def test_a_port_that_is_taken_is_told_and_one_that_is_withdrawn_is_closed(daemon: RunningDaemon, port: int) -> None:
+def test_a_port_that_is_taken_is_reported_and_one_that_is_withdrawn_is_closed(daemon: RunningDaemon, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):
         daemon.deploy("late", files(port))
         assert "Address already in use" in row(daemon, "late")["port_reason"]

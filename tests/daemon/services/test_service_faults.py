@@ -64,7 +64,7 @@ def test_a_kept_service_runs_without_a_request_and_is_started_again(daemon: Runn
     "have the program take more memory than it may",
     expect="502 for this request; a new program serves the next one",
 )
-def test_a_program_over_its_memory_is_started_again_and_the_reason_is_told(daemon: RunningDaemon) -> None:
+def test_a_program_over_its_memory_is_started_again_and_the_reason_is_reported(daemon: RunningDaemon) -> None:
     daemon.deploy("eater", files(), memory_mb=64)
     assert daemon.request("GET", "/run/eater/eat").status == 502
     found = daemon.when(lambda: found if (found := row(daemon, "eater"))["failures"] else None)
@@ -157,9 +157,9 @@ def test_a_killed_daemon_leaves_nothing_of_a_service_and_the_next_one_starts_it(
 )
 def test_the_program_of_a_service_is_confined_as_a_function_is(daemon: RunningDaemon) -> None:
     daemon.deploy("confined", files())
-    told = get(daemon, "confined/")
-    assert told["confined"] == ["0000000000000000", "2", "1"]
-    assert told["inherited"] == ["0", "1", "2", "3"], "standard streams, and the listing itself"
+    reported = get(daemon, "confined/")
+    assert reported["confined"] == ["0000000000000000", "2", "1"]
+    assert reported["inherited"] == ["0", "1", "2", "3"], "standard streams, and the listing itself"
     get(daemon, "confined/orphan")
     # The sandbox's first process and the program: what it has left is reaped.
     daemon.when(lambda: len(get(daemon, "confined/")["processes"]) == 2)

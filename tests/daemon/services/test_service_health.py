@@ -52,7 +52,7 @@ def files(settings: str = "") -> dict[str, str]:
     return {"server.py": SERVER, "sockd.toml": TOML + settings}
 
 
-def told(daemon: RunningDaemon, path: str) -> tuple[str, int]:
+def reported(daemon: RunningDaemon, path: str) -> tuple[str, int]:
     """The name of the program that answers, and how often it was asked for its health."""
     answer = daemon.request("GET", f"/run/{path}")
     assert answer.status == 200, answer
@@ -73,10 +73,10 @@ def test_a_program_that_is_not_healthy_is_started_anew_and_the_reason_is_said(
 ) -> None:
     name = f"is-{how}"
     daemon.deploy(name, files())
-    token, _ = told(daemon, f"{name}/become/{how}")
+    token, _ = reported(daemon, f"{name}/become/{how}")
     found = daemon.when(lambda: each if (each := row(daemon, name))["failures"] else None)
     assert re.search(rf"it is not healthy: GET /health on port 8080 .*({why})\)?, 3 times in a row", found["reason"])
-    assert told(daemon, f"{name}/")[0] != token, "the program that answers is a new one"
+    assert reported(daemon, f"{name}/")[0] != token, "the program that answers is a new one"
     assert row(daemon, name)["starts"] == 2
     daemon.when(lambda: "the service has ended: it is not healthy" in log_of(daemon, name))
 
@@ -84,14 +84,14 @@ def test_a_program_that_is_not_healthy_is_started_anew_and_the_reason_is_said(
 def test_a_program_that_is_healthy_is_asked_and_left_alone(daemon: RunningDaemon) -> None:
     """Also one that misses every second answer: one alone may have met a pause of the host."""
     daemon.deploy("healthy", files())
-    token, _ = told(daemon, "healthy/become/sometimes")
-    daemon.when(lambda: told(daemon, "healthy/")[1] >= 12)
-    assert told(daemon, "healthy/")[0] == token and row(daemon, "healthy")["failures"] == 0
+    token, _ = reported(daemon, "healthy/become/sometimes")
+    daemon.when(lambda: reported(daemon, "healthy/")[1] >= 12)
+    assert reported(daemon, "healthy/")[0] == token and row(daemon, "healthy")["failures"] == 0
 
 
 def test_being_asked_for_its_health_is_no_use_of_a_service(daemon: RunningDaemon) -> None:
     daemon.deploy("unused", files("idle_s = 0.5\nconnections = 1\n"))
-    told(daemon, "unused/")
+    reported(daemon, "unused/")
     assert row(daemon, "unused")["connections"] == 0
     assert wait_state(daemon, "unused", "stopped")["failures"] == 0
 

@@ -59,12 +59,12 @@ class Requests(http.server.BaseHTTPRequestHandler):
             return
         with open("/proc/self/status") as status:
             fields = dict(line.split(":\\t") for line in status if ":\\t" in line)
-        told = {"token": token, "inherited": inherited, "version": VERSION, "method": self.command, "path": self.path,
+        reported = {"token": token, "inherited": inherited, "version": VERSION, "method": self.command, "path": self.path,
                 "headers": dict(self.headers), "env": dict(os.environ), "cwd": os.getcwd(),
                 "body": self.rfile.read(int(self.headers.get("content-length", 0))).decode(),
                 "confined": [fields[name].strip() for name in ("CapEff", "Seccomp", "NoNewPrivs")],
                 "processes": [each for each in os.listdir("/proc") if each.isdigit()]}
-        data = json.dumps(told).encode()
+        data = json.dumps(reported).encode()
         self.send_response(404 if path == "/missing" else 200)
         self.send_header("content-length", str(len(data)))
         self.send_header("x-own", "value")
@@ -148,14 +148,14 @@ def test_the_first_request_starts_a_service_and_later_ones_reach_the_same_progra
     daemon.deploy("plain", files())
     assert row(daemon, "plain")["state"] == "stopped"
     answer = daemon.request("PUT", "/run/plain/some/path?q=1", b"hello", {"x-sent": "yes"})
-    told = answer.json
+    reported = answer.json
     assert answer.status == 200 and answer.headers["x-own"] == "value"
-    assert (told["method"], told["path"], told["body"]) == ("PUT", "/some/path?q=1", "hello")
-    assert told["headers"]["x-sent"] == "yes" and told["headers"]["x-forwarded-prefix"] == "/run/plain"
-    assert told["cwd"] == "/var/task" and told["env"]["PORT"] == "8080"
+    assert (reported["method"], reported["path"], reported["body"]) == ("PUT", "/some/path?q=1", "hello")
+    assert reported["headers"]["x-sent"] == "yes" and reported["headers"]["x-forwarded-prefix"] == "/run/plain"
+    assert reported["cwd"] == "/var/task" and reported["env"]["PORT"] == "8080"
     assert daemon.request("GET", "/run/plain/missing").status == 404
     assert daemon.request("HEAD", "/run/plain/").headers["content-length"].isdigit()
-    assert get(daemon, "plain/")["token"] == told["token"]
+    assert get(daemon, "plain/")["token"] == reported["token"]
     found = row(daemon, "plain")
     assert (found["state"], found["starts"], found["connections"]) == ("running", 1, 0)
 
@@ -254,8 +254,8 @@ def test_a_service_of_an_image_runs_its_command(daemon: RunningDaemon, tmp_path:
     image = upload(daemon, tmp_path)
     service = {"port": 9000, "ready_path": "/"}
     daemon.deploy("imaged", {}, kind="service", image=image, network="none", service=service, check=True)
-    told = get(daemon, "imaged/path")
-    assert (told["path"], told["env"]["PORT"], told["confined"][0]) == ("/path", "9000", "0000000000000000")
+    reported = get(daemon, "imaged/path")
+    assert (reported["path"], reported["env"]["PORT"], reported["confined"][0]) == ("/path", "9000", "0000000000000000")
 
 
 @pytest.mark.skipif(shutil.which("/usr/sbin/haproxy") is None, reason="needs Debian's haproxy")

@@ -88,12 +88,12 @@ def test_services_that_start_at_once_have_ports_of_their_own(daemon: RunningDaem
     for name in names:
         daemon.deploy(name, files())
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(lambda name: get(daemon, f"{name}/x")["env"]["PORT"], names))
-    assert len(set(told)) == 4
-    assert told == [str(row(daemon, name)["port"]) for name in names]
+        reported = list(pool.map(lambda name: get(daemon, f"{name}/x")["env"]["PORT"], names))
+    assert len(set(reported)) == 4
+    assert reported == [str(row(daemon, name)["port"]) for name in names]
 
 
-def test_a_deploy_starts_the_next_program_at_another_port_beside_the_old_one(daemon: RunningDaemon) -> None:
+def test_a_deploy_starts_the_next_program_at_another_port_next_to_the_old_one(daemon: RunningDaemon) -> None:
     daemon.deploy("rolled", files("min = 1\n"))
     daemon.when(lambda: row(daemon, "rolled")["state"] == "running")
     before = row(daemon, "rolled")["port"]
@@ -140,7 +140,7 @@ def test_memcached_of_debian_runs_at_a_port_of_the_host(daemon: RunningDaemon, p
         assert [lines.readline() for _ in range(3)] == [b"VALUE greeting 0 5\r\n", b"hello\r\n", b"END\r\n"]
 
 
-def test_a_program_that_does_not_listen_on_its_port_is_refused_and_told_of_it(daemon: RunningDaemon) -> None:
+def test_a_program_that_does_not_listen_on_its_port_is_refused_and_reported_it(daemon: RunningDaemon) -> None:
     with pytest.raises(DeployFailed, match="the port that the variable PORT names"):
         daemon.deploy("elsewhere", files(), check=True, env={"AT": "0"}, init_timeout_s=2)
 
@@ -175,5 +175,5 @@ def test_a_service_of_an_image_has_a_port_of_the_host(daemon: RunningDaemon, tmp
     write_layout(tmp_path, layers, {"Cmd": ["/server"], "Env": ["PATH=/opt/python/bin"], "User": "65534"})
     image = upload(daemon, tmp_path)
     daemon.deploy("imaged-host", {}, kind="service", image=image, network="host", service={}, check=True)
-    told = get(daemon, "imaged-host/path")
-    assert told["env"]["PORT"] == str(row(daemon, "imaged-host")["port"])
+    reported = get(daemon, "imaged-host/path")
+    assert reported["env"]["PORT"] == str(row(daemon, "imaged-host")["port"])

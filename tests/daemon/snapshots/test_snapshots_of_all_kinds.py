@@ -125,7 +125,7 @@ def server(ledger_of_module: None) -> Iterator[S3Process]:
         yield server
 
 
-def test_beside_an_initscript_only_what_differs_per_start_is_fetched(
+def test_next_to_an_initscript_only_what_differs_per_start_is_fetched(
     daemon: RunningDaemon, server: S3Process, gate: Gate
 ) -> None:
     text = (

@@ -45,8 +45,8 @@ def test_the_fix_of_a_timeout_changes_the_setting_and_not_the_code(daemon: Runni
     assert failed.returncode == 5 and "sockd config long --timeout S" in failed.stderr
     (tmp_path / "f.py").write_text("def f(event): return 'of another directory'")
     changed = sockd(daemon, "config", "long", "--timeout", "5", "--memory", "256", "--json", cwd=tmp_path)
-    told = json.loads(changed.stdout)
-    assert (told["timeout_s"], told["memory_mb"], told["version_number"]) == (5.0, 256, 2)
+    reported = json.loads(changed.stdout)
+    assert (reported["timeout_s"], reported["memory_mb"], reported["version_number"]) == (5.0, 256, 2)
     assert daemon.call("long", 0.5) == "ok"
     assert "256 MB" in sockd(daemon, "config", "long", cwd=tmp_path).stdout
     assert sockd(daemon, "config", "long", "--timeout", "-1", cwd=tmp_path).returncode == 1

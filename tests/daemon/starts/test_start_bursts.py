@@ -159,7 +159,7 @@ def test_a_request_whose_client_hung_up_while_it_waited_is_not_run(daemon: Runni
     assert daemon.status()["waiting_to_start"] == daemon.status()["sandboxes"]["busy"] == 0
 
 
-def test_a_request_that_waits_too_long_is_told_to_come_again(daemon: RunningDaemon, gate: Gate) -> None:
+def test_a_request_that_waits_too_long_is_asked_to_come_again(daemon: RunningDaemon, gate: Gate) -> None:
     code = {"f.py": AT_THE_GATE.format(gate.port), "gate.py": gate.CODE}
     daemon.deploy("stuck", code, init_timeout_s=1, concurrency=3 * AT_ONCE)
     answers = at_once(3 * AT_ONCE, lambda _: daemon.run("stuck"))

@@ -105,9 +105,9 @@ def test_the_imports_of_a_function_become_a_zygote_that_serves_the_next_function
     assert daemon.run_learned("third").json == ["slow"], "a submodule that it does not import"
     assert fresh(daemon, "fourth", "slow==1.0", LOADED).json == []
     assert daemon.run_learned("fourth").json == [], "a package that it does not import"
-    (told,) = daemon.manage("GET", "/functions/first/imports").json["packages"]
-    assert told["package"] == "slow==1.0" and told["in_zygote"] and told["ms"] > 30
-    assert {module["module"] for module in told["modules"]} == {"slow", "slow.part"}
+    (reported,) = daemon.manage("GET", "/functions/first/imports").json["packages"]
+    assert reported["package"] == "slow==1.0" and reported["in_zygote"] and reported["ms"] > 30
+    assert {module["module"] for module in reported["modules"]} == {"slow", "slow.part"}
 
 
 def test_a_function_that_did_not_ask_for_a_package_never_gets_it(daemon: RunningDaemon) -> None:

@@ -28,9 +28,9 @@ def test_what_a_killed_daemon_had_not_verified_is_verified_without_a_start(tmp_p
         again = RunningDaemon.start(daemon.state, config)
         try:
             again.wait_verified()
-            told = again.manage("GET", "/functions/f/imports").json
-            assert told["sharing"] == "a Zygote has imported ahead all that its top level imports", again.lines
-            assert told["passed_over"] == []
+            reported = again.manage("GET", "/functions/f/imports").json
+            assert reported["sharing"] == "a Zygote has imported ahead all that its top level imports", again.lines
+            assert reported["passed_over"] == []
             assert json.loads(learned.read_text())["verified"] == content["verified"]
         finally:
             again.close()

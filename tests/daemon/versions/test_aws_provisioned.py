@@ -33,8 +33,8 @@ def test_provisioned_sandboxes_are_initialized_before_anybody_asks_and_stay(
         gate.arrived()
         assert daemon.call(f"{function}:1", {})["type"] == "on-demand", "those that were provisioned are busy"
         gate.open()
-        told = [(answer.json["type"], answer.headers["x-sockd-cold"]) for answer in answers()]
-    assert told == [("provisioned-concurrency", "0")] * 2
+        reported = [(answer.json["type"], answer.headers["x-sockd-cold"]) for answer in answers()]
+    assert reported == [("provisioned-concurrency", "0")] * 2
     assert daemon.run(f"{function}:1", {"exit": 1}).status == 502
     until(lambda: ready(client, function, "1"))
     again = daemon.run(f"{function}:1", {})

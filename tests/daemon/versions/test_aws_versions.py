@@ -48,13 +48,13 @@ def test_what_is_published_stays_as_it_was(client: Any, function: str) -> None:
     kept = client.get_function(FunctionName=function, Qualifier="1")
     assert kept["Configuration"] == {key: value for key, value in first.items() if key != "ResponseMetadata"}
     assert (kept["Tags"], kept["Concurrency"]) == ({"a": "b"}, {"ReservedConcurrentExecutions": 5})
-    told = {qualifier: invoke(client, function, Qualifier=qualifier) for qualifier in ("$LATEST", "1", "2")}
-    assert {qualifier: each["ExecutedVersion"] for qualifier, each in told.items()} == {
+    reported = {qualifier: invoke(client, function, Qualifier=qualifier) for qualifier in ("$LATEST", "1", "2")}
+    assert {qualifier: each["ExecutedVersion"] for qualifier, each in reported.items()} == {
         "$LATEST": "$LATEST",
         "1": "1",
         "2": "2",
     }
-    payloads = {qualifier: each["Payload"] for qualifier, each in told.items()}
+    payloads = {qualifier: each["Payload"] for qualifier, each in reported.items()}
     assert {each["number"] for each in payloads.values()} == {8, 1}
     for qualifier, payload in payloads.items():
         assert (payload["version"], payload["variable"]) == (qualifier, qualifier)
@@ -143,7 +143,7 @@ def test_the_code_of_a_deleted_version_goes_when_its_last_request_has_ended(
     assert stored() == held - 1 > before
 
 
-def test_versions_run_beside_each_other_within_the_functions_concurrency(
+def test_versions_run_next_to_each_other_within_the_functions_concurrency(
     client: Any, daemon: RunningDaemon, function: str, versions: list[str], gate: Gate
 ) -> None:
     client.put_function_concurrency(FunctionName=function, ReservedConcurrentExecutions=2)

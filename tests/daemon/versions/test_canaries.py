@@ -62,8 +62,8 @@ def statuses(daemon: RunningDaemon, name: str, count: int, event: object = 0) ->
 
 def test_a_deploy_with_errors_is_withdrawn_by_itself(daemon: RunningDaemon, name: str, tmp_path: Path) -> None:
     assert f"{name}:prod leads to version 1\n" in release(daemon, tmp_path, name, GOOD.format(number=1))
-    told = release(daemon, tmp_path, name, BAD.format(number=2), "--canary", "50", "--rollback-on-errors", "5%")
-    assert f"{name}:prod leads to version 1, 50 % of the requests to 2; 2 is withdrawn if more than 5 %" in told
+    reported = release(daemon, tmp_path, name, BAD.format(number=2), "--canary", "50", "--rollback-on-errors", "5%")
+    assert f"{name}:prod leads to version 1, 50 % of the requests to 2; 2 is withdrawn if more than 5 %" in reported
     assert alias_of(daemon, name)["canary"] == {"2": 0.5}
     mark, seen = daemon.mark, Counter[int]()
     until(lambda: seen.update(statuses(daemon, name, 1, "no")) or not alias_of(daemon, name)["canary"])

@@ -11,13 +11,13 @@ import pytest
 from tests.daemon.aws_client import KEYS
 from tests.faults.api.asking import ECHO, Signer
 from tests.support.cases import happened
-from tests.support.private_worker import PrivateWorker, house, ledger
+from tests.support.private_worker import PrivateWorker, ledger, worker
 
-__all__ = ["happened", "house", "ledger"]
+__all__ = ["happened", "ledger", "worker"]
 
 
 @pytest.fixture(scope="package")
-def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
+def package_worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateWorker]:
     """The folder's one worker."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
@@ -36,12 +36,12 @@ def session() -> boto3.Session:
 
 
 @pytest.fixture
-def signer(house: PrivateWorker) -> Signer:
-    return Signer(house.daemon.url)
+def signer(worker: PrivateWorker) -> Signer:
+    return Signer(worker.daemon.url)
 
 
 @pytest.fixture
-def echo(house: PrivateWorker) -> str:
+def echo(worker: PrivateWorker) -> str:
     """A function that answers with all that it has been asked since it started."""
-    house.deploy("echo", ECHO, concurrency=1)
+    worker.deploy("echo", ECHO, concurrency=1)
     return "echo"

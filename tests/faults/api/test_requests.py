@@ -47,7 +47,7 @@ header_values = st.sampled_from(["Event", "DryRun", "Tail", "a", "e30=", "null",
 )  # fmt: skip
 @pytest.mark.timeout(300)
 def test_no_request_is_too_odd_for_an_answer(
-    house: PrivateWorker, echo: str, signer: Signer, happened: Happened
+    worker: PrivateWorker, echo: str, signer: Signer, happened: Happened
 ) -> None:
     seen: dict[int, int] = {}
 
@@ -67,7 +67,7 @@ def test_no_request_is_too_odd_for_an_answer(
         segments = [quote(part.encode("utf-8", "surrogatepass"), safe="%:.$") for part in parts]
         target = path.format(*segments) + (f"?{query}" if query and "?" not in path else "")
         more = signer.headers(method, target, body) if signed else {}
-        status = answer(house.daemon.port, message(method, target, body, {**headers, **more})).status
+        status = answer(worker.daemon.port, message(method, target, body, {**headers, **more})).status
         seen[status] = seen.get(status, 0) + 1
         assert 200 <= status < 500, (status, method, target, body, headers)
 
@@ -83,7 +83,7 @@ DOUBLED = ("//run/echo", "/run//echo", "/run/./echo", "/run/../run/echo", "/RUN/
 
 
 @case("H2", "names with %2e%2e, slashes, NUL, other alphabets, 8 kB", expect="400, 403 or 404; the function never runs")
-def test_a_path_is_a_name_or_nothing(house: PrivateWorker, echo: str, signer: Signer, happened: Happened) -> None:
+def test_a_path_is_a_name_or_nothing(worker: PrivateWorker, echo: str, signer: Signer, happened: Happened) -> None:
     came: set[int] = set()
     for trick in TRICKS:
         for target in (f"/run/{trick}", INVOCATIONS.format(trick)):
@@ -92,15 +92,15 @@ def test_a_path_is_a_name_or_nothing(house: PrivateWorker, echo: str, signer: Si
                 if target.startswith("/run/")
                 else signer.headers("POST", quote(target.encode("utf-8", "surrogateescape"), safe="/%:;"), b"{}")
             )
-            status = answer(house.daemon.port, message("POST", target, b"{}", headers)).status
+            status = answer(worker.daemon.port, message("POST", target, b"{}", headers)).status
             assert status in (400, 403, 404, 414, 431), (target[:80], status)
             came.add(status)
     for target in DOUBLED:
-        status = answer(house.daemon.port, message("POST", target, b"{}")).status
+        status = answer(worker.daemon.port, message("POST", target, b"{}")).status
         assert status in (400, 404, 405), (target, status)
         came.add(status)
     happened(f"{2 * len(TRICKS) + len(DOUBLED)} paths: {sorted(came)}")
-    assert house.call(echo, "only this") == ["only this"]
+    assert worker.call(echo, "only this") == ["only this"]
 
 
 HIDDEN = message("POST", "/run/echo", b'"hidden"')
@@ -127,14 +127,14 @@ TWOFOLD = (
     expect="one 4xx each and the end of the connection; the hidden request never runs",
 )
 @pytest.mark.parametrize("size", [1 << 20, 1], ids=["at once", "byte by byte"])
-def test_a_request_with_two_meanings_has_none(house: PrivateWorker, echo: str, size: int, happened: Happened) -> None:
+def test_a_request_with_two_meanings_has_none(worker: PrivateWorker, echo: str, size: int, happened: Happened) -> None:
     came = []
     for twofold in TWOFOLD:
         sent = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\n" + twofold + HIDDEN
-        came.append(statuses(house.daemon.port, [sent[at : at + size] for at in range(0, len(sent), size)]))
+        came.append(statuses(worker.daemon.port, [sent[at : at + size] for at in range(0, len(sent), size)]))
         assert len(came[-1]) == 1 and 400 <= came[-1][0] < 500, (twofold, came[-1])
     happened(f"answered {sorted({status for each in came for status in each})}")
-    assert house.call(echo, "only this") == ["only this"]
+    assert worker.call(echo, "only this") == ["only this"]
 
 
 @case(
@@ -142,13 +142,15 @@ def test_a_request_with_two_meanings_has_none(house: PrivateWorker, echo: str, s
     "50 requests in one write, and one whose body comes in 1 000 chunks of a byte",
     expect="51 right answers in order",
 )
-def test_what_has_one_meaning_is_answered_however_it_comes(house: PrivateWorker, echo: str, happened: Happened) -> None:
+def test_what_has_one_meaning_is_answered_however_it_comes(
+    worker: PrivateWorker, echo: str, happened: Happened
+) -> None:
     pipelined = [message("POST", "/run/echo", json.dumps(number).encode()) for number in range(50)]
-    assert statuses(house.daemon.port, [b"".join(pipelined)]) == [200] * 50
+    assert statuses(worker.daemon.port, [b"".join(pipelined)]) == [200] * 50
     text = json.dumps("x" * 998).encode()
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in text) + b"0\r\n\r\n"
     head = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    seen = answer(house.daemon.port, head + chunks).json
+    seen = answer(worker.daemon.port, head + chunks).json
     happened(f"{len(seen)} answers")
     assert seen == [*range(50), "x" * 998]
 
@@ -166,7 +168,7 @@ DATES = ("20241301T000000Z", "00000101T000000Z", "20240230T999999Z", "2024\u0660
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
 def test_numbers_of_any_length_have_a_meaning_or_are_refused(
-    house: PrivateWorker, echo: str, signer: Signer, happened: Happened, method: str
+    worker: PrivateWorker, echo: str, signer: Signer, happened: Happened, method: str
 ) -> None:
     targets = [pattern.format(echo) for pattern in (INVOCATIONS, *OTHERS, "/2015-03-31/functions/{}/code")]
     seen = set()
@@ -174,13 +176,13 @@ def test_numbers_of_any_length_have_a_meaning_or_are_refused(
         signed = signer.headers(method, target, b"{}")
         for length in LENGTHS:
             request = message(method, target, b"{}", {**signed, "Content-Length": length})
-            seen.update(statuses(house.daemon.port, [request]))
+            seen.update(statuses(worker.daemon.port, [request]))
         today = signed["X-Amz-Date"]
         for date in DATES:
             authorization = signed["Authorization"].replace(today[:8], date[:8])
             request = message(method, target, b"{}", {**signed, "X-Amz-Date": date, "Authorization": authorization})
-            seen.update(statuses(house.daemon.port, [request]))
+            seen.update(statuses(worker.daemon.port, [request]))
     for path in ("/functions/odd", f"/functions/{echo}/invoke", "/packages", "/schedules/odd", "/url/odd"):
-        seen.add(house.daemon.manage(method, path, b"{}", {"Content-Length": f"{ZEROS}2"}).status)
+        seen.add(worker.daemon.manage(method, path, b"{}", {"Content-Length": f"{ZEROS}2"}).status)
     happened(f"{method}: {sorted(seen)}")
     assert seen and all(status < 500 or status == 501 for status in seen)

@@ -22,19 +22,19 @@ TYPED = {"InternalError", "ServiceException"}
 """What an error that is no answer to anybody is called."""
 
 
-def refused(house: PrivateWorker, files: dict[str, str | bytes]) -> str:
+def refused(worker: PrivateWorker, files: dict[str, str | bytes]) -> str:
     """The type of the error that a deploy ends with; "" if it is taken."""
     try:
-        house.deploy("hostile", files)
+        worker.deploy("hostile", files)
     except DeployFailed as error:
         assert error.status < 500 and error.type not in TYPED, (error.status, error.type, error.message)
         return str(error.type)
     return ""
 
 
-def heads(house: PrivateWorker) -> list[Answer]:
+def heads(worker: PrivateWorker) -> list[Answer]:
     """What the APIs answer where a setting may stand in the head."""
-    port = house.daemon.port
+    port = worker.daemon.port
     return [
         answer(port, message(method, target, headers={"Origin": "https://a.example"}))
         for method in ("PUT", "DELETE", "OPTIONS")
@@ -45,9 +45,9 @@ def heads(house: PrivateWorker) -> list[Answer]:
 @case(
     "K6",
     "CR, LF, NUL and line separators in every setting, name and header of sockd.toml, ol.yaml, the APIs and CORS",
-    expect="a typed refusal, or a value that is told in JSON alone; no answer has a header that we did not write",
+    expect="a typed refusal, or a value that is reported in JSON alone; no answer has a header that we did not write",
 )
-def test_no_setting_splits_a_head(house: PrivateWorker, signer: Signer, happened: Happened) -> None:
+def test_no_setting_splits_a_head(worker: PrivateWorker, signer: Signer, happened: Happened) -> None:
     taken = []
     for evil in EVIL:
         text = json.dumps(evil)  # is a string of TOML and of YAML, too
@@ -61,11 +61,11 @@ def test_no_setting_splits_a_head(house: PrivateWorker, signer: Signer, happened
             ("ol.yaml", f"triggers:\n  http:\n    - method: {text}\n"),
             ("ol.yaml", f"environment:\n  {text}: x\n"),
         ):
-            if not refused(house, {"f.py": CODE, file: content}):
+            if not refused(worker, {"f.py": CODE, file: content}):
                 taken.append((file, content))
     assert taken == []
-    house.deploy("hostile", CODE, methods=["GET"])
-    manage = house.daemon.manage
+    worker.deploy("hostile", CODE, methods=["GET"])
+    manage = worker.daemon.manage
     for evil in EVIL:
         named = quote(evil, safe="")
         asked: list[tuple[str, str, Any]] = [
@@ -84,17 +84,17 @@ def test_no_setting_splits_a_head(house: PrivateWorker, signer: Signer, happened
             ("GET", f"/functions/{named}", {}),
         ]
         for method, path, body in asked:
-            told = manage(method, path, json.dumps(body))
-            assert 400 <= told.status < 500 and "x-evil" not in told.headers, (method, path, body, told)
+            reported = manage(method, path, json.dumps(body))
+            assert 400 <= reported.status < 500 and "x-evil" not in reported.headers, (method, path, body, reported)
         signed = {"Description": evil, "Role": evil}
         target = "/2015-03-31/functions/hostile/configuration"
         sent = json.dumps(signed).encode()
-        told = answer(house.daemon.port, message("PUT", target, sent, signer.headers("PUT", target, sent)))
-        assert told.status in (200, 400) and "x-evil" not in told.headers, told
-    for told in heads(house):
-        assert "x-evil" not in told.headers, told
+        reported = answer(worker.daemon.port, message("PUT", target, sent, signer.headers("PUT", target, sent)))
+        assert reported.status in (200, 400) and "x-evil" not in reported.headers, reported
+    for reported in heads(worker):
+        assert "x-evil" not in reported.headers, reported
     happened(
-        f"{len(EVIL)} texts, each in 18 places: refused; PUT /run/hostile allows {heads(house)[0].headers['allow']}"
+        f"{len(EVIL)} texts, each in 18 places: refused; PUT /run/hostile allows {heads(worker)[0].headers['allow']}"
     )
 
 
@@ -107,7 +107,7 @@ BODIES = {"deep": "[" * 50_000, "digits": "9" * 50_000, "exponent": "1e" + "9" *
     "a key of 7900 parts, numbers of thousands of digits, 3000 parentheses, 16 KB of brackets in settings and bodies",
     expect="each is refused with what is wrong, at once; a neighbour's calls go on meanwhile",
 )
-def test_parsers_are_bounded(house: PrivateWorker, happened: Happened) -> None:
+def test_parsers_are_bounded(worker: PrivateWorker, happened: Happened) -> None:
     hostile: list[tuple[str, str]] = [
         ("sockd.toml", "a." * 7900 + "a = 1"),
         ("sockd.toml", "memory_mb = " + "9" * 5000),
@@ -120,11 +120,11 @@ def test_parsers_are_bounded(house: PrivateWorker, happened: Happened) -> None:
         ("requirements.txt", "numpy==" + "9" * 5000),
         ("requirements.txt", "a==1" + ",==1" * 60_000),
     ]
-    with house.watching() as watch:
-        types = [refused(house, {"f.py": CODE, file: content}) for file, content in hostile]
+    with worker.watching() as watch:
+        types = [refused(worker, {"f.py": CODE, file: content}) for file, content in hostile]
         assert all(types), list(zip(hostile, types, strict=True))
         statuses = set()
-        house.deploy("hostile", CODE)
+        worker.deploy("hostile", CODE)
         for body in BODIES.values():
             for method, path in (
                 ("PATCH", "/functions/hostile/env"),
@@ -136,11 +136,11 @@ def test_parsers_are_bounded(house: PrivateWorker, happened: Happened) -> None:
                 ("PUT", "/functions/hostile/aliases/a"),
             ):
                 for text in (body, f'{{"x": {body}}}'):
-                    statuses.add(house.daemon.manage(method, path, text).status)
+                    statuses.add(worker.daemon.manage(method, path, text).status)
         for length in ("9" * 4300, "9" * 5000):
             statuses.add(
                 answer(
-                    house.daemon.port,
+                    worker.daemon.port,
                     f"POST /run/hostile HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode(),
                 ).status
             )

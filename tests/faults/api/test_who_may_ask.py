@@ -36,7 +36,7 @@ STRANGERS = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example",
 
 
 @case("H4", "unsigned requests, and signatures that are forged, of another body, of an hour ago", expect="403 each")
-def test_only_who_signs_is_let_in(house: PrivateWorker, echo: str, signer: Signer, happened: Happened) -> None:
+def test_only_who_signs_is_let_in(worker: PrivateWorker, echo: str, signer: Signer, happened: Happened) -> None:
     sign, body = signer.headers, b'"once"'
     good = sign("POST", INVOKE, body)
     asked = {
@@ -51,10 +51,10 @@ def test_only_who_signs_is_let_in(house: PrivateWorker, echo: str, signer: Signe
         "no date": message("POST", INVOKE, body, {key: each for key, each in good.items() if key != "X-Amz-Date"}),
         "cut short": message("POST", INVOKE, body, {**good, "Authorization": good["Authorization"][:-1]}),
     }
-    came = {name: answer(house.daemon.port, request).status for name, request in asked.items()}
+    came = {name: answer(worker.daemon.port, request).status for name, request in asked.items()}
     happened(", ".join(f"{name} {status}" for name, status in came.items()))
     assert came == dict.fromkeys(asked, 403)
-    whole = answer(house.daemon.port, message("POST", INVOKE, body, good))
+    whole = answer(worker.daemon.port, message("POST", INVOKE, body, good))
     assert (whole.status, whole.json) == (200, ["once"])
 
 
@@ -72,9 +72,9 @@ def f(event):
     "a function sends a test event of the page, with its token; so does a web page of another site, and a script without it",
     expect="403 each; 200 from the page itself",
 )
-def test_only_the_page_sends_test_events(house: PrivateWorker, echo: str, happened: Happened) -> None:
-    house.deploy("sends", SENDS)
-    daemon, path = house.daemon, "/functions/echo/test-events"
+def test_only_the_page_sends_test_events(worker: PrivateWorker, echo: str, happened: Happened) -> None:
+    worker.deploy("sends", SENDS)
+    daemon, path = worker.daemon, "/functions/echo/test-events"
     token = (
         daemon.request("GET", "/functions/echo").body.decode().partition('name="token" value="')[2].partition('"')[0]
     )
@@ -87,7 +87,7 @@ def test_only_the_page_sends_test_events(house: PrivateWorker, echo: str, happen
     }
     elsewhere = {**ours, "Sec-Fetch-Site": "cross-site", "Origin": "https://elsewhere.example"}
     came = {
-        "a function": house.call("sends", [f"{daemon.url}{path}", form, ours]),
+        "a function": worker.call("sends", [f"{daemon.url}{path}", form, ours]),
         "a page elsewhere": daemon.request("POST", path, form, elsewhere).status,
         "a script": daemon.request("POST", path, form, {**ours, "Sec-Fetch-Dest": "empty"}).status,
         "a guessed token": daemon.request("POST", path, guessed, ours).status,
@@ -100,8 +100,8 @@ def test_only_the_page_sends_test_events(house: PrivateWorker, echo: str, happen
 
 
 @case("H4", "start a worker that other machines reach, without a key", expect="it refuses, and says what to configure")
-def test_an_open_api_needs_a_lock(house: PrivateWorker, tmp_path: Path, happened: Happened) -> None:
-    started = house.cli("up", "--listen", "0.0.0.0:0", "--state-dir", str(tmp_path / "state"), check=False)
+def test_an_open_api_needs_a_lock(worker: PrivateWorker, tmp_path: Path, happened: Happened) -> None:
+    started = worker.cli("up", "--listen", "0.0.0.0:0", "--state-dir", str(tmp_path / "state"), check=False)
     said = [line.strip() for line in (started.stderr + started.stdout).splitlines() if "lambda_api.keys" in line]
     happened(" ".join(said))
     assert started.returncode != 0 and said
@@ -113,10 +113,10 @@ def test_an_open_api_needs_a_lock(house: PrivateWorker, tmp_path: Path, happened
     expect="one run, one answer",
 )
 def test_who_asks_again_gets_the_same_answer(
-    house: PrivateWorker, session: boto3.Session, gate: Gate, happened: Happened
+    worker: PrivateWorker, session: boto3.Session, gate: Gate, happened: Happened
 ) -> None:
-    house.deploy("waits", {**WAITS, "f.py": "VERSION = 'run'\n" + WAITS["f.py"]}, timeout_s=20)
-    client = client_of(session, house.daemon)
+    worker.deploy("waits", {**WAITS, "f.py": "VERSION = 'run'\n" + WAITS["f.py"]}, timeout_s=20)
+    client = client_of(session, worker.daemon)
 
     def stamp(request: Any, **more: Any) -> None:
         request.headers["amz-sdk-invocation-id"] = "5c3e9d4e-0000-4000-8000-000000000001"
@@ -157,14 +157,14 @@ def let_on(gate: Gate, asked: Iterable[Future[bytes]]) -> int:
     expect=f"{WEIGHT - OFF:.0%} to {WEIGHT + OFF:.0%} get there", default=False,
 )  # fmt: skip
 @pytest.mark.timeout(120)
-def test_a_share_is_what_was_asked_for(house: PrivateWorker, happened: Happened) -> None:
+def test_a_share_is_what_was_asked_for(worker: PrivateWorker, happened: Happened) -> None:
     for version in ("1", "2"):
-        house.deploy("shared", f"def f(event): return {version}")
-        house.cli("publish", "shared")
-    house.cli("alias", "shared", "prod", "1", "--canary", f"2={WEIGHT:.0%}")
+        worker.deploy("shared", f"def f(event): return {version}")
+        worker.cli("publish", "shared")
+    worker.cli("alias", "shared", "prod", "1", "--canary", f"2={WEIGHT:.0%}")
 
     def ask(count: int) -> Counter[bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", house.daemon.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", worker.daemon.port, timeout=30)
         came: Counter[bytes] = Counter()
         for _ in range(count):
             connection.request("POST", "/run/shared:prod", b"{}")
@@ -184,17 +184,17 @@ def test_a_share_is_what_was_asked_for(house: PrivateWorker, happened: Happened)
     expect="who runs ends as it began, the next is new; of the two one is refused",
 )  # fmt: skip
 def test_an_update_is_whole_and_of_two_one_wins(
-    house: PrivateWorker, session: boto3.Session, gate: Gate, happened: Happened
+    worker: PrivateWorker, session: boto3.Session, gate: Gate, happened: Happened
 ) -> None:
-    house.deploy("waits", {**WAITS, "f.py": "VERSION = 'old'\n" + WAITS["f.py"]}, timeout_s=20)
-    client = client_of(session, house.daemon)
+    worker.deploy("waits", {**WAITS, "f.py": "VERSION = 'old'\n" + WAITS["f.py"]}, timeout_s=20)
+    client = client_of(session, worker.daemon)
     event = {"gate": gate.port}
     with ThreadPoolExecutor(2) as pool:
-        running = pool.submit(house.call, "waits", event)
+        running = pool.submit(worker.call, "waits", event)
         came = [gate.arrived()]
         new = zipped({**WAITS, "f.py": "VERSION = 'new'\n" + WAITS["f.py"]})
         revision = client.update_function_code(FunctionName="waits", ZipFile=new)["RevisionId"]
-        after = pool.submit(house.call, "waits", event)
+        after = pool.submit(worker.call, "waits", event)
         came.append(gate.arrived())
         gate.open("done")
         assert (running.result(), after.result()) == ("done", "done")
@@ -215,15 +215,15 @@ def test_an_update_is_whole_and_of_two_one_wins(
     assert came == ["old", "new"]
     assert results.count("") == 1
     assert {*results} - {""} <= {"PreconditionFailedException", "ResourceConflictException"}
-    assert house.call("waits", None) == 1 + results.index("")
+    assert worker.call("waits", None) == 1 + results.index("")
 
 
 @case(
     "H8", "a web page that has pointed its name at 127.0.0.1, and one that has the browser post to it",
     expect="403, whatever is asked for; no answer lets another origin read it",
 )  # fmt: skip
-def test_no_page_of_another_site_gets_in(house: PrivateWorker, echo: str, happened: Happened) -> None:
-    port = house.daemon.port
+def test_no_page_of_another_site_gets_in(worker: PrivateWorker, echo: str, happened: Happened) -> None:
+    port = worker.daemon.port
     for host in STRANGERS:
         for method, target in (("POST", "/run/echo"), ("GET", "/"), ("GET", "/status"), ("GET", LIST)):
             assert statuses(port, [message(method, target, b"", {"Host": host, "Connection": "close"})]) == [403], (
@@ -236,4 +236,4 @@ def test_no_page_of_another_site_gets_in(house: PrivateWorker, echo: str, happen
     happened(f"{len(STRANGERS)} names 403, a post {posted.status}, preflights {[each.status for each in preflights]}")
     assert posted.status == 403
     assert not any("access-control-allow-origin" in each.headers for each in (posted, *preflights))
-    assert house.call(echo, "only this") == ["only this"]
+    assert worker.call(echo, "only this") == ["only this"]

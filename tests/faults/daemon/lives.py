@@ -97,7 +97,7 @@ class Lives:
                 assert "Traceback" not in line, "\n".join(daemon.lines[max(0, number - 2) : number + 60])
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """The restarts in words."""
         if not self.restarts_s:
             return "no restart"

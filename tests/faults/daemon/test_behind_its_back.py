@@ -235,17 +235,17 @@ def test_an_upgrade(state: Path, index: PackageIndex, happened: Happened) -> Non
     expect="the functions finish, their places are free again, later clients are answered",
     default=False,
 )
-def test_clients_that_go(house: PrivateWorker, gate: Gate, happened: Happened) -> None:
-    house.deploy("f", WAITS, concurrency=2)
+def test_clients_that_go(worker: PrivateWorker, gate: Gate, happened: Happened) -> None:
+    worker.deploy("f", WAITS, concurrency=2)
     for _ in range(10):
-        connections = [http.client.HTTPConnection("127.0.0.1", house.daemon.port) for _ in range(2)]
+        connections = [http.client.HTTPConnection("127.0.0.1", worker.daemon.port) for _ in range(2)]
         for connection in connections:
             connection.request("POST", "/run/f", str(gate.port))
             gate.arrived()
         for connection in connections:
             connection.close()
         gate.open()
-    with in_background(lambda: house.call("f", gate.port)) as answer:
+    with in_background(lambda: worker.call("f", gate.port)) as answer:
         gate.arrived()
         gate.open()
         assert answer() == "go"
@@ -258,22 +258,22 @@ def test_clients_that_go(house: PrivateWorker, gate: Gate, happened: Happened) -
     expect="memory, descriptors, mounts and cgroups stay level",
     default=False,
 )
-def test_a_soak(house: PrivateWorker, happened: Happened) -> None:
+def test_a_soak(worker: PrivateWorker, happened: Happened) -> None:
     def lap(cycles: int, requests: int) -> tuple[int, int, int]:
-        connection = http.client.HTTPConnection("127.0.0.1", house.daemon.port)
-        house.deploy("steady", "def f(event): return event")
+        connection = http.client.HTTPConnection("127.0.0.1", worker.daemon.port)
+        worker.deploy("steady", "def f(event): return event")
         for number in range(requests):
             connection.request("POST", "/run/steady", str(number))
             assert connection.getresponse().read() == str(number).encode()
         connection.close()
         for number in range(cycles):
             with suppress(DeployFailed):
-                house.deploy("brief", f"def f(event): return {number}")
-                assert house.call("brief") == number
-                house.daemon.remove("brief")
-        house.settle()
-        directories = sum(1 for top in cgroup_directories(house.daemon.cgroup) for _ in os.walk(top))
-        return rss_kb(house.daemon.pid), len(open_fds(house.daemon.pid)), directories
+                worker.deploy("brief", f"def f(event): return {number}")
+                assert worker.call("brief") == number
+                worker.daemon.remove("brief")
+        worker.settle()
+        directories = sum(1 for top in cgroup_directories(worker.daemon.cgroup) for _ in os.walk(top))
+        return rss_kb(worker.daemon.pid), len(open_fds(worker.daemon.pid)), directories
 
     lap(CYCLES // 3, REQUESTS // 3)
     before = lap(CYCLES // 3, REQUESTS // 3)

@@ -73,19 +73,19 @@ def test_a_stop_drains(state: Path, index: PackageIndex, gate: Gate, up: tuple[s
     "a second daemon on a state directory that is in use, by its name and by a link to it",
     expect="it refuses and names the pid of the first, which serves on",
 )
-def test_a_second_daemon_refuses(house: PrivateWorker, tmp_path: Path, happened: Happened) -> None:
-    (tmp_path / "link").symlink_to(house.daemon.state)
-    house.deploy("mine", "def f(event): return event")
-    assert house.call("mine", 1) == 1
-    for state in (house.daemon.state, tmp_path / "link"):
+def test_a_second_daemon_refuses(worker: PrivateWorker, tmp_path: Path, happened: Happened) -> None:
+    (tmp_path / "link").symlink_to(worker.daemon.state)
+    worker.deploy("mine", "def f(event): return event")
+    assert worker.call("mine", 1) == 1
+    for state in (worker.daemon.state, tmp_path / "link"):
         second = RunningDaemon.launch(state)
         try:
             assert second.wait() not in (0, None)
-            words = [line.strip() for line in second.lines if f"pid {house.daemon.pid}" in line]
+            words = [line.strip() for line in second.lines if f"pid {worker.daemon.pid}" in line]
         finally:
             if second.process.poll() is None:
                 second.kill()
             second.end_reading()
         assert words, second.lines
-    happened(words[0].replace(str(house.daemon.state), "…"))
-    assert house.call("mine", 2) == 2
+    happened(words[0].replace(str(worker.daemon.state), "…"))
+    assert worker.call("mine", 2) == 2

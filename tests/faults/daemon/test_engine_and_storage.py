@@ -42,7 +42,7 @@ def server() -> Iterator[S3Process]:
 
 
 @pytest.fixture
-def s3(server: S3Process, house: PrivateWorker) -> Iterator[Client]:
+def s3(server: S3Process, worker: PrivateWorker) -> Iterator[Client]:
     with server.client() as client:
         for key, data in (("a", A), ("b", B), ("large", LARGE)):
             client.put("data", key, data)
@@ -52,7 +52,7 @@ def s3(server: S3Process, house: PrivateWorker) -> Iterator[Client]:
 
 
 @pytest.fixture
-def deploy(house: PrivateWorker, server: S3Process, s3: Client) -> Deploy:
+def deploy(worker: PrivateWorker, server: S3Process, s3: Client) -> Deploy:
     """Deploy a function that reads the event's keys, with a script (none: without)."""
 
     def deploy(name: str, wasm: bytes | None, text: str = READS, *, script: object = None, **more: Any) -> None:
@@ -61,57 +61,57 @@ def deploy(house: PrivateWorker, server: S3Process, s3: Client) -> Deploy:
         if wasm is not None:
             files["init.wasm"] = wasm
             settings["initscript"] = {"wasm": "init.wasm", **(script if isinstance(script, dict) else {})}
-        house.deploy(name, files, **settings)
+        worker.deploy(name, files, **settings)
 
     return deploy
 
 
-def served(house: PrivateWorker, answer: Any) -> list[str]:
+def served(worker: PrivateWorker, answer: Any) -> list[str]:
     """Where each read of a request came from: "region" or "network"."""
-    return sources(trace(house.daemon, answer))
+    return sources(trace(worker.daemon, answer))
 
 
-def read(house: PrivateWorker, name: str, *keys: str) -> tuple[Answer, list[str]]:
-    answer = house.invoke(name, {"keys": list(keys)})
-    return answer, served(house, answer)
+def read(worker: PrivateWorker, name: str, *keys: str) -> tuple[Answer, list[str]]:
+    answer = worker.invoke(name, {"keys": list(keys)})
+    return answer, served(worker, answer)
 
 
 @case("J1", "the engine is killed in the middle of an RPC", expect=f"{RIGHT}; the next engine knows what this one knew")
-def test_the_engine_is_killed(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_the_engine_is_killed(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("a"), ENDS)
-    assert house.call("f", {"keys": ["a"]}) == [digest(A)]  # now there is an engine
-    end_process(house, "f")
+    assert worker.call("f", {"keys": ["a"]}) == [digest(A)]  # now there is an engine
+    end_process(worker, "f")
     s3.inject("data/a", delay_s=30, times=1)
     s3.forget_requests()
-    mark = house.daemon.mark
-    with in_background(lambda: house.invoke("f", {"keys": ["a"]})) as answered:
+    mark = worker.daemon.mark
+    with in_background(lambda: worker.invoke("f", {"keys": ["a"]})) as answered:
         s3.requests(at_least=1)
-        os.kill(engine_pid(house.daemon), signal.SIGKILL)
+        os.kill(engine_pid(worker.daemon), signal.SIGKILL)
         answer = answered()
     assert answer.json == [digest(A)]
-    house.daemon.wait_line(READY, since=mark)
-    end_process(house, "f")
-    after, where = read(house, "f", "a")
+    worker.daemon.wait_line(READY, since=mark)
+    end_process(worker, "f")
+    after, where = read(worker, "f", "a")
     assert (after.json, where) == ([digest(A)], ["region"])
     happened(f"answered in {answer.ms:.0f} ms by the network; afterwards from the {where[0]}")
 
 
 @case("J2", "S3 answers slowly, and too slowly", expect="the function waits for what is on its way, until its deadline")
-def test_a_slow_store(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_a_slow_store(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("a"))
     s3.inject("data/a", delay_s=0.3, times=1)
-    answer, where = read(house, "f", "a")
+    answer, where = read(worker, "f", "a")
     assert (answer.json, where) == ([digest(A)], ["region"])
     deploy("f", fetching("a"), READS + "\n", timeout_s=0.4)
     s3.inject("data/a", delay_s=20)
-    late = house.invoke("f", {"keys": ["a"]})
+    late = worker.invoke("f", {"keys": ["a"]})
     assert (late.status, late.error) == (504, "Sandbox.Timedout")
     happened(f"{answer.ms:.0f} ms from the {where[0]}; then {late.error} after {late.ms:.0f} ms of 400")
 
 
-def end_process(house: PrivateWorker, name: str) -> None:
+def end_process(worker: PrivateWorker, name: str) -> None:
     """The next request of a function is one that its script runs for."""
-    ended = house.invoke(name, {"end": True})
+    ended = worker.invoke(name, {"end": True})
     assert ended.error == "Runtime.ExitError", ended
 
 
@@ -126,14 +126,14 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 
 @case("J3", "S3 answers the engine with 500, 503, half a body, a wrong length, no body, a reset", expect=RIGHT)
-def test_a_wrong_answer_to_the_engine(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_a_wrong_answer_to_the_engine(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("a"), LATE.format(0.05) + ENDS)
     for did, fault in FAULTS.items():
-        end_process(house, "f")
+        end_process(worker, "f")
         s3.inject("data/a", times=1, **fault)
-        answer = house.invoke("f", {"keys": ["a"]})
+        answer = worker.invoke("f", {"keys": ["a"]})
         assert answer.json == [digest(A)], did
-        happened(f"{did}: from the {served(house, answer)[0]}")
+        happened(f"{did}: from the {served(worker, answer)[0]}")
         s3.remove_faults()
 
 
@@ -143,30 +143,30 @@ def test_a_wrong_answer_to_the_engine(house: PrivateWorker, deploy: Deploy, s3: 
     expect="the function's own error, soon; never half an object",
 )
 def test_a_wrong_answer_to_all(
-    house: PrivateWorker, deploy: Deploy, s3: Client, server: S3Process, happened: Happened
+    worker: PrivateWorker, deploy: Deploy, s3: Client, server: S3Process, happened: Happened
 ) -> None:
     deploy("f", fetching("a"), ENDS)
     for did, fault in FAULTS.items():
-        end_process(house, "f")
+        end_process(worker, "f")
         s3.inject("data/a", **fault)
-        answer = house.invoke("f", {"keys": ["a"]})
+        answer = worker.invoke("f", {"keys": ["a"]})
         assert answer.status == 500 and answer.error, (did, answer)
         happened(f"{did}: {answer.error}")
         s3.remove_faults()
     deploy("f", fetching("a"), ENDS, env={**patient(server), "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"})
-    answer = house.invoke("f", {"keys": ["a"]})
+    answer = worker.invoke("f", {"keys": ["a"]})
     assert answer.status == 500 and answer.error == "ConnectionRefusedError", answer
     happened(f"nobody there: {answer.error}")
 
 
 @case("J5", "the script is ahead of the function, and behind it", expect=RIGHT, default=False)
-def test_ahead_and_behind(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_ahead_and_behind(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("a", "b"), LATE.format(0.2) + READS)
-    answer, ahead = read(house, "f", "a", "b")
+    answer, ahead = read(worker, "f", "a", "b")
     assert (answer.json, ahead) == ([digest(A), digest(B)], ["region", "region"])
     spin = "(loop $l (local.set $x (i64.add (local.get $x) (i64.const 1))) (br_if $l (i64.lt_u (local.get $x) (i64.const {n}))))"
     deploy("f", fetching("a", "b", first=spin.replace("{n}", str(10**9))))
-    answer, behind = read(house, "f", "a", "b")
+    answer, behind = read(worker, "f", "a", "b")
     assert answer.json == [digest(A), digest(B)]
     happened(f"ahead: {', '.join(ahead)}; behind: {', '.join(behind)}")
 
@@ -174,12 +174,12 @@ def test_ahead_and_behind(house: PrivateWorker, deploy: Deploy, s3: Client, happ
 @case(
     "J6", "the script fetches in another order than the function reads, and fewer objects", expect=RIGHT, default=False
 )
-def test_diverging(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_diverging(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("b", "a"), LATE.format(0.2) + READS)
-    answer, diverging = read(house, "f", "a", "b")
+    answer, diverging = read(worker, "f", "a", "b")
     assert (answer.json, diverging) == ([digest(A), digest(B)], ["region", "region"])
     deploy("f", fetching("a"), LATE.format(0.2) + READS)
-    answer, fewer = read(house, "f", "a", "b", "large")
+    answer, fewer = read(worker, "f", "a", "b", "large")
     assert (answer.json, fewer) == ([digest(A), digest(B), digest(LARGE)], ["region", "network", "network"])
     happened(f"in another order: {', '.join(diverging)}; more than was sent: {', '.join(fewer)}")
 
@@ -187,13 +187,13 @@ def test_diverging(house: PrivateWorker, deploy: Deploy, s3: Client, happened: H
 @case(
     "J7", "a second request of the same sandbox, after the object has changed", expect="no script runs; the new object"
 )
-def test_a_warm_invocation(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_a_warm_invocation(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("a"))
-    first = house.call("f", {"keys": ["a"]})
+    first = worker.call("f", {"keys": ["a"]})
     s3.put("data", "a", B)
-    answer, where = read(house, "f", "a")
+    answer, where = read(worker, "f", "a")
     assert (first, answer.json, where) == ([digest(A)], [digest(B)], [])
-    assert answer.headers["x-sockd-cold"] == "0" and trace(house.daemon, answer)["initscript"] is None  # type: ignore[arg-type]
+    assert answer.headers["x-sockd-cold"] == "0" and trace(worker.daemon, answer)["initscript"] is None  # type: ignore[arg-type]
     happened("the new object, without a script")
 
 
@@ -210,11 +210,11 @@ def f(event):
 
 
 @case("J8", "the function writes an object that the script has fetched, then reads it", expect="what it wrote")
-def test_write_then_read(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_write_then_read(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("a"), WRITES)
-    answer = house.invoke("f")
+    answer = worker.invoke("f")
     assert answer.json == "new"
-    happened(f"what it wrote, from the {served(house, answer)[-1]}")
+    happened(f"what it wrote, from the {served(worker, answer)[-1]}")
 
 
 WAYS_OUT = {
@@ -268,52 +268,52 @@ NOTHING_SENT = ("subprocess", "fork", "multiprocessing", "C code without a conne
     expect="what was fetched is served before; afterwards S3 is asked whether it is the same",
 )
 def test_nothing_is_served_unasked_behind_what_may_be_a_write(
-    house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened, way: str
+    worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened, way: str
 ) -> None:
     deploy("f", fetching("a", "b"), LEAVES.replace("{way}", WAYS_OUT[way].strip()))
     s3.forget_requests()
-    answer = house.invoke("f", {})
-    assert (answer.json, served(house, answer)) == ([True, True], ["region", "region"])
+    answer = worker.invoke("f", {})
+    assert (answer.json, served(worker, answer)) == ([True, True], ["region", "region"])
     asked = [record["path"] for record in s3.requests() if record["method"] == "HEAD"]
     assert asked == ([] if way in NOTHING_SENT else ["/data/b"])
     happened(f"{way}: {len(asked)} HEAD")
 
 
 @case("J9", "two sandboxes of one function start at once", expect=f"each has a run of its own; {RIGHT}", default=False)
-def test_two_at_once(house: PrivateWorker, deploy: Deploy, s3: Client, gate: Gate, happened: Happened) -> None:
+def test_two_at_once(worker: PrivateWorker, deploy: Deploy, s3: Client, gate: Gate, happened: Happened) -> None:
     text = "from gate import wait\n" + READS.replace("def f(event):", "def f(event):\n    wait(event['gate'])")
     deploy("f", fetching("a"), text)
     event = {"keys": ["a"], "gate": gate.port}
-    with in_background(lambda: at_once(2, lambda n: house.invoke("f", event))) as both:
+    with in_background(lambda: at_once(2, lambda n: worker.invoke("f", event))) as both:
         gate.arrived()
         gate.arrived()
         gate.open()
         answers = both()
     assert [answer.json for answer in answers] == [[digest(A)]] * 2
     assert len({answer.headers["x-sockd-sandbox"] for answer in answers}) == 2
-    happened(f"{len(s3.requests())} GETs, served from {[served(house, answer)[0] for answer in answers]}")
+    happened(f"{len(s3.requests())} GETs, served from {[served(worker, answer)[0] for answer in answers]}")
 
 
 @case(
     "J10", "a function of the storage library without an initscript", expect=f"{RIGHT}, over the network", default=False
 )
-def test_no_initscript(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_no_initscript(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", None)
-    answer = house.invoke("f", {"keys": ["a", "b"]})
+    answer = worker.invoke("f", {"keys": ["a", "b"]})
     assert answer.json == [digest(A), digest(B)]
-    assert trace(house.daemon, answer)["initscript"] is None  # type: ignore[arg-type]
+    assert trace(worker.daemon, answer)["initscript"] is None  # type: ignore[arg-type]
     happened("both by the network")
 
 
 @case("J11", "an object is larger than the region, and a run than the worker's memory", expect=RIGHT, default=False)
-def test_no_room(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_no_room(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("large"), LATE.format(0.1) + READS, script={"region_mb": 1})
-    answer, where = read(house, "f", "large")
+    answer, where = read(worker, "f", "large")
     assert (answer.json, where) == ([digest(LARGE)], ["network"])
     deploy("f", fetching("a"), script={"region_mb": 4096, "memory_mb": 1024})
-    before = house.daemon.status()["initscripts"]["runs"].get("no_memory", 0)
-    assert house.call("f", {"keys": ["a"]}) == [digest(A)]
-    assert house.daemon.status()["initscripts"]["runs"]["no_memory"] == before + 1
+    before = worker.daemon.status()["initscripts"]["runs"].get("no_memory", 0)
+    assert worker.call("f", {"keys": ["a"]}) == [digest(A)]
+    assert worker.daemon.status()["initscripts"]["runs"]["no_memory"] == before + 1
     happened("region full: from the network; no memory for the run: started without it")
 
 
@@ -354,11 +354,11 @@ def f(event):
 
 
 @case("J12", "a function tries to write to the region, to make it writable, to open it again", expect="each is refused")
-def test_a_region_is_read_only(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_a_region_is_read_only(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("a"), TAMPERS)
-    answer = house.invoke("f")
+    answer = worker.invoke("f")
     words, first = answer.json
-    assert served(house, answer) == ["region"]
+    assert served(worker, answer) == ["region"]
     assert words == ["mprotect: Permission denied", "read-only view"] and first == "a"
     happened(", ".join(words))
 
@@ -382,15 +382,15 @@ def f(event):
     "a function keeps a view of the region after the run, and after the engine's death",
     expect="it stays as it was",
 )
-def test_a_view_is_kept(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_a_view_is_kept(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     deploy("f", fetching("b"), KEEPS)
-    first = house.invoke("f")
-    assert (first.json, served(house, first)) == (digest(B), ["region"])
-    assert house.call("f") == digest(B)
-    mark = house.daemon.mark
-    os.kill(engine_pid(house.daemon), signal.SIGKILL)
-    house.daemon.wait_line(READY, since=mark)
-    assert house.call("f") == digest(B)
+    first = worker.invoke("f")
+    assert (first.json, served(worker, first)) == (digest(B), ["region"])
+    assert worker.call("f") == digest(B)
+    mark = worker.daemon.mark
+    os.kill(engine_pid(worker.daemon), signal.SIGKILL)
+    worker.daemon.wait_line(READY, since=mark)
+    assert worker.call("f") == digest(B)
     happened("the same 700 000 bytes before, after, and without the engine")
 
 
@@ -408,14 +408,14 @@ BODIES = {
     expect=f"{RIGHT}, or the abort",
     default=False,
 )
-def test_a_bad_script(house: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
+def test_a_bad_script(worker: PrivateWorker, deploy: Deploy, s3: Client, happened: Happened) -> None:
     for did, body in BODIES.items():
         deploy("f", module(body, notes=False), LATE.format(0.1) + READS, script={"deadline_s": 0.2})
-        answer = house.invoke("f", {"keys": ["a"]})
+        answer = worker.invoke("f", {"keys": ["a"]})
         assert answer.json == [digest(A)], did
-        happened(f"{did}: {trace(house.daemon, answer)['initscript']}")  # type: ignore[arg-type]
+        happened(f"{did}: {trace(worker.daemon, answer)['initscript']}")  # type: ignore[arg-type]
     deploy("f", fetching(first="(call $abort_launch (i32.const 7) @text)"))
-    answer = house.invoke("f", {"keys": ["a"]})
+    answer = worker.invoke("f", {"keys": ["a"]})
     assert (answer.status, answer.error) == (500, "Initscript.LaunchAborted")
     happened(f"calls off: {answer.error}")
 
@@ -426,7 +426,7 @@ def test_a_bad_script(house: PrivateWorker, deploy: Deploy, s3: Client, happened
     expect="the engine resolves no name that no rule names, and connects to no address that carries a denied one",
 )
 def test_where_the_engine_connects_to(
-    house: PrivateWorker, deploy: Deploy, server: S3Process, s3: Client, tmp_path: Path, happened: Happened
+    worker: PrivateWorker, deploy: Deploy, server: S3Process, s3: Client, tmp_path: Path, happened: Happened
 ) -> None:
     env = patient(server)
     seen = {}
@@ -437,7 +437,7 @@ def test_where_the_engine_connects_to(
     ):
         named = {key: value.replace("127.0.0.1", host) for key, value in env.items()}
         deploy("f", fetching("a"), READS + f"# {host} {endpoints}\n", env=named, script={"endpoints": endpoints})
-        answer, where = read(house, "f", "a")
+        answer, where = read(worker, "f", "a")
         assert (answer.json, where) == ([digest(A)], [expected]), (host, endpoints)
         seen[f"{host} by {endpoints}"] = where[0]
     script = tmp_path / "fetches.wasm"
@@ -447,6 +447,6 @@ def test_where_the_engine_connects_to(
     for address in reached:
         url = f"http://[{address}]" if ":" in address else f"http://{address}"
         pairs = [f"--env={key}={value}" for key, value in server.env(url).items()]
-        refused = house.cli("initscript", "run", str(script), *pairs, check=False)
+        refused = worker.cli("initscript", "run", str(script), *pairs, check=False)
         assert "forbids its endpoints" in refused.stderr, (address, refused)
     happened(f"{seen}; {len(reached)} addresses and names denied")

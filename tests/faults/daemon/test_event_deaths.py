@@ -61,7 +61,7 @@ def test_events_that_take_the_daemon_with_them(
         dead = lives.daemon.manage("GET", "/events?state=dead").json
         assert [letter["reason"] for letter in dead] == ["WorkerDied"] * EVENTS, dead
         assert gate.nobody_comes()
-        happened(f"{EVENTS} events, {EVENTS + 1} deaths of the daemon; {lives.told}")
+        happened(f"{EVENTS} events, {EVENTS + 1} deaths of the daemon; {lives.reported}")
         lives.end()
     finally:
         lives.close()

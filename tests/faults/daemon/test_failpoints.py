@@ -84,7 +84,7 @@ def test_a_step_of_a_sandbox_in_its_zygote(
         outcome = fail_a_start(victim, plans, "sandbox", step, action)
         assert outcome, f"{step} was not reached"
         came[outcome] += 1
-    happened(f"{action} in {came.total()} steps of Zygote and child: {told(came)}")
+    happened(f"{action} in {came.total()} steps of Zygote and child: {reported(came)}")
 
 
 @case("G4", "", expect=EXPECT)
@@ -103,7 +103,7 @@ def test_a_step_of_a_sandbox_in_the_daemon(
             if not everything:
                 break
     assert steps >= 9
-    happened(f"{action} in {steps} calls of the daemon: {told(came)}")
+    happened(f"{action} in {steps} calls of the daemon: {reported(came)}")
 
 
 @case("G4", "", expect=EXPECT)
@@ -135,5 +135,5 @@ def possible(steps: Sequence[str], action: str) -> list[str]:
     return [step for step in steps if (step, action) != (BEFORE_ITS_CGROUP, "hang")]
 
 
-def told(came: Counter[str]) -> str:
+def reported(came: Counter[str]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in came.most_common())

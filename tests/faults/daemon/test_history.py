@@ -148,7 +148,7 @@ def test_a_history(state: Path, index: PackageIndex, happened: Happened, everyth
                 stop.set()
         happened(f"seed {seed}: {history}; killed: {dict(nemesis.killed)}")
         if lives.restarts_s:
-            happened(lives.told)
+            happened(lives.reported)
         lives.check_logs()
         history.check()
         for name in SALTS:  # and afterwards all is as if nothing had been

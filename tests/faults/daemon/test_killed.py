@@ -121,7 +121,7 @@ def test_a_daemon_that_is_killed(
                     known.call(lives, name, -1)
                 assert not known.wrong, known.wrong
         finally:
-            happened(f"{activity} (seed {seed}): {lives.told}")
+            happened(f"{activity} (seed {seed}): {lives.reported}")
         lives.end()
 
 

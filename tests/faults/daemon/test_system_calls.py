@@ -62,7 +62,7 @@ def injecting(pid: int, calls: str, error: str) -> Iterator[None]:
             strace.terminate()
 
 
-def told(answer: Answer) -> str:
+def reported(answer: Answer) -> str:
     return "answered" if answer.status == 200 else answer.error
 
 
@@ -73,40 +73,40 @@ def told(answer: Answer) -> str:
     default=False,
 )
 @pytest.mark.parametrize("error", INJECTED)
-def test_injected_errors(house: PrivateWorker, happened: Happened, error: str) -> None:
+def test_injected_errors(worker: PrivateWorker, happened: Happened, error: str) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     came: Counter[str] = Counter()
-    mark = house.daemon.mark
+    mark = worker.daemon.mark
     for calls in INJECTED[error]:
-        house.deploy("victim", "import os\ndef f(event):\n    if event == 'end': os._exit(1)\n    return event")
-        with injecting(house.daemon.pid, calls, error):
+        worker.deploy("victim", "import os\ndef f(event):\n    if event == 'end': os._exit(1)\n    return event")
+        with injecting(worker.daemon.pid, calls, error):
             for number in range(ROUNDS):
-                came[attempt(house, number)] += 1
-                came[attempt(house, "end")] += 1
-            came[deploy(house, calls)] += 1
-        assert house.alive, (calls, error)
-        assert house.call("victim", 5) == 5, (calls, error)
-        house.deploy("victim", "def f(event): return 'new'")
-        assert house.call("victim") == "new", (calls, error)
+                came[attempt(worker, number)] += 1
+                came[attempt(worker, "end")] += 1
+            came[deploy(worker, calls)] += 1
+        assert worker.alive, (calls, error)
+        assert worker.call("victim", 5) == 5, (calls, error)
+        worker.deploy("victim", "def f(event): return 'new'")
+        assert worker.call("victim") == "new", (calls, error)
     happened(f"{error}: {', '.join(f'{count} {what}' for what, count in came.most_common())}")
     # Tracebacks of what was injected are as they should be: the errors are in the log for its readers.
-    house.daemon.lines[mark:] = [line for line in house.daemon.lines[mark:] if "Traceback" not in line]
+    worker.daemon.lines[mark:] = [line for line in worker.daemon.lines[mark:] if "Traceback" not in line]
 
 
-def attempt(house: PrivateWorker, event: object) -> str:
+def attempt(worker: PrivateWorker, event: object) -> str:
     try:
-        answer = house.invoke("victim", event)
+        answer = worker.invoke("victim", event)
     except GONE:
         return "connection lost"
     assert answer.status == 200 or answer.error in TYPED | {"Host.Failed"}, answer
     assert answer.status != 200 or answer.json == event, answer
-    return told(answer)
+    return reported(answer)
 
 
-def deploy(house: PrivateWorker, text: str) -> str:
+def deploy(worker: PrivateWorker, text: str) -> str:
     try:
-        house.deploy("other", f"# {text}\ndef f(event): return event")
+        worker.deploy("other", f"# {text}\ndef f(event): return event")
     except DeployFailed as failed:
         assert failed.type in REFUSED, failed
         return f"deploy: {failed.type}"
@@ -165,7 +165,7 @@ def test_a_full_file_system(state: Path, index: PackageIndex, happened: Happened
         lives.kill()
         lives.start()
         assert lives.daemon.call("kept") == number - 1
-        happened(f"killed and started again there: {lives.told}")
+        happened(f"killed and started again there: {lives.reported}")
         assert lives.daemon.terminate() == 0
     finally:
         lives.close()

@@ -19,8 +19,8 @@ SALT = "s"
 def noted(*answers: tuple[str, str, str, int]) -> History:
     """A history of (token asked, token answered, process, turn)."""
     history = History({"Sandbox.Failed"})
-    for asked, told, instance, count in answers:
-        body = json.dumps([told, expected(told, SALT), instance, count]).encode()
+    for asked, reported, instance, count in answers:
+        body = json.dumps([reported, expected(reported, SALT), instance, count]).encode()
         history.note(asked, SALT, 200, body)
     return history
 

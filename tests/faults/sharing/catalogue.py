@@ -9,7 +9,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 HANDLER = """import os, sys
-from sockd_zygote.own_functions.trial import BALLAST, ODD, SMALL
+from sockd_zygote.top_levels.trial import BALLAST, ODD, SMALL
 
 STEPS = os.urandom(1)[0] % 16  # given to no package, and no loop: either would end the sharing
 EVERY_SIZE = " ".join("x" * size for size in range(2, SMALL - 64, 16)) + " "
@@ -21,7 +21,7 @@ REGISTRIES = ("copyreg.dispatch_table", "logging", "loggers", "sys.meta_path", "
 def f(event):
     from sockd_zygote.forks import hygiene
     from sockd_zygote.forks.module_kinds import OWN, STANDARD, Kinds
-    from sockd_zygote.own_functions import fingerprint, interpreter
+    from sockd_zygote.top_levels import fingerprint, interpreter
 
     for name in event.get("also", ()):
         try:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sockd.images.chunks.directory_store import DirectoryStore
-from tests.functions.blobs.house import House
+from tests.functions.blobs.harness import Harness
 
 
 @pytest.fixture
-async def house(tmp_path: Path, postgres_dsn: str) -> AsyncIterator[House]:
+async def harness(tmp_path: Path, postgres_dsn: str) -> AsyncIterator[Harness]:
     chunks = DirectoryStore.create(tmp_path / "chunks")
-    house = House(tmp_path, postgres_dsn, chunks)
-    await house.open()
-    yield house
-    await house.functions.aclose()
+    harness = Harness(tmp_path, postgres_dsn, chunks)
+    await harness.open()
+    yield harness
+    await harness.functions.aclose()
     chunks.close()

@@ -131,7 +131,7 @@ def test_what_a_killed_daemon_left_is_removed_at_start(store: CodeStore, zip_of:
     assert store.digests() == {kept.digest}
 
 
-def test_only_versions_that_nobody_needs_are_collected(store: CodeStore, zip_of: Zipper) -> None:
+def test_only_versions_that_no_one_needs_are_collected(store: CodeStore, zip_of: Zipper) -> None:
     old = store.publish(zip_of(f__py="1"))
     new = store.publish(zip_of(f__py="2"))
     assert store.gc(keep={new.digest}) == {old.digest}

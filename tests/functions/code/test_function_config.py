@@ -161,7 +161,7 @@ def test_a_change_leaves_the_rest_as_it_is() -> None:
         ("egress = [1]", "sockd.toml: egress[0]: Expected `str`, got `int`"),
     ],
 )
-def test_a_value_of_another_type_is_told_with_its_file_and_key(text: str, says: str) -> None:
+def test_a_value_of_another_type_is_reported_with_its_file_and_key(text: str, says: str) -> None:
     with pytest.raises(BadFunctionConfig, match=f"^{re.escape(says)}$"):
         FunctionConfig.from_toml(text, FunctionDefaults())
 

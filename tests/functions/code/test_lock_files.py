@@ -137,7 +137,7 @@ def test_sources_other_than_indexes_become_urls_or_are_refused_by_name(uv_lock: 
     assert git.text == f"x @ git+https://git.example.com/x@{'1' * 40}#subdirectory=py\n"
     url = uv_lock({"url": "https://e.com/x.tar.gz"}, sdist={"hash": f"sha256:{DIGESTS['a']}"})
     assert url.text == f"x @ https://e.com/x.tar.gz --hash=sha256:{DIGESTS['a']}\n"
-    with pytest.raises(BadArchive, match=r"uv\.lock: x is the directory or file 'libs/x', .* beside the handler"):
+    with pytest.raises(BadArchive, match=r"uv\.lock: x is the directory or file 'libs/x', .* next to the handler"):
         uv_lock({"editable": "libs/x"})
 
 

@@ -37,7 +37,7 @@ def test_what_maps_onto_our_settings(text: str, settings: dict[str, Any]) -> Non
     assert read(text) == (settings, [])
 
 
-def test_kafka_is_noted() -> None:
+def test_kafka_is_reported() -> None:
     settings, notes = read("triggers:\n  kafka:\n    - topics: [a]\n")
     assert settings == {} and "kafka" in notes[0]
 

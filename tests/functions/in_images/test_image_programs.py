@@ -21,7 +21,7 @@ def command(entrypoint: tuple[str, ...], of_image: tuple[str, ...] = (), **setti
 
 
 @pytest.mark.parametrize("java", ["java", "/opt/jre/bin/java"])
-def test_java_is_told_the_memory_of_its_function(java: str) -> None:
+def test_java_learns_the_memory_of_its_function(java: str) -> None:
     assert command((java, "-cp", "/function")) == [
         java,
         "-XX:MaxRAM=512m",
@@ -51,7 +51,7 @@ def node_options(
     ("words", "of_image"),
     [(("/usr/bin/node", "app.js"), ()), (("npm", "start"), ()), (("/start",), ("NODE_VERSION=22.1",))],
 )
-def test_node_is_told_the_memory_of_its_function(words: tuple[str, ...], of_image: tuple[str, ...]) -> None:
+def test_node_learns_the_memory_of_its_function(words: tuple[str, ...], of_image: tuple[str, ...]) -> None:
     sizes = {memory_mb: node_options(words, of_image, memory_mb) for memory_mb in (64, 128, 512, 1024)}
     assert sizes == {mb: f"--max-old-space-size={heap}" for mb, heap in {64: 16, 128: 64, 512: 384, 1024: 768}.items()}
     kept = "--enable-source-maps --max-old-space-size=384"
@@ -116,7 +116,7 @@ def test_settings_in_the_place_of_what_would_fail_are_not_judged() -> None:
     assert noted(facts, SERVER, working_directory="/") == []
 
 
-def test_a_program_that_writes_beside_tmp_is_said() -> None:
+def test_a_program_that_writes_next_to_tmp_is_said() -> None:
     nginx = ImageConfig(entrypoint=("/server",), env=("NGINX_VERSION=1.29",))
     facts = ImageFacts(files=9, command="/server")
     (note,) = noted(facts, nginx)

@@ -138,7 +138,7 @@ def find(pythons: ImagePythons, **settings: Any) -> ImagePython:
 
 @pytest.mark.parametrize("where", ["probe", "root"])
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (ImageUnavailable("the agent is gone"), ImageUnavailable),
         (Draining("the worker ends"), Draining),
@@ -158,12 +158,12 @@ def find(pythons: ImagePythons, **settings: Any) -> ImagePython:
     ],
 )
 def test_a_failure_of_the_worker_at_a_deploy_makes_no_program_of_a_handler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, told: type[SockdError]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, reported: type[SockdError]
 ) -> None:
     pythons = failing(tmp_path, monkeypatch, where, error)
-    with pytest.raises(told) as raised:
+    with pytest.raises(reported) as raised:
         find(pythons)
-    assert raised.type is told and raised.value.status in (503, 507)
+    assert raised.type is reported and raised.value.status in (503, 507)
     assert pythons.known(record_of("1"), CONFIG).reason == (UNKNOWN if where == "probe" else "")
 
 
@@ -215,7 +215,7 @@ def test_an_answer_that_cannot_be_read_for_want_of_descriptors_is_not_forgotten(
         ({"handler": "app"}, "handler = 'app' is not module.attr"),
     ],
 )
-def test_a_program_is_told_why_it_is_one(settings: dict[str, Any], words: str) -> None:
+def test_a_program_learns_why_it_is_one(settings: dict[str, Any], words: str) -> None:
     image = ImageConfig(entrypoint=("/server",))
     record = ImageRecord(
         digest="sha256:" + "0" * 64, reference="i", config=image, size_bytes=0, layers=1, imported_at=0

@@ -28,7 +28,7 @@ def test_an_alias_without_a_second_version_has_one(draw: float) -> None:
 
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(1, 1000))
-def test_shares_are_all_there_is_and_nobody_s_is_none_while_there_are_two(weight: float, count: int) -> None:
+def test_shares_are_all_there_is_and_no_ones_is_none_while_there_are_two(weight: float, count: int) -> None:
     shares = Alias("f", "prod", "1", "2", weight).shares(count)
     assert sum(shares.values()) == count
     assert all(share > 0 for share in shares.values())

@@ -159,7 +159,7 @@ async def test_a_worker_serves_what_it_knows_while_the_database_is_away(tmp_path
             await other.close()
 
 
-async def test_a_database_that_answers_nothing_blocks_nobody(tmp_path: Path, ledger: Ledger) -> None:
+async def test_a_database_that_answers_nothing_blocks_no_one(tmp_path: Path, ledger: Ledger) -> None:
     with postgres_server(programs()) as server:
         worker = await Worker.open(server.dsn("public"), tmp_path, timeout_s=1.0)
         frozen = [server.pid, *map(int, Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split())]

@@ -47,7 +47,7 @@ def test_a_port_that_others_reach_tells_the_id_alone_unless_it_is_said_otherwise
     )
 
 
-async def test_a_key_that_may_read_is_told_all_and_one_that_may_invoke_is_not(tmp_path: Path) -> None:
+async def test_a_key_that_may_read_learns_all_and_one_that_may_invoke_is_not(tmp_path: Path) -> None:
     keys = Keys.open(tmp_path / "keys.json")
     callers = Callers(HttpConfig(errors="id"), keys)
     for rights, functions, hidden in ((["read"], [], False), (["invoke"], [], True), (["read"], ["other"], True)):

@@ -59,7 +59,7 @@ async def test_what_may_work_later_says_when(client: Raw, name: str, status: int
         assert int(reply.headers["retry-after"]) >= least_s
 
 
-async def test_a_bug_of_ours_is_told_without_details(client: Raw) -> None:
+async def test_a_bug_of_ours_is_reported_without_details(client: Raw) -> None:
     reply = await client.ask(request("POST", f"{FUNCTIONS}/bug/invocations", {}))
     assert (reply.status, reply.json["Type"]) == (500, "Service")
     assert b"secret" not in reply.body
@@ -152,7 +152,7 @@ async def test_a_client_that_went_away_is_answered_when_it_retries(
     assert len(worker.invoked) == 1
 
 
-async def test_a_deploy_is_retried_into_itself_and_others_are_told_to_wait(
+async def test_a_deploy_is_retried_into_itself_and_others_are_asked_to_wait(
     client: Raw, other: Raw, server: HttpServer, worker: FakeLambda
 ) -> None:
     worker.functions.holding = asyncio.Event()

@@ -60,9 +60,9 @@ async def test_a_policy_from_its_first_statement_to_its_last(client: Raw, worker
     }
     assert kind(await asked(client, "AddPermission", bucket)) == (412, "PreconditionFailedException")
     added = await asked(client, "AddPermission", bucket | {"RevisionId": got["RevisionId"]})
-    told = json.loads(added.json["Statement"])
-    assert told["Principal"] == {"Service": "s3.amazonaws.com"}
-    assert told["Condition"] == {
+    reported = json.loads(added.json["Statement"])
+    assert reported["Principal"] == {"Service": "s3.amazonaws.com"}
+    assert reported["Condition"] == {
         "StringEquals": {"AWS:SourceAccount": "123456789012"},
         "ArnLike": {"AWS:SourceArn": "arn:aws:s3:::b"},
     }
@@ -75,9 +75,9 @@ async def test_a_policy_from_its_first_statement_to_its_last(client: Raw, worker
 
 async def test_the_principal_of_an_account_is_its_root(client: Raw) -> None:
     wanted = {"StatementId": "a", "Action": "lambda:InvokeFunction", "Principal": "123456789012"}
-    told = json.loads((await asked(client, "AddPermission", wanted)).json["Statement"])
-    assert told["Principal"] == {"AWS": "arn:aws:iam::123456789012:root"}
-    assert "Condition" not in told
+    reported = json.loads((await asked(client, "AddPermission", wanted)).json["Statement"])
+    assert reported["Principal"] == {"AWS": "arn:aws:iam::123456789012:root"}
+    assert "Condition" not in reported
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,10 @@ def events(body: bytes) -> list[tuple[str, bytes]]:
 
 def completed(reply: Reply) -> tuple[bytes, dict[str, Any]]:
     """The answer put together, and how it ended."""
-    *chunks, (last, told) = events(reply.body)
+    *chunks, (last, reported) = events(reply.body)
     assert last == "InvokeComplete"
     assert {kind for kind, _ in chunks} <= {"PayloadChunk"}
-    return b"".join(payload for _, payload in chunks), json.loads(told)
+    return b"".join(payload for _, payload in chunks), json.loads(reported)
 
 
 @pytest.fixture(autouse=True)
@@ -78,26 +78,26 @@ async def test_a_function_that_does_not_stream_is_one_chunk(client: Raw) -> None
 
 async def test_the_log_comes_last(client: Raw) -> None:
     reply = await client.ask(request("POST", path("echo"), 3, X_Amz_Log_Type="Tail"))
-    body, told = completed(reply)
+    body, reported = completed(reply)
     assert body == b"3"
-    assert b"last line" in base64.b64decode(told["LogResult"])
+    assert b"last line" in base64.b64decode(reported["LogResult"])
 
 
 @pytest.mark.parametrize("name", ["raises", "times_out", "oom"])
-async def test_what_failed_is_told_in_the_last_event(client: Raw, name: str) -> None:
+async def test_what_failed_is_reported_in_the_last_event(client: Raw, name: str) -> None:
     for headers in ({}, {"X_Amz_Log_Type": "Tail"}):
         reply = await client.ask(request("POST", path(name), 3, **headers))
-        body, told = completed(reply)
-        assert (reply.status, body, told["ErrorCode"]) == (200, b"", "Unhandled")
-        assert json.loads(told["ErrorDetails"])["errorType"]
-        assert ("LogResult" in told) is bool(headers)
+        body, reported = completed(reply)
+        assert (reply.status, body, reported["ErrorCode"]) == (200, b"", "Unhandled")
+        assert json.loads(reported["ErrorDetails"])["errorType"]
+        assert ("LogResult" in reported) is bool(headers)
 
 
 async def test_an_error_in_the_middle_does_not_lose_what_came_before(client: Raw) -> None:
     reply = await client.ask(request("POST", path("breaks"), ["half"]))
-    body, told = completed(reply)
-    assert (body, told["ErrorCode"]) == (b"half", "Unhandled")
-    assert json.loads(told["ErrorDetails"])["errorType"] == "ValueError"
+    body, reported = completed(reply)
+    assert (body, reported["ErrorCode"]) == (b"half", "Unhandled")
+    assert json.loads(reported["ErrorDetails"])["errorType"] == "ValueError"
     assert (await client.ask(request("POST", path("echo"), 3))).status == 200
 
 

@@ -83,7 +83,7 @@ class TestWithoutKeys:
     def config(self) -> Config:
         return Config()
 
-    async def test_nobody_could_sign(self, client: Raw) -> None:
+    async def test_no_one_could_sign(self, client: Raw) -> None:
         reply = await put(client, {"auth": "AWS_IAM"})
         assert (reply.status, "lambda_api.keys" in reply.json["errorMessage"]) == (400, True)
 

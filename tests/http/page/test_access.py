@@ -82,7 +82,7 @@ async def test_this_machine_may_look() -> None:
 @pytest.mark.parametrize(
     "uid", [BASE_UID, BASE_UID + 2 * ROOT_UIDS - 1, BASE_UID - 1, BASE_UID - PROXY_BELOW, BASE_UID - NODE_BELOW, None]
 )
-async def test_sandboxes_the_engine_and_whoever_is_unknown_may_not(
+async def test_sandboxes_the_engine_and_one_that_is_unknown_may_not(
     monkeypatch: pytest.MonkeyPatch, uid: int | None
 ) -> None:
     monkeypatch.setattr(access_module, "owner", lambda *ends: uid)
@@ -121,7 +121,7 @@ async def test_who_has_no_key_is_asked_for_one(header: str) -> None:
     assert await statuses(PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True), Keys()), header) == [401] * 4
 
 
-async def test_who_has_a_key_may_look_and_the_browser_is_told_how() -> None:
+async def test_who_has_a_key_may_look_and_the_browser_learns_how() -> None:
     access = PageAccess.of(config("0.0.0.0:0", KEYS, enabled=True), Keys())
     assert await statuses(access, SHOWN, basic(f"ALICE:{SECRET}")) == [200] * 4
     assert access is not None

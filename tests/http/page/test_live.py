@@ -90,7 +90,7 @@ async def test_a_functions_page_has_its_own_parts_and_ends_with_the_function(por
         assert (await client.ask(get("/events?token=t&function=echo"))).status == 404
 
 
-async def test_more_viewers_than_may_be_are_told_so_and_places_come_back(port: int, page: Page) -> None:
+async def test_more_viewers_than_may_be_learn_that_and_places_come_back(port: int, page: Page) -> None:
     async with raw(port) as first, raw(port) as second, raw(port) as third:
         for client in (first, second):
             await opened(client, "/events?token=t")
@@ -148,7 +148,7 @@ async def test_parts_are_rendered_once_for_all_and_only_when_their_values_change
     assert changed["a"].digest == digest_of(changed["a"].html) != first["a"].digest
 
 
-async def test_nobody_is_watched_for_while_nobody_looks() -> None:
+async def test_no_one_is_watched_for_while_no_one_looks() -> None:
     worker = FakePageWorker("echo")
     watching = Live(1, lambda: worker.calls.draining)
     board = Board(Rendering(), [Part("glance", dict)])

@@ -22,7 +22,7 @@ def test_durations(ns: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("share", "text"), [(0, "0"), (0.001, "<1"), (0.5, "50"), (0.996, ">99"), (1, "100"), (0.01, "1"), (0.99, "99")]
 )
-def test_shares_that_are_not_quite_none_or_all_are_not_told_as_that(share: float, text: str) -> None:
+def test_shares_that_are_not_quite_none_or_all_are_not_reported_as_that(share: float, text: str) -> None:
     assert words.percent(share) == f"{text}\u202f%"
 
 

@@ -14,7 +14,7 @@ from sockd.http.server.messages.answers import failure
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_told_as_one_wherever_it_was_met(number: int) -> None:
+def test_a_full_disk_is_reported_as_one_wherever_it_was_met(number: int) -> None:
     answer = failure(OSError(number, "write", "/var/lib/sockd/secret"), "id")
     assert answer.status == 507 and "retry-after" in answer.fields
     error = json.loads(answer.body)
@@ -22,7 +22,7 @@ def test_a_full_disk_is_told_as_one_wherever_it_was_met(number: int) -> None:
     assert error["errorMessage"].startswith("the disk of the state directory is full; free some of it")
 
 
-def test_another_error_of_the_system_is_a_bug_and_told_without_details(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_error_of_the_system_is_a_bug_and_reported_without_details(caplog: pytest.LogCaptureFixture) -> None:
     answer = failure(OSError(errno.ENOENT, "open", "/var/lib/sockd/secret"), "id")
     assert answer.status == 500 and b"secret" not in answer.body
     assert "secret" in caplog.text

@@ -22,12 +22,12 @@ class Holder:
 
     def __init__(self, budget: BufferBudget, source: str, *, gives_way: bool = True) -> None:
         self.gives_way = gives_way
-        self.told: list[str] = []
-        self.buffer: Buffer = budget.open(source, self._give_way, lambda: self.told.append("room"))
+        self.reported: list[str] = []
+        self.buffer: Buffer = budget.open(source, self._give_way, lambda: self.reported.append("room"))
 
     def _give_way(self) -> bool:
         if self.gives_way:
-            self.told.append("dropped")
+            self.reported.append("dropped")
             self.buffer.close()
         return self.gives_way
 
@@ -40,8 +40,8 @@ async def test_one_source_may_have_all_of_it_and_then_waits() -> None:
     second.buffer.wait(1)
     first.buffer.close()
     await asyncio.sleep(0)
-    assert (second.told, budget.used) == (["room"], 1)
-    assert first.told == []
+    assert (second.reported, budget.used) == (["room"], 1)
+    assert first.reported == []
 
 
 async def test_a_source_with_less_takes_the_longest_idle_of_the_one_with_most() -> None:
@@ -49,16 +49,16 @@ async def test_a_source_with_less_takes_the_longest_idle_of_the_one_with_most() 
     idle, busy, other = Holder(budget, "a"), Holder(budget, "a"), Holder(budget, "b")
     assert idle.buffer.grow(40) and busy.buffer.grow(40) and other.buffer.grow(20)
     assert other.buffer.grow(15)
-    assert (idle.told, busy.told) == (["dropped"], [])
+    assert (idle.reported, busy.reported) == (["dropped"], [])
     assert budget.used == 75
 
 
-async def test_nobody_takes_from_a_source_that_has_less_than_it_would_have_itself() -> None:
+async def test_no_one_takes_from_a_source_that_has_less_than_it_would_have_itself() -> None:
     budget = BufferBudget(100)
     holders = [Holder(budget, source) for source in "abcd"]
     assert all(holder.buffer.grow(25) for holder in holders)
     assert not holders[0].buffer.grow(1)
-    assert [holder.told for holder in holders] == [[], [], [], []]
+    assert [holder.reported for holder in holders] == [[], [], [], []]
 
 
 async def test_what_cannot_be_dropped_is_passed_over() -> None:
@@ -66,7 +66,7 @@ async def test_what_cannot_be_dropped_is_passed_over() -> None:
     runs, waits, other = Holder(budget, "a", gives_way=False), Holder(budget, "a"), Holder(budget, "b")
     assert runs.buffer.grow(50) and waits.buffer.grow(50)
     assert other.buffer.grow(10)
-    assert waits.told == ["dropped"]
+    assert waits.reported == ["dropped"]
 
 
 async def test_those_of_one_source_are_served_in_order_and_hold_up_no_other() -> None:
@@ -80,7 +80,7 @@ async def test_those_of_one_source_are_served_in_order_and_hold_up_no_other() ->
     assert other.buffer.grow(10)
     holder.buffer.close()
     await asyncio.sleep(0)
-    assert (large.told, small.told, budget.used) == (["room"], ["room"], 100)
+    assert (large.reported, small.reported, budget.used) == (["room"], ["room"], 100)
 
 
 async def test_one_that_waits_no_more_lets_the_next_go_on() -> None:
@@ -91,7 +91,7 @@ async def test_one_that_waits_no_more_lets_the_next_go_on() -> None:
     small.buffer.wait(10)
     large.buffer.close()
     await asyncio.sleep(0)
-    assert (large.told, small.told, budget.used) == ([], ["room"], 70)
+    assert (large.reported, small.reported, budget.used) == ([], ["room"], 70)
 
 
 async def test_what_is_there_already_is_counted_and_crowds_out_its_own_source() -> None:
@@ -99,7 +99,7 @@ async def test_what_is_there_already_is_counted_and_crowds_out_its_own_source() 
     answer, other = Holder(budget, "a", gives_way=False), Holder(budget, "b")
     assert other.buffer.grow(10)
     answer.buffer.set(120)
-    assert other.told == ["dropped"]  # of the answers none could be cut
+    assert other.reported == ["dropped"]  # of the answers none could be cut
     assert budget.is_crowded_by("a") and not budget.is_crowded_by("b")
     answer.buffer.set(90)
     assert not budget.is_crowded_by("a")

@@ -221,7 +221,7 @@ async def test_an_upgrade_is_answered_as_the_plain_request_that_it_also_is(serve
         ] == "close"
 
 
-async def test_a_connection_too_many_is_told_so_when_all_others_are_owed_an_answer(
+async def test_a_connection_too_many_learns_that_when_all_others_are_owed_an_answer(
     serve: Serve, worker: FakeWorker
 ) -> None:
     port = (await serve(ConnectionLimits(connections=2))).port

@@ -99,7 +99,7 @@ client.recv(1)
 """
 
 
-async def test_a_process_that_is_killed_accepts_nobody_after_it_has_cut_a_connection() -> None:
+async def test_a_process_that_is_killed_accepts_no_one_after_it_has_cut_a_connection() -> None:
     command = [sys.executable, "-c", SERVER]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     try:

@@ -23,7 +23,7 @@ class Hearing:
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(READ_BYTES))
         self.read = b""
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.lost = asyncio.Event()
         self.stays_open = False
         self.breaks = False
@@ -35,20 +35,20 @@ class Hearing:
         self.read += bytes(self.scratch[:nbytes])
 
     def eof_received(self) -> bool:
-        self.told.append("eof")
+        self.reported.append("eof")
         return self.stays_open
 
     def pause_writing(self) -> None:
-        self.told.append("pause")
+        self.reported.append("pause")
 
     def resume_writing(self) -> None:
-        self.told.append("resume")
+        self.reported.append("resume")
 
     def unsent_changed(self, nbytes: int) -> None:
         self.unsent = nbytes
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.told.append("lost" if exc is None else type(exc).__name__)
+        self.reported.append("lost" if exc is None else type(exc).__name__)
         self.lost.set()
 
 
@@ -87,28 +87,28 @@ async def test_what_is_written_before_it_closes_leaves_whole(
     transport.write(b"head")
     transport.writelines((MUCH, b"", MUCH))
     transport.write(b"tail")
-    assert hearing.told == ["pause"] and len(MUCH) > HIGH_BYTES
+    assert hearing.reported == ["pause"] and len(MUCH) > HIGH_BYTES
     transport.close()
     transport.write(b"too late")
     assert await rest_of(peer) == b"head" + MUCH + MUCH + b"tail"
     await hearing.lost.wait()
-    assert hearing.told == ["pause", "resume", "lost"] or hearing.told == ["pause", "lost"]
+    assert hearing.reported == ["pause", "resume", "lost"] or hearing.reported == ["pause", "lost"]
 
 
-async def test_an_abort_drops_what_is_unsent_and_is_told_in_a_later_step(
+async def test_an_abort_drops_what_is_unsent_and_is_reported_in_a_later_step(
     pair: tuple[Transport, Hearing, socket.socket],
 ) -> None:
     transport, hearing, peer = pair
     transport.write(MUCH)
     transport.abort()
-    assert hearing.told == ["pause"]
+    assert hearing.reported == ["pause"]
     await hearing.lost.wait()
     assert len(await rest_of(peer)) < len(MUCH)
-    assert hearing.told == ["pause", "lost"]
+    assert hearing.reported == ["pause", "lost"]
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-async def test_what_comes_is_told_and_then_the_end(
+async def test_what_comes_is_reported_and_then_the_end(
     pair: tuple[Transport, Hearing, socket.socket], *, is_kept: bool
 ) -> None:
     transport, hearing, peer = pair
@@ -127,7 +127,7 @@ async def test_what_comes_is_told_and_then_the_end(
     assert hearing.read == b"one"
     transport.resume_reading()
     await hearing.lost.wait()
-    assert hearing.read == b"onetwo" and hearing.told == ["eof", "lost"]
+    assert hearing.read == b"onetwo" and hearing.reported == ["eof", "lost"]
 
 
 async def test_a_peer_that_has_gone_is_seen_before_it_is_read(
@@ -138,9 +138,9 @@ async def test_a_peer_that_has_gone_is_seen_before_it_is_read(
     assert not transport.has_hung_up()
     peer.shutdown(socket.SHUT_WR)
     assert transport.has_hung_up()
-    assert hearing.told == []
+    assert hearing.reported == []
     assert transport.read() == 0
-    assert hearing.told == ["eof"]
+    assert hearing.reported == ["eof"]
     transport.write(b"answer")
     assert peer.recv(100) == b"answer"
 
@@ -150,7 +150,7 @@ async def test_writing_to_a_peer_that_is_gone_ends_it(pair: tuple[Transport, Hea
     peer.close()
     transport.write(b"answer")
     await hearing.lost.wait()
-    assert hearing.told == ["BrokenPipeError"]
+    assert hearing.reported == ["BrokenPipeError"]
 
 
 async def test_a_connection_that_fails_ends_alone(
@@ -161,5 +161,5 @@ async def test_a_connection_that_fails_ends_alone(
     transport.resume_reading()
     peer.send(b"one")
     await hearing.lost.wait()
-    assert hearing.told == ["RuntimeError"]
+    assert hearing.reported == ["RuntimeError"]
     assert "a connection failed" in caplog.text

@@ -33,7 +33,7 @@ def test_a_preflight_is_one_by_its_headers() -> None:
     assert not is_preflight("OPTIONS", {"origin": PAGE})
 
 
-def test_a_page_that_is_allowed_is_told_all() -> None:
+def test_a_page_that_is_allowed_learns_all() -> None:
     assert preflight(ONE, asked()) == [
         ("vary", "Origin"),
         ("access-control-allow-origin", PAGE),
@@ -52,7 +52,7 @@ def test_a_page_that_is_allowed_is_told_all() -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://page.example.evil", "http://page.example", "null", "", PAGE + ":444"])
-def test_another_page_is_told_nothing(origin: str) -> None:
+def test_another_page_learns_nothing(origin: str) -> None:
     assert preflight(ONE, asked(origin)) == [("vary", "Origin")]
     assert with_cors(ONE, [], origin) == [("vary", "Origin")]
 

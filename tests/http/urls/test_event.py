@@ -94,16 +94,16 @@ def test_the_event_of_the_documentation() -> None:
     }
 
 
-def test_what_is_not_there_is_not_told() -> None:
+def test_what_is_not_there_is_not_reported() -> None:
     assert made(request()).keys() & {"cookies", "queryStringParameters", "body"} == set()
 
 
-def test_who_signed_is_told_and_the_signature_is_not() -> None:
-    told = made(request([(b"authorization", b"AWS4 secret"), (b"x-amz-date", b"now")], access_key="AKID"))
-    assert told["headers"]["x-amz-date"] == "now"
-    assert "authorization" not in told["headers"]
-    assert told["requestContext"]["accountId"] == "000000000000"
-    assert told["requestContext"]["authorizer"]["iam"]["accessKey"] == "AKID"
+def test_who_signed_is_reported_and_the_signature_is_not() -> None:
+    reported = made(request([(b"authorization", b"AWS4 secret"), (b"x-amz-date", b"now")], access_key="AKID"))
+    assert reported["headers"]["x-amz-date"] == "now"
+    assert "authorization" not in reported["headers"]
+    assert reported["requestContext"]["accountId"] == "000000000000"
+    assert reported["requestContext"]["authorizer"]["iam"]["accessKey"] == "AKID"
     assert "authorization" in made(request([(b"authorization", b"Bearer mine")]))["headers"]
 
 
@@ -121,9 +121,9 @@ def test_who_signed_is_told_and_the_signature_is_not() -> None:
     ],
 )
 def test_a_body_is_text_if_it_is_and_says_so(content_type: bytes, body: bytes, is_text: bool) -> None:
-    told = made(request([(b"content-type", content_type)]), body)
-    assert told["isBase64Encoded"] is not is_text
-    assert (told["body"].encode() if is_text else base64.b64decode(told["body"])) == body
+    reported = made(request([(b"content-type", content_type)]), body)
+    assert reported["isBase64Encoded"] is not is_text
+    assert (reported["body"].encode() if is_text else base64.b64decode(reported["body"])) == body
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=12), st.binary(max_size=50), st.text(max_size=20))
@@ -132,13 +132,13 @@ def test_any_request_makes_an_event_that_loses_nothing(
 ) -> None:
     query = f"q={quote_plus(value, errors='replace')}&flag"
     asked = request(headers, query=query)
-    told = made(asked, body)
-    assert told["rawQueryString"] == query
-    assert told["queryStringParameters"]["q"] == parse_qs(query, keep_blank_values=True)["q"][0]
-    assert not told["headers"].keys() & HOP_BY_HOP
+    reported = made(asked, body)
+    assert reported["rawQueryString"] == query
+    assert reported["queryStringParameters"]["q"] == parse_qs(query, keep_blank_values=True)["q"][0]
+    assert not reported["headers"].keys() & HOP_BY_HOP
     for name, _ in headers:
         values = [each.decode("latin-1") for other, each in headers if other == name]
         if name.decode() not in HOP_BY_HOP and name != b"cookie":
-            assert told["headers"][name.decode()] == ",".join(values)
-    content = told.get("body", "")
-    assert (base64.b64decode(content) if told["isBase64Encoded"] else content.encode()) == body
+            assert reported["headers"][name.decode()] == ",".join(values)
+    content = reported.get("body", "")
+    assert (base64.b64decode(content) if reported["isBase64Encoded"] else content.encode()) == body

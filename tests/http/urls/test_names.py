@@ -72,7 +72,7 @@ def test_by_path(target: str, id_: str, path: bytes, query: bytes) -> None:
     assert addressed(NAMES, head("localhost", target)) == Addressed(id_, path, query, by_path=True)
 
 
-def test_the_url_that_is_told_leads_here() -> None:
+def test_the_url_that_is_reported_leads_here() -> None:
     assert NAMES.url(ID, "http://0.0.0.0:5000") == f"http://{ID}.lambda-url.fn.example.com:5000/"
     url = UrlNames("localhost").url(ID, "http://[::1]:80")
     assert url == f"http://{ID}.lambda-url.localhost/"

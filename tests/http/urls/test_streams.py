@@ -75,7 +75,7 @@ async def test_an_error_after_the_head_cuts_the_answer(client: Raw, worker: UrlW
     assert (await client.rest()).endswith(b"\r\n4\r\nhalf\r\n")
 
 
-async def test_an_error_before_anything_went_out_is_told(client: Raw, worker: UrlWorker) -> None:
+async def test_an_error_before_anything_went_out_is_reported(client: Raw, worker: UrlWorker) -> None:
     url = await worker.urls.create("streaming", mode="RESPONSE_STREAM")
     worker.streams(200, BYTES, [b'{"statusCode":'], fails=True)
     assert (await client.ask(ask(url, "GET", "/"))).status == 502

@@ -82,7 +82,7 @@ async def test_a_policy_opens_and_closes_a_url_without_authorization(client: Raw
 
 
 @pytest.mark.parametrize("id_", ["a" * 32, "", "A-_", "x" * 63])
-async def test_a_url_that_nobody_has(client: Raw, worker: UrlWorker, id_: str) -> None:
+async def test_a_url_that_no_one_has(client: Raw, worker: UrlWorker, id_: str) -> None:
     for request in (
         get(f"/url/{id_}/"),
         get("/").replace(b"Host: localhost", f"Host: {id_}.lambda-url.localhost".encode()),

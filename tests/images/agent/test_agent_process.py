@@ -105,7 +105,7 @@ def test_what_is_filled_in_counts_for_the_opening_that_it_is_of(monkeypatch: pyt
     running.start()
     with ours, memory("table", table) as table_file, memory("data", data) as data_file:
 
-        def told(message: wire.ToAgent, *descriptors: int) -> None:
+        def reported(message: wire.ToAgent, *descriptors: int) -> None:
             wire.send(ours, message, descriptors)
             assert wire.decode_to_daemon(ours.recv(1 << 16)) == wire.Done(message.number)  # type: ignore[union-attr]
 
@@ -114,12 +114,12 @@ def test_what_is_filled_in_counts_for_the_opening_that_it_is_of(monkeypatch: pyt
             assert image is not None and image.startup is not None
             return image.startup.read(0, CHUNK_BYTES - 4096, 4096)
 
-        told(wire.Open(1, "image", 2, "r1", (), True, 4096), table_file, data_file)
+        reported(wire.Open(1, "image", 2, "r1", (), True, 4096), table_file, data_file)
         assert read() is None
-        told(wire.Filled(2, "image", 3, len(data)))
+        reported(wire.Filled(2, "image", 3, len(data)))
         assert read() is None
-        told(wire.Filled(3, "image", 2, len(data)))
+        reported(wire.Filled(3, "image", 2, len(data)))
         assert read() == plain[-4096:]
-        told(wire.Started(4, "image", 2))
+        reported(wire.Started(4, "image", 2))
     running.join()
     theirs.close()

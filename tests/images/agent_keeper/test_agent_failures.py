@@ -186,9 +186,9 @@ async def test_an_agent_that_ends_too_often_fails_reads_and_the_image_can_be_ope
     assert [(image, type(error)) for image, error in troubles] == [("image", ImageUnavailable)]
     with pytest.raises(OSError):
         await part(path, 1)
-    with pytest.raises(ImageUnavailable, match="the agent of images is given up") as told:
+    with pytest.raises(ImageUnavailable, match="the agent of images is given up") as reported:
         await agent.open(manifest)
-    assert 1 <= told.value.retry_after_s <= GIVEN_UP_S
+    assert 1 <= reported.value.retry_after_s <= GIVEN_UP_S
     agent._again_s = 0.0
     assert await part(await agent.open(manifest), 1) == right_part(1)
 

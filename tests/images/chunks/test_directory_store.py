@@ -110,7 +110,7 @@ def test_recovery_leaves_files_that_are_being_written(store: DirectoryStore, pat
     assert os.listdir(path / "tmp") == []
 
 
-def test_writers_go_on_beside_recoveries(store: DirectoryStore) -> None:
+def test_writers_go_on_next_to_recoveries(store: DirectoryStore) -> None:
     stop = threading.Event()
 
     def recover() -> None:
@@ -127,7 +127,7 @@ def test_writers_go_on_beside_recoveries(store: DirectoryStore) -> None:
     assert all(store.has("r1", chunk.name) for chunk in chunks)
 
 
-def test_puts_go_on_beside_deletions_of_the_same_directory(store: DirectoryStore) -> None:
+def test_puts_go_on_next_to_deletions_of_the_same_directory(store: DirectoryStore) -> None:
     chunks = [encrypt(b"%032d" % number, bytes(32)) for number in range(8)]
     stop = threading.Event()
 

@@ -29,7 +29,7 @@ def test_a_file_that_is_no_key_is_named_in_the_log_alone(
     file = tmp_path / "images.key"
     file.write_bytes(content)
     file.chmod(mode)
-    with pytest.raises(SecretsLocked, match=r"images\.key_file") as told:
+    with pytest.raises(SecretsLocked, match=r"images\.key_file") as reported:
         ImageKeys.at(file, make=True)
-    assert str(tmp_path) not in told.value.message and told.value.status == 503
+    assert str(tmp_path) not in reported.value.message and reported.value.status == 503
     assert str(file) in caplog.text and why in caplog.text

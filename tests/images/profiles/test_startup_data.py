@@ -205,7 +205,7 @@ def test_a_read_waits_for_what_is_not_there_yet() -> None:
         assert readers[1].result() == PLAIN[1][-BLOCK_BYTES:]
 
 
-def test_nobody_waits_for_startup_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_one_waits_for_startup_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     data = packed({0: whole(0)})
     fd = memory_file("test", data)
     try:

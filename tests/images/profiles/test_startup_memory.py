@@ -77,7 +77,7 @@ async def test_it_has_the_first_segment_at_once_and_the_others_when_they_are_fil
     assert now(room) == before
 
 
-async def test_nobody_but_its_owner_writes_in_it(room: StartupRoom) -> None:
+async def test_no_one_but_its_owner_writes_in_it(room: StartupRoom) -> None:
     memory = await memory_of(opened(IMAGE, Profile((), DATA)), room)
     for write in (
         lambda: os.pwrite(memory.file, b"x", 0),

@@ -70,5 +70,5 @@ def test_bytecode_without_a_source_or_a_header_is_left_alone() -> None:
         ("a/m.pyc", ""),
     ],
 )
-def test_the_source_is_beside_the_cache(path: str, source: str) -> None:
+def test_the_source_is_next_to_the_cache(path: str, source: str) -> None:
     assert source_of(path) == source

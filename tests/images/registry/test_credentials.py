@@ -59,7 +59,7 @@ def test_credentials_that_cannot_be_used_are_a_typed_error_and_no_helper_is_run(
         DockerConfig.parse(json.dumps(config).encode()).credentials("ghcr.io")
 
 
-def test_what_to_set_instead_of_a_helper_is_told() -> None:
+def test_what_to_set_instead_of_a_helper_is_reported() -> None:
     with pytest.raises(
         BadImage, match=r'docker_config in \[images\] .*\{"auths": \{"ghcr.io": \{"auth": "BASE64"\}\}\}'
     ):

@@ -131,16 +131,16 @@ def mount_with(monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> lis
     return made
 
 
-async def test_a_lost_mount_is_told_its_watchers_and_closed_behind_its_last_user(
+async def test_a_lost_mount_learns_its_watchers_and_closed_behind_its_last_user(
     store: ImageStore, opened: OpenImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = mount_with(monkeypatch, lambda: None)
-    use, told = store.use(image(1).digest), []
+    use, reported = store.use(image(1).digest), []
     base = await use.mounted(60)
     base.hold()
-    base.watchers.add(lambda: told.append(base.lost))
+    base.watchers.add(lambda: reported.append(base.lost))
     store.lose_mount(image(1).digest, LOST)
-    assert told == [LOST] and not store.mounts.is_mounted(image(1).digest)
+    assert reported == [LOST] and not store.mounts.is_mounted(image(1).digest)
     assert await use.mounted(60) is not base, "the next start mounts it anew"
     assert base.at[0] >= 0, "a sandbox has it still"
     base.let_go()
@@ -180,15 +180,15 @@ async def test_a_watcher_that_fails_hinders_no_other(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     mount_with(monkeypatch, lambda: None)
-    use, told = store.use(image(1).digest), []
+    use, reported = store.use(image(1).digest), []
     base = await use.mounted(60)
 
     def fails() -> None:
         raise OSError(5, "no cgroup")
 
-    base.watchers |= {fails, lambda: told.append(1)}
+    base.watchers |= {fails, lambda: reported.append(1)}
     store.lose_mount(image(1).digest, LOST)
-    assert told == [1] and "were not ended" in caplog.text
+    assert reported == [1] and "were not ended" in caplog.text
     use.close()
     await asyncio.gather(*store.mounts._closing)
 
@@ -208,9 +208,9 @@ async def test_an_image_that_is_lost_while_it_is_mounted_is_not_used(
         store.lose_mount(image(1).digest, LOST)
 
     made = mount_with(monkeypatch, lose)
-    with pytest.raises(ImageUnavailable, match="the agent is gone") as told:
+    with pytest.raises(ImageUnavailable, match="the agent is gone") as reported:
         await store.use(image(1).digest).mounted(60)
-    assert told.value.retry_after_s == 7
+    assert reported.value.retry_after_s == 7
     assert all(each.at[0] < 0 for each in made) and opened.closed == 1
 
 
@@ -250,9 +250,9 @@ async def test_a_mount_that_takes_too_long_is_waited_for_no_longer_than_its_star
 ) -> None:
     mounts = SlowMounts(tmp_path, 1)
     mounts.failure = failure
-    with pytest.raises(ImageNotReady if failure is None else StoreUnavailable) as told:
+    with pytest.raises(ImageNotReady if failure is None else StoreUnavailable) as reported:
         await mounts.mounted(image(1), 0.01)
-    assert told.value.status == 503
+    assert reported.value.status == 503
     mounts.go_on.set()
     while mounts.is_mounted(image(1).digest) or mounts._mounting:
         await asyncio.sleep(0)

@@ -35,11 +35,11 @@ async def test_an_image_that_is_here_keeps_the_form_of_its_file_system(workers: 
 async def test_an_image_with_a_damaged_chunk_is_not_here_already(workers: Workers, tmp_path: Path) -> None:
     worker = workers.new()
     manifest = worker.publish(IMAGE)
-    told: list[str] = []
+    reported: list[str] = []
     flip_bit(chunk_path(tmp_path / "store", manifest.chunks[CHUNKS - 1], manifest.root), 1000)  # which no start reads
-    deploy = await worker.upload({RECORD.stored_name}, told.append)
+    deploy = await worker.upload({RECORD.stored_name}, reported.append)
     assert deploy.begin(DIGEST)
-    assert "1 of its chunks" in told[-1]
+    assert "1 of its chunks" in reported[-1]
     deploy.abandon()
     assert (await worker.start())["origin_chunks"], "the worker holds the image as before"
     worker.publish(IMAGE)

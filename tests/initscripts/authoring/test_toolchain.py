@@ -68,7 +68,7 @@ def test_what_the_compiler_refuses_leaves_no_trace(language: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("language", ["c", "rust"])
-def test_what_the_compiler_warns_of_is_told(language: str, tmp_path: Path) -> None:
+def test_what_the_compiler_warns_of_is_reported(language: str, tmp_path: Path) -> None:
     try:
         toolchain.find(language)
     except NoToolchain as error:

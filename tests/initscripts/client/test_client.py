@@ -21,7 +21,7 @@ from sockd_initscripts.client.keeper import EngineSettings
 from sockd_initscripts.limits import Budget, EngineLimits
 from tests.initscripts.guests import LOOP, module
 from tests.initscripts.rooms import compile_once
-from tests.support.house import status_of
+from tests.support.harness import status_of
 from tests.support.jail import jail_at
 
 pytestmark = [pytest.mark.anyio, pytest.mark.root]
@@ -121,13 +121,13 @@ async def test_the_event_reaches_the_script_whatever_its_size(engine: EngineClie
     assert (await run.done).status == size
 
 
-async def test_an_abort_is_told_before_the_end(engine: EngineClient, tmp_path: Path) -> None:
+async def test_an_abort_is_reported_before_the_end(engine: EngineClient, tmp_path: Path) -> None:
     engine.define(definition(tmp_path, module("(call $abort_launch (i32.const 3) @why)", why="no work")))
     await engine.ready()
     run = start(engine)
-    told = asyncio.Event()
-    run.abort_listeners.append(told.set)
-    await told.wait()
+    reported = asyncio.Event()
+    run.abort_listeners.append(reported.set)
+    await reported.wait()
     assert run.abort is not None and (run.abort.status, run.abort.message) == (3, "no work")
     run.cancel()
     assert (await run.done).outcome == "abort"

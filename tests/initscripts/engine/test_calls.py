@@ -158,7 +158,7 @@ async def test_a_reply_is_forwarded_as_a_request(here: Room) -> None:
     assert ran.app.contents[8] == b"ok"
 
 
-async def test_a_dead_endpoint_is_an_errno_and_the_app_is_told(here: Room) -> None:
+async def test_a_dead_endpoint_is_an_errno_and_the_app_is_reported(here: Room) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"

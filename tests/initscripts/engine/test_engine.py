@@ -252,7 +252,7 @@ async def test_what_a_guest_logs_is_in_the_report_up_to_a_limit(here: Room) -> N
 COUNT = "(local.tee $b (i32.add (local.get $b) (i32.const 1)))"
 
 
-async def test_an_abort_is_told_before_the_run_is_over(here: Room) -> None:
+async def test_an_abort_is_reported_before_the_run_is_over(here: Room) -> None:
     run, app = here.start(here.define(module("(call $abort_launch (i32.const 4) @why)", why="no work")))
     assert await app.until("end") == {"op": "end", "outcome": "abort", "status": 4}
     assert here.aborts == [(run.id, 4, "no work")]
@@ -332,7 +332,7 @@ async def test_a_cancelled_run_that_waits_for_a_reply(here: Room) -> None:
     assert report.rpcs[0].status < 0
 
 
-async def test_a_function_nobody_defined(here: Room) -> None:
+async def test_a_function_no_one_defined(here: Room) -> None:
     run, app = here.start(12345)
     assert (await app.until("end"))["outcome"] == "bad_module"
     assert await app.next() is None
@@ -373,7 +373,7 @@ async def test_links_are_bounded_and_the_oldest_that_has_ended_goes(tmp_path: Pa
             app.close()
 
 
-async def test_a_blocked_guest_and_a_spinning_one_hold_up_nobody(here: Room) -> None:
+async def test_a_blocked_guest_and_a_spinning_one_hold_up_no_one(here: Room) -> None:
     blocked = [here.start(here.define(module(body), budget=TIRELESS)) for body in (WAIT, LOOP, WAIT)]
     async with http_server(hello=b"hello") as server:
         ran = await here.run(module(GET, address=server.address, method="GET /hello"))

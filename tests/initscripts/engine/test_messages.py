@@ -143,7 +143,7 @@ async def test_what_an_app_sends_as_a_connection_and_is_none(here: Room) -> None
     assert ran.app.notes == [-errno.EOPNOTSUPP]
 
 
-async def test_connections_that_nobody_asked_for_are_closed(here: Room) -> None:
+async def test_connections_that_no_one_asked_for_are_closed(here: Room) -> None:
     run, app = here.start(here.define(module(RECEIVE)))
     ours, theirs = socket.socketpair()
     app.say({"op": "connection", "id": 4, "addr": "x"}, fd=theirs.fileno())
@@ -155,7 +155,7 @@ async def test_connections_that_nobody_asked_for_are_closed(here: Room) -> None:
     ours.close()
 
 
-async def test_an_app_that_does_not_read_holds_up_nobody(here: Room) -> None:
+async def test_an_app_that_does_not_read_holds_up_no_one(here: Room) -> None:
     text = "x" * 200
     count = 900
     body = f"""(loop $more

@@ -68,14 +68,14 @@ async def test_a_servers_errors_are_replies(dialer: Dialer, region: Region, addr
 
 
 @pytest.mark.parametrize("limits", [RpcLimits(silence_s=0.1)], ids=[""])
-async def test_nobody_answers(dialer: Dialer, region: Region, address: str) -> None:
+async def test_no_one_answers(dialer: Dialer, region: Region, address: str) -> None:
     connection = dialer.connect(address)
     async with failing("timeout", errno.ETIMEDOUT):
         await ask(connection, region, "/test.Echo/Never")
     connection.close()
 
 
-async def test_nobody_listens(dialer: Dialer, region: Region) -> None:
+async def test_no_one_listens(dialer: Dialer, region: Region) -> None:
     unheard = dialer.connect("grpc://127.0.0.1:9")
     async with failing("refused", errno.ECONNREFUSED):
         await ask(unheard, region, "/test.Echo/Same")

@@ -108,7 +108,7 @@ async def test_a_slow_drip_ends_with_the_run(dialer: Dialer, region: Region, poo
         assert region.charged_bytes == 0
 
 
-async def test_bytes_that_nobody_asked_for_are_no_reply(dialer: Dialer, region: Region, pool: ConnectionPool) -> None:
+async def test_bytes_that_no_one_asked_for_are_no_reply(dialer: Dialer, region: Region, pool: ConnectionPool) -> None:
     body = b"x" * 1_000_000
     more = asyncio.Event()
 
@@ -130,7 +130,7 @@ async def test_bytes_that_nobody_asked_for_are_no_reply(dialer: Dialer, region: 
         assert server.connections == 2
 
 
-async def test_a_port_where_nobody_listens(dialer: Dialer, region: Region) -> None:
+async def test_a_port_where_no_one_listens(dialer: Dialer, region: Region) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         connection = dialer.connect(f"http://127.0.0.1:{bound.getsockname()[1]}")

@@ -180,7 +180,7 @@ async def test_tls_with_a_name_keeps_the_name(dialer: Dialer, region: Region, se
         assert server.requests[0].headers["host"] == f"localhost:{server.port}"
 
 
-async def test_a_certificate_that_nobody_vouches_for(region: Region, server_tls: ssl.SSLContext) -> None:
+async def test_a_certificate_that_no_one_vouches_for(region: Region, server_tls: ssl.SSLContext) -> None:
     pool = ConnectionPool(tls=ssl.create_default_context())
     async with peer(echo, tls=server_tls) as server:
         connection = Dialer({}, EndpointPolicy(), pool).connect(server.url)
@@ -189,7 +189,7 @@ async def test_a_certificate_that_nobody_vouches_for(region: Region, server_tls:
     await pool.aclose()
 
 
-async def test_a_full_region_is_told_and_the_connection_closed(dialer: Dialer, region: Region) -> None:
+async def test_a_full_region_is_reported_and_the_connection_closed(dialer: Dialer, region: Region) -> None:
     async def answer(request: Request) -> None:
         if "big" in request.line:
             request.send(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999\r\n\r\n" + BODY)

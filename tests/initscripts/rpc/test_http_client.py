@@ -132,7 +132,7 @@ class TestBounds:
             assert pool.idle_count == 3
 
     @pytest.mark.parametrize("limits", [RpcLimits(idle_s=0.1)], ids=[""])
-    async def test_nobody_keeps_them_for_ever(self, dialer: Dialer, region: Region, pool: ConnectionPool) -> None:
+    async def test_no_one_keeps_them_for_ever(self, dialer: Dialer, region: Region, pool: ConnectionPool) -> None:
         async with peer(polite) as server:
             await ask(dialer.connect(server.url), region, "GET /")
             assert pool.idle_count == 1

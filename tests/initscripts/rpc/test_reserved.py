@@ -114,7 +114,7 @@ async def test_a_reply_that_overtakes_the_call_is_its_reply(
     assert content(await rpc.call(region)) == b"ok"
 
 
-async def test_a_reserved_connection_is_nobody_elses(
+async def test_a_reserved_connection_is_no_one_elses(
     server: Server, dialer: Dialer, pool: ConnectionPool, kept: socket.socket
 ) -> None:
     first, second = dialer.connect(server.url), dialer.connect(server.url)

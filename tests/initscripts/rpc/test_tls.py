@@ -32,7 +32,7 @@ def test_a_hosts_own_certificates_are_all_that_is_trusted(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("authorities", [b"", b"not a certificate", b"-----BEGIN CERTIFICATE-----\nnonsense\n"])
-def test_authorities_that_are_none_trust_nobody(authorities: bytes) -> None:
+def test_authorities_that_are_none_trust_no_one(authorities: bytes) -> None:
     context = Trust(authorities).context
     assert (context.cert_store_stats()["x509_ca"], context.verify_mode) == (0, ssl.CERT_REQUIRED)
 

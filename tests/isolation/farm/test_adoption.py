@@ -42,7 +42,7 @@ def test_a_living_child_is_known_by_its_pid(child: subprocess.Popen[bytes], ours
     assert checked_child(its, ours) == child.pid
 
 
-def test_nobody_else_is_taken_for_a_child(ours: int, its: int) -> None:
+def test_no_one_else_is_taken_for_a_child(ours: int, its: int) -> None:
     first = os.pidfd_open(1)
     with ExitStack() as stack:
         stack.callback(os.close, first)
@@ -82,7 +82,7 @@ async def test_it_goes_on_when_its_pid_has_been_written(
     assert [file.read_text() for file in files] == [str(child.pid)] * 2
 
 
-def test_a_stranger_is_written_nowhere_and_nobody_goes_on(ours: int, its: int, tmp_path: Path) -> None:
+def test_a_stranger_is_written_nowhere_and_no_one_goes_on(ours: int, its: int, tmp_path: Path) -> None:
     waiting, go = os.pipe()
     file = os.open(tmp_path / "procs", os.O_CREAT | os.O_WRONLY)
     try:

@@ -134,7 +134,7 @@ async def test_too_many_descriptors_end_the_wire(peer: Peer) -> None:
     assert peer.ended == 1
 
 
-async def test_answers_that_nobody_waits_for_are_dropped_with_their_descriptors(peer: Peer) -> None:
+async def test_answers_that_no_one_waits_for_are_dropped_with_their_descriptors(peer: Peer) -> None:
     wire = peer.wire()
     task = await ask(wire)
     number = peer.receive()[0]["id"]
@@ -151,7 +151,7 @@ async def test_answers_that_nobody_waits_for_are_dropped_with_their_descriptors(
     wire.close()
 
 
-async def test_a_flood_of_answers_that_nobody_waits_for_ends_the_wire(peer: Peer) -> None:
+async def test_a_flood_of_answers_that_no_one_waits_for_ends_the_wire(peer: Peer) -> None:
     wire = peer.wire()
     for _ in range(MOST_STRAYS):
         peer.answer(12345)

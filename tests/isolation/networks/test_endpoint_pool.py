@@ -233,7 +233,7 @@ async def test_pools_share_what_is_ready_while_no_function_starts(world: Lab, bu
 
 @pytest.mark.root
 @pytest.mark.anyio
-async def test_who_needs_memory_gets_that_of_endpoints_that_nobody_asked_for(world: Lab, budget: MemoryBudget) -> None:
+async def test_who_needs_memory_gets_that_of_endpoints_that_no_one_asked_for(world: Lab, budget: MemoryBudget) -> None:
     short: list[bool] = []
     settings = NetworkConfig(least_pool=2, pool=LEAST, idle_pools=2 * LEAST)
     networks = await Networks.open(settings, WORKER, budget.reserve_nowait, is_short=lambda: bool(short))
@@ -338,7 +338,7 @@ async def test_what_a_pool_counted_outlives_it(world: Lab, networks: Networks) -
 
 @pytest.mark.root
 @pytest.mark.anyio
-async def test_what_has_ended_is_removed_when_nobody_takes_one(
+async def test_what_has_ended_is_removed_when_no_one_takes_one(
     world: Lab, budget: MemoryBudget, config: NetworkConfig
 ) -> None:
     networks = await open_networks(config, budget)

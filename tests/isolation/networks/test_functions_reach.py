@@ -279,13 +279,13 @@ def test_a_function_reaches_the_port_of_the_host_that_its_rules_name(
     daemon.deploy("with", TALKS, network="private", egress=[f"host:{DATABASE}"])
     daemon.deploy("without", TALKS, network="private")
     with world.listen(world.host, "127.0.0.1", DATABASE) as database, ThreadPoolExecutor(1) as pool:
-        told = pool.submit(daemon.call, "with", [GATEWAY, DATABASE])
+        reported = pool.submit(daemon.call, "with", [GATEWAY, DATABASE])
         connection, _ = database.accept()
         with connection:
             connection.settimeout(WAIT_S)
             assert connection.recv(100) == b"question"
             connection.sendall(b"answer")
-        assert told.result() == "answer"
+        assert reported.result() == "answer"
     refused = daemon.call("without", [GATEWAY, DATABASE])
     counted = daemon.status()["networks"]["host_connections"]
     happened(f"with the rule: answered; without: {refused}; {counted} counted")

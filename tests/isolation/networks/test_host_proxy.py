@@ -129,7 +129,7 @@ async def test_a_function_reaches_the_port_that_its_rules_name(
         assert networks.view()["host_connections"] == 1
 
 
-async def test_a_port_where_nobody_listens_is_a_reset(world: Lab, networks: Networks) -> None:
+async def test_a_port_where_no_one_listens_is_a_reset(world: Lab, networks: Networks) -> None:
     one = await endpoint(networks, [f"host:{CLOSED}"])
     with contextlib.closing(one):
         ours = connected(world, one, CLOSED)

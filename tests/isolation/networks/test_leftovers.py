@@ -84,7 +84,7 @@ async def test_two_workers_do_not_meet(world: Lab, networks: Networks, budget: M
     assert link_of(WORKER) in links(world) and table_of(WORKER) in tables()
 
 
-async def test_a_host_that_does_not_forward_is_told_the_fix(world: Lab, networks: Networks) -> None:
+async def test_a_host_that_does_not_forward_learns_the_fix(world: Lab, networks: Networks) -> None:
     network_namespaces.set_sysctl("ipv4/ip_forward", 0)
     with pytest.raises(NetworkUnavailable, match=r"sysctl -w net\.ipv4\.ip_forward=1"):
         await networks.policy(networks.parse(None))

@@ -121,7 +121,7 @@ async def test_a_name_opens_what_it_stands_for(world: Lab, networks: Networks, n
 
 @pytest.mark.root
 @pytest.mark.anyio
-async def test_names_that_no_rule_has_are_asked_of_nobody(
+async def test_names_that_no_rule_has_are_asked_of_no_one(
     world: Lab, networks: Networks, nameserver: Nameserver
 ) -> None:
     one = await endpoint(networks, ["api.example.com", "10.0.0.0/8"])
@@ -300,7 +300,7 @@ async def test_a_truncated_answer_is_fetched_over_tcp(world: Lab, networks: Netw
 
 @pytest.mark.root
 @pytest.mark.anyio
-async def test_other_types_of_a_name_in_a_rule_are_empty_and_asked_of_nobody(
+async def test_other_types_of_a_name_in_a_rule_are_empty_and_asked_of_no_one(
     world: Lab, networks: Networks, nameserver: Nameserver
 ) -> None:
     nameserver.texts["api.example.com"] = [b"text"]

@@ -43,9 +43,9 @@ def test_configured_interpreters_are_asked_first_and_each_file_once(tmp_path: Pa
 def test_a_version_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     python = installed("3.12")
     pythons = HostPythons(tmp_path, tmp_path, [python.executable], places=())
-    with pytest.raises(NoPython, match=rf"installed are {OWN_PYTHON.short} \(the worker's own\), 3.12") as told:
+    with pytest.raises(NoPython, match=rf"installed are {OWN_PYTHON.short} \(the worker's own\), 3.12") as reported:
         asyncio.run(pythons.find("3.99"))
-    assert told.value.status == 400
+    assert reported.value.status == 400
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_our_packages_are_compiled_by_the_interpreter_that_runs_them(version: st
     assert not (zygote / "native").exists() and (zygote / bases.NATIVE).is_file()
     shown = "import marshal,sys; print(marshal.loads(open(sys.argv[1],'rb').read()[16:]).co_filename)"
     file = zygote / "__pycache__" / f"linux.{python.cache_tag}.pyc"
-    told = subprocess.run([python.executable, "-c", shown, str(file)], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == f"/{bases.ZYGOTE}/linux.py"
+    reported = subprocess.run([python.executable, "-c", shown, str(file)], capture_output=True, text=True, check=True)
+    assert reported.stdout.strip() == f"/{bases.ZYGOTE}/linux.py"

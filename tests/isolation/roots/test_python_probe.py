@@ -41,8 +41,8 @@ def facts(directory: Path, files: dict[str, str]) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    told: dict[str, Any] = json.loads(answer.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(answer.stdout)
+    return reported
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def facts(directory: Path, files: dict[str, str]) -> dict[str, Any]:
 def test_a_sitecustomize_is_idle_if_it_is_debians_and_finds_no_hook(
     text: str, more: dict[str, str], is_idle: bool, tmp_path: Path
 ) -> None:
-    told = facts(tmp_path, {"sitecustomize.py": text, **more})
-    assert told["sitecustomize"] == (str(tmp_path / "sitecustomize.py") if is_idle else "")
-    assert told["customized"] == ([] if is_idle else ["sitecustomize"])
+    reported = facts(tmp_path, {"sitecustomize.py": text, **more})
+    assert reported["sitecustomize"] == (str(tmp_path / "sitecustomize.py") if is_idle else "")
+    assert reported["customized"] == ([] if is_idle else ["sitecustomize"])
 
 
 def test_what_counts_is_the_bytecode_that_was_run(tmp_path: Path) -> None:

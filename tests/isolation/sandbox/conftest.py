@@ -9,13 +9,13 @@ import pytest
 
 from sockd.base.errors import BadConfig
 from sockd.linux.ways import Ways
-from tests.support.house import House, house_fixture
+from tests.support.harness import Harness, harness_fixture
 from tests.support.ledger import Ledger
 from tests.support.older_kernel import release
 
 
 @pytest.fixture(scope="session")
-def whole_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def whole_harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """With the roots that the kernel can do best, or with those that a test asks for; or as on an older kernel."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
@@ -26,13 +26,13 @@ def whole_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         )
     except BadConfig as error:
         pytest.skip(error.message)
-    yield from house_fixture(tmp_path_factory.mktemp("house"), ways=ways)
+    yield from harness_fixture(tmp_path_factory.mktemp("harness"), ways=ways)
 
 
 @pytest.fixture
-def house(whole_house: House, ledger: Ledger) -> Iterator[House]:
-    """The house; what a test starts in it is gone before the ledger looks."""
+def harness(whole_harness: Harness, ledger: Ledger) -> Iterator[Harness]:
+    """The harness; what a test starts in it is gone before the ledger looks."""
     try:
-        yield whole_house
+        yield whole_harness
     finally:
-        whole_house.settle()
+        whole_harness.settle()

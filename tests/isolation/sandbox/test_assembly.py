@@ -18,11 +18,11 @@ from sockd.isolation.roots.root import Root
 from sockd.linux import mounts, syscalls
 from sockd.linux.mounts import owned
 from sockd.linux.ways import Ways
-from tests.support.house import House
+from tests.support.harness import Harness
 from tests.support.ledger import Ledger
 
-both = pytest.mark.parametrize("whole_house", ["detached", "attached"], indirect=True)
-attached = pytest.mark.parametrize("whole_house", ["attached"], indirect=True)
+both = pytest.mark.parametrize("whole_harness", ["detached", "attached"], indirect=True)
+attached = pytest.mark.parametrize("whole_harness", ["attached"], indirect=True)
 pytestmark = pytest.mark.root
 
 
@@ -30,72 +30,72 @@ def mount_table() -> str:
     return Path("/proc/self/mountinfo").read_text()
 
 
-def make_root(house: House, source: str = "def handler(event): return event\n") -> Root:
-    program = house.program(source)
-    return house.assembly.create(program.limits, program)
+def make_root(harness: Harness, source: str = "def handler(event): return event\n") -> Root:
+    program = harness.program(source)
+    return harness.assembly.create(program.limits, program)
 
 
 @both
 @pytest.mark.parametrize("call", ["open_tree", "move_mount", "new_filesystem", "mount_setattr"])
 def test_a_root_that_cannot_be_made_leaves_nothing(
-    house: House, ledger: Ledger, nth_call: Callable[..., Iterator[int]], call: str
+    harness: Harness, ledger: Ledger, nth_call: Callable[..., Iterator[int]], call: str
 ) -> None:
     table = mount_table()
     for _ in nth_call(syscalls, call):
         with suppress(OSError):
-            make_root(house).close()
-        house.settle()  # the program has a mount of its own
+            make_root(harness).close()
+        harness.settle()  # the program has a mount of its own
         ledger.check()
         assert mount_table() == table
 
 
 @both
-def test_a_root_is_in_no_mount_table(house: House) -> None:
+def test_a_root_is_in_no_mount_table(harness: Harness) -> None:
     table = mount_table()
-    running = house.start("def handler(event): return event\n")
+    running = harness.start("def handler(event): return event\n")
     assert mount_table() == table
     assert running.answer(1) == 1
     assert mount_table() == table
 
 
 @both
-def test_what_follows_is_made_as_if_nothing_had_failed(house: House) -> None:
+def test_what_follows_is_made_as_if_nothing_had_failed(harness: Harness) -> None:
     def make_for(program: Program) -> None:
-        root = house.assembly.create(program.limits, program)
+        root = harness.assembly.create(program.limits, program)
         try:
             root.mount_code(program)
         finally:
             root.close()
 
-    missing = house.program("def handler(event): return event\n")
+    missing = harness.program("def handler(event): return event\n")
     os.rename(str(missing.code), f"{missing.code}.away")
     with pytest.raises(OSError, match="open_tree") as caught:
         make_for(missing)
     assert caught.value.errno == errno.ENOENT
-    assert house.answer("def handler(event): return event\n", 1) == 1
+    assert harness.answer("def handler(event): return event\n", 1) == 1
 
 
 @both
-def test_a_root_is_completed_while_a_process_is_in_it(house: House) -> None:
-    root = make_root(house, "here = 'the code'\n")
+def test_a_root_is_completed_while_a_process_is_in_it(harness: Harness) -> None:
+    root = make_root(harness, "here = 'the code'\n")
     try:
         at = f"/proc/self/fd/{root.fd}"
         assert os.listdir(f"{at}/var/task") == os.listdir(f"{at}/proc") == []
-        root.mount_code(house.program("here = 'the code'\n"))
+        root.mount_code(harness.program("here = 'the code'\n"))
         with owned(os.pidfd_open(os.getpid())) as pidfd:
             root.mount_proc(pidfd)
         assert "the code" in Path(f"{at}/var/task/f.py").read_text()
         assert Path(f"{at}/proc/{os.getpid()}/stat").exists()
-        assert os.statvfs(f"{at}/tmp").f_files == house.limits().tmp_inodes
-        root.replace_tmp(house.limits(tmp_inodes=77))
+        assert os.statvfs(f"{at}/tmp").f_files == harness.limits().tmp_inodes
+        root.replace_tmp(harness.limits(tmp_inodes=77))
         assert os.statvfs(f"{at}/tmp").f_files == 77
     finally:
         root.close()
 
 
 @both
-def test_nothing_is_above_a_root(house: House) -> None:
-    root = make_root(house)
+def test_nothing_is_above_a_root(harness: Harness) -> None:
+    root = make_root(harness)
     try:
         at = f"/proc/self/fd/{root.fd}"
         assert os.path.samefile(f"{at}/../..", at)
@@ -106,16 +106,16 @@ def test_nothing_is_above_a_root(house: House) -> None:
 
 
 @both
-def test_a_canary_needs_no_code(house: House) -> None:
-    limits = house.limits()
-    spare = house.run(house.fork(limits))
+def test_a_canary_needs_no_code(harness: Harness) -> None:
+    limits = harness.limits()
+    spare = harness.run(harness.fork(limits))
     assert spare.lifecycle.state.name == "PRIMED"
-    house.call(spare.destroy)
+    harness.call(spare.destroy)
 
 
 @both
 @pytest.mark.parametrize("spare", [False, True])
-def test_a_handler_finds_itself_in_proc(house: House, spare: bool) -> None:
+def test_a_handler_finds_itself_in_proc(harness: Harness, spare: bool) -> None:
     def look(event: Any) -> Any:
         import multiprocessing
         import os
@@ -152,7 +152,7 @@ def test_a_handler_finds_itself_in_proc(house: House, spare: bool) -> None:
             "machine": all(read(f"/proc/{name}") for name in ("meminfo", "cpuinfo", "stat", "uptime")),
         }
 
-    assert house.start(look, spare=spare).answer() == {
+    assert harness.start(look, spare=spare).answer() == {
         "pid": 1,
         "self": "1",
         "thread-self": "1/task/1",
@@ -166,14 +166,14 @@ def test_a_handler_finds_itself_in_proc(house: House, spare: bool) -> None:
 
 
 @attached
-def test_the_daemons_thread_is_where_it_was(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_daemons_thread_is_where_it_was(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made = house.assembly
+    made = harness.assembly
     assert isinstance(made, Attached)
     before = os.readlink("/proc/thread-self/ns/mnt"), os.getcwd(), os.listdir("/")
     with pytest.raises(OSError, match="move_mount"):
         made._namespaces.attach(mounts.new_tmp(size_bytes=1 << 20, inodes=10), made._template, "/none")
-    make_root(house).close()
+    make_root(harness).close()
     assert (os.readlink("/proc/thread-self/ns/mnt"), os.getcwd(), os.listdir("/")) == before
 
 

@@ -14,9 +14,9 @@ import pytest
 from sockd.base.errors import FunctionFailed, InitFailed, InvalidEvent, OutOfMemory, SandboxDied, SockdError
 from sockd.isolation.sandbox.lifecycle import State
 from sockd_zygote import protocol
-from tests.support.house import House, uids_in_use
+from tests.support.harness import Harness, uids_in_use
 
-pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["auto", (6, 1)], indirect=True)]
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_harness", ["auto", (6, 1)], indirect=True)]
 """As this kernel has exit statuses, and as one before 6.15 has them."""
 
 NO_REASON = "Runtime exited without providing a reason"
@@ -24,8 +24,8 @@ STATUS = "Runtime exited with error: exit status {}"
 SIGNAL = "Runtime exited with error: signal: {}"
 
 
-def error_of(house: House, source: str, **options: Any) -> SockdError:
-    running = house.start(source, **options)
+def error_of(harness: Harness, source: str, **options: Any) -> SockdError:
+    running = harness.start(source, **options)
     error = running.request().error
     assert error is not None
     assert running.dead
@@ -57,32 +57,32 @@ ENDINGS = {
 
 @pytest.mark.parametrize("phase", ["request", "init"])
 @pytest.mark.parametrize("statement", ENDINGS)
-def test_the_reason_is_told(house: House, phase: str, statement: str) -> None:
+def test_the_reason_is_reported(harness: Harness, phase: str, statement: str) -> None:
     source = f"def handler(event):\n    {statement}\n" if phase == "request" else f"{statement}\n"
-    error = error_of(house, source)
+    error = error_of(harness, source)
     assert type(error) is SandboxDied, error
     assert error.message == ENDINGS[statement]
 
 
-def test_the_reason_is_told_every_time(house: House) -> None:
-    program = house.program("import os\ndef handler(event): os._exit(event)\n")
+def test_the_reason_is_reported_every_time(harness: Harness) -> None:
+    program = harness.program("import os\ndef handler(event): os._exit(event)\n")
     messages = set()
     for _ in range(100):
-        error = house.start(program).request(9).error
+        error = harness.start(program).request(9).error
         assert error is not None
         messages.add(error.message)
     assert messages == {STATUS.format(9)}
 
 
 @pytest.mark.parametrize("how", ["os.close(3)", "os.closerange(0, 100)", "os.dup2(0, 3)"])
-def test_one_that_closes_its_channel_is_dead(house: House, how: str) -> None:
+def test_one_that_closes_its_channel_is_dead(harness: Harness, how: str) -> None:
     source = f"import os, signal\ndef handler(event):\n    {how}\n    signal.pause()\n"
-    error = error_of(house, source, timeout_s=5)
+    error = error_of(harness, source, timeout_s=5)
     assert type(error) is SandboxDied
 
 
 @pytest.mark.parametrize("fds", [(0,), (1,), (2,), (0, 1, 2)])
-def test_one_without_standard_streams_answers(house: House, fds: tuple[int, ...]) -> None:
+def test_one_without_standard_streams_answers(harness: Harness, fds: tuple[int, ...]) -> None:
     def close(fds: Any) -> Any:
         import os
 
@@ -97,12 +97,12 @@ def test_one_without_standard_streams_answers(house: House, fds: tuple[int, ...]
             return "no stdout"
         return "fine"
 
-    running = house.start(close)
+    running = harness.start(close)
     assert running.answer(fds) in ("fine", "no stdout")
     assert running.answer([]) in ("fine", "no stdout")
 
 
-def test_one_that_replaced_its_streams_answers(house: House) -> None:
+def test_one_that_replaced_its_streams_answers(harness: Harness) -> None:
     def replace(event: Any) -> Any:
         import sys
 
@@ -116,7 +116,7 @@ def test_one_that_replaced_its_streams_answers(house: House) -> None:
         sys.stdout = sys.stderr = Stream()
         return "fine"
 
-    running = house.start(replace)
+    running = harness.start(replace)
     assert [running.answer(), running.answer()] == ["fine", "fine"]
 
 
@@ -139,16 +139,16 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("what", GARBAGE)
-def test_garbage_on_the_channel_ends_the_sandbox(house: House, what: str) -> None:
+def test_garbage_on_the_channel_ends_the_sandbox(harness: Harness, what: str) -> None:
     source = f"import os, signal, struct\ndef handler(event):\n    os.write(3, {GARBAGE[what]})\n    signal.pause()\n"
-    error = error_of(house, source, timeout_s=5)
+    error = error_of(harness, source, timeout_s=5)
     assert type(error) is SandboxDied, error
     assert error.message.startswith("the sandbox broke its protocol: ")
 
 
 @pytest.mark.parametrize("kind", ["RESULT", "FAILED", "READY"])
 @pytest.mark.parametrize("body", ["bytes(16) + b'{}'", "bytes(16) + b'[' * 100000", "bytes(16)", "b''"])
-def test_an_answer_before_the_init_is_over_is_no_answer(house: House, kind: str, body: str) -> None:
+def test_an_answer_before_the_init_is_over_is_no_answer(harness: Harness, kind: str, body: str) -> None:
     """User code may read the queued request off the channel and answer it itself, while it is still being imported."""
     number = getattr(protocol, kind)
     source = f"""
@@ -159,13 +159,13 @@ def test_an_answer_before_the_init_is_over_is_no_answer(house: House, kind: str,
     os.write(3, struct.pack('<IBBHQ', len(body), {number}, 0, 0, request) + body)
     signal.pause()
     """
-    running = house.start(source, init_timeout_s=0.3, timeout_s=0.3)
+    running = harness.start(source, init_timeout_s=0.3, timeout_s=0.3)
     reply = running.request()
     assert isinstance(reply.error, SockdError)
     assert running.dead
 
 
-def test_an_answer_made_by_the_handler_itself_is_only_its_own_affair(house: House) -> None:
+def test_an_answer_made_by_the_handler_itself_is_only_its_own_affair(harness: Harness) -> None:
     """The handler answers its own request by hand; the server's answer after it is one too many."""
     source = """
     import os, struct
@@ -175,27 +175,27 @@ def test_an_answer_made_by_the_handler_itself_is_only_its_own_affair(house: Hous
             pass
         os.write(3, struct.pack('<IBBHQ', len(body), 5, 0, 0, number) + body)
     """
-    running = house.start(source)
+    running = harness.start(source)
     error = running.request({"from": 0, "to": 1 << 16}).error
     assert isinstance(error, SandboxDied)
 
 
-def test_a_child_forked_behind_the_interpreter_that_answers_too_ends_the_sandbox(house: House) -> None:
+def test_a_child_forked_behind_the_interpreter_that_answers_too_ends_the_sandbox(harness: Harness) -> None:
     def answer_twice(event: Any) -> Any:
         import ctypes
 
         ctypes.CDLL(None).fork()
         return "whoever"
 
-    running = house.start(answer_twice)
-    died = house.loop.create_future()
+    running = harness.start(answer_twice)
+    died = harness.loop.create_future()
     running.sandbox.on_death = died.set_result
     assert running.answer() == "whoever"
-    house.run(asyncio.wait_for(died, 5))
+    harness.run(asyncio.wait_for(died, 5))
 
 
 @pytest.mark.parametrize("after", ["os._exit(0)", "os.write(3, bytes(64))", "os.close(3)"])
-def test_what_follows_an_answer_does_not_undo_it(house: House, after: str) -> None:
+def test_what_follows_an_answer_does_not_undo_it(harness: Harness, after: str) -> None:
     source = f"""
     import os, struct, sys
     def handler(event):
@@ -209,38 +209,38 @@ def test_what_follows_an_answer_does_not_undo_it(house: House, after: str) -> No
         sys.stdout = Stream()
     """
     for _ in range(20):
-        running = house.start(source)
-        died = house.loop.create_future()
+        running = harness.start(source)
+        died = harness.loop.create_future()
         running.sandbox.on_death = died.set_result
         assert running.answer() == "mine"
-        house.run(asyncio.wait_for(died, 5))
+        harness.run(asyncio.wait_for(died, 5))
 
 
-def test_one_that_dies_between_requests_is_forgotten_at_once(house: House) -> None:
+def test_one_that_dies_between_requests_is_forgotten_at_once(harness: Harness) -> None:
     def die_when_told(event: Any) -> Any:
         import os
         import signal
 
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(1))
 
-    running = house.start(die_when_told)
-    died = house.loop.create_future()
+    running = harness.start(die_when_told)
+    died = harness.loop.create_future()
     running.sandbox.on_death = died.set_result
     running.answer()
     assert running.sandbox.lifecycle.state is State.IDLE
     os.kill(running.pid, signal.SIGTERM)
-    house.run(asyncio.wait_for(died, 5))
+    harness.run(asyncio.wait_for(died, 5))
     assert running.dead
 
 
-def test_one_that_is_killed_from_outside_says_by_which_signal(house: House) -> None:
-    running = house.start("import signal\ndef handler(event):\n    signal.pause()\n")
-    house.loop.call_later(0.05, lambda: os.kill(running.pid, signal.SIGKILL))
+def test_one_that_is_killed_from_outside_says_by_which_signal(harness: Harness) -> None:
+    running = harness.start("import signal\ndef handler(event):\n    signal.pause()\n")
+    harness.loop.call_later(0.05, lambda: os.kill(running.pid, signal.SIGKILL))
     error = running.request().error
     assert error is not None and error.message == SIGNAL.format("killed")
 
 
-def test_signals_end_processes_as_on_plain_linux(house: House) -> None:
+def test_signals_end_processes_as_on_plain_linux(harness: Harness) -> None:
     def handler(event: Any) -> Any:
         import multiprocessing
         import os
@@ -262,10 +262,10 @@ def test_signals_end_processes_as_on_plain_linux(house: House) -> None:
             found.append(shell.wait())
         return found
 
-    assert house.answer(handler) == [True, True, -15, -15]
+    assert harness.answer(handler) == [True, True, -15, -15]
 
 
-def test_a_crash_after_a_process_was_killed_for_memory_is_a_crash(house: House) -> None:
+def test_a_crash_after_a_process_was_killed_for_memory_is_a_crash(harness: Harness) -> None:
     """As a stack overflow, in C or in a program."""
 
     def handler(event: Any) -> Any:
@@ -291,15 +291,15 @@ def test_a_crash_after_a_process_was_killed_for_memory_is_a_crash(house: House) 
             ctypes.string_at(0)
         os._exit(137)
 
-    crashed, killed = (house.reply(handler, event).error for event in ("overflow", "killed"))
+    crashed, killed = (harness.reply(handler, event).error for event in ("overflow", "killed"))
     assert type(crashed) is SandboxDied and crashed.message == SIGNAL.format("segmentation fault")
     assert type(killed) is OutOfMemory
 
 
-def test_no_core_file_is_left(house: House) -> None:
+def test_no_core_file_is_left(harness: Harness) -> None:
     before = set(os.listdir("/")) | set(os.listdir("/tmp"))
     pattern = Path("/proc/sys/kernel/core_pattern").read_text()
-    error_of(house, "import resource, os\ndef handler(event):\n    os.chdir('/tmp')\n    os.abort()\n")
+    error_of(harness, "import resource, os\ndef handler(event):\n    os.chdir('/tmp')\n    os.abort()\n")
     left = (set(os.listdir("/")) | set(os.listdir("/tmp"))) - before
     assert not [name for name in left if "core" in name], pattern
 
@@ -319,9 +319,9 @@ RAISING = {
 
 
 @pytest.mark.parametrize("statement", RAISING)
-def test_a_handler_that_raises_is_answered_for_and_lives(house: House, statement: str) -> None:
+def test_a_handler_that_raises_is_answered_for_and_lives(harness: Harness, statement: str) -> None:
     source = f"def handler(event):\n    if event == 'well': return event\n    {statement}\n"
-    running = house.start(source)
+    running = harness.start(source)
     error = running.request().error
     assert type(error) is FunctionFailed
     assert (error.error_type, error.message.partition(" while")[0]) == RAISING[statement]
@@ -330,13 +330,13 @@ def test_a_handler_that_raises_is_answered_for_and_lives(house: House, statement
     assert running.answer("well") == "well"
 
 
-def test_an_error_that_cannot_be_printed_is_answered_for(house: House) -> None:
+def test_an_error_that_cannot_be_printed_is_answered_for(harness: Harness) -> None:
     source = """
     class Unprintable(Exception):
         def __str__(self): raise RuntimeError("never")
     def handler(event): raise Unprintable
     """
-    running = house.start(source)
+    running = harness.start(source)
     error = running.request().error
     assert error is not None and error.error_type == "Unprintable"
     assert not running.dead
@@ -355,48 +355,48 @@ def test_an_error_that_cannot_be_printed_is_answered_for(house: House) -> None:
         ("def handler(a, b, c): pass", "Runtime.HandlerNotFound", "must take (event) or (event, context)"),
     ],
 )
-def test_an_init_that_fails_is_told_and_ends_the_sandbox(
-    house: House, source: str, error_type: str, words: str
+def test_an_init_that_fails_is_reported_and_ends_the_sandbox(
+    harness: Harness, source: str, error_type: str, words: str
 ) -> None:
-    error = error_of(house, source)
+    error = error_of(harness, source)
     assert type(error) is InitFailed, error
     assert error.error_type == error_type
     assert words in error.message
 
 
-def test_an_entry_point_that_is_not_there_says_so(house: House) -> None:
+def test_an_entry_point_that_is_not_there_says_so(harness: Harness) -> None:
     for handler in ("nowhere:handler", "nowhere.deeper:handler", "f.deeper:handler"):
-        error = error_of(house, "def handler(event): pass\n", handler=handler)
+        error = error_of(harness, "def handler(event): pass\n", handler=handler)
         assert error.error_type == "Runtime.HandlerNotFound", (handler, error)
 
 
 @pytest.mark.parametrize("event", [b"", b"{", b"\xff\xfe{", b"[" * 100_000])
-def test_an_event_that_is_no_json_is_the_callers_fault(house: House, event: bytes) -> None:
-    running = house.start("def handler(event): return event\n")
+def test_an_event_that_is_no_json_is_the_callers_fault(harness: Harness, event: bytes) -> None:
+    running = harness.start("def handler(event): return event\n")
     running.answer()
-    error = house.run(running.sandbox.request(bytes(16), event)).error
+    error = harness.run(running.sandbox.request(bytes(16), event)).error
     assert type(error) is InvalidEvent, error
     assert running.answer("well") == "well"
 
 
 @pytest.mark.parametrize("value", ["bytearray(b'x')", "[b'\\xff']", "{1, 2}", "object()", "[lambda: 1]", "{(1,): 2}"])
-def test_a_value_that_json_cannot_hold_is_an_error(house: House, value: str) -> None:
-    running = house.start(f"def handler(event):\n    return event or {value}\n")
+def test_a_value_that_json_cannot_hold_is_an_error(harness: Harness, value: str) -> None:
+    running = harness.start(f"def handler(event):\n    return event or {value}\n")
     error = running.request().error
     assert error is not None and error.error_type == "Runtime.MarshalError", error
     assert error.message.startswith("Unable to marshal response: ")
     assert running.answer("well") == "well"
 
 
-def test_after_all_of_it_every_uid_is_back(house: House) -> None:
+def test_after_all_of_it_every_uid_is_back(harness: Harness) -> None:
     for statement in ("1/0", "import os; os._exit(1)", "import os; os.abort()"):
-        house.reply(f"def handler(event):\n    {statement}\n")
-    house.settle()
-    assert uids_in_use(house.root) == 0
+        harness.reply(f"def handler(event):\n    {statement}\n")
+    harness.settle()
+    assert uids_in_use(harness.root) == 0
 
 
-def test_destroyed_before_its_end_is_looked_into_it_is_looked_into_no_more(house: House) -> None:
-    running = house.start("import time\ndef handler(event): time.sleep(60)\n")
+def test_destroyed_before_its_end_is_looked_into_it_is_looked_into_no_more(harness: Harness) -> None:
+    running = harness.start("import time\ndef handler(event): time.sleep(60)\n")
 
     async def end_and_destroy() -> None:
         asking = asyncio.create_task(running.send())
@@ -408,10 +408,10 @@ def test_destroyed_before_its_end_is_looked_into_it_is_looked_into_no_more(house
         assert running.sandbox.conversation._explaining is not None
         await running.sandbox.conversation._explaining
 
-    house.run(end_and_destroy())
+    harness.run(end_and_destroy())
 
 
-def test_an_abort_of_a_child_process_is_one(house: House) -> None:
+def test_an_abort_of_a_child_process_is_one(harness: Harness) -> None:
     source = """
         import os, signal, subprocess, sys
         def handler(event):
@@ -430,7 +430,7 @@ def test_an_abort_of_a_child_process_is_one(house: House) -> None:
             signal.raise_signal(signal.SIGABRT)
             return [ended, before == signal.SIG_DFL, caught]
     """
-    assert house.answer(source) == [[-6, -6, -6], True, [1]]
+    assert harness.answer(source) == [[-6, -6, -6], True, [1]]
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_an_abort_of_a_child_process_is_one(house: House) -> None:
     ],
 )
 def test_a_child_process_that_comes_back_from_the_handler_ends_and_answers_nothing(
-    house: House, end: str, status: int, said: str
+    harness: Harness, end: str, status: int, said: str
 ) -> None:
     source = f"""
         import os
@@ -452,7 +452,7 @@ def test_a_child_process_that_comes_back_from_the_handler_ends_and_answers_nothi
                 {end}
             return [os.getpid(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
     """
-    running = house.start(source)
+    running = harness.start(source)
     for _ in range(2):
         reply = running.request()
         assert json.loads(reply.body) == [1, status]
@@ -460,7 +460,7 @@ def test_a_child_process_that_comes_back_from_the_handler_ends_and_answers_nothi
     assert not running.dead
 
 
-def test_a_child_process_that_comes_back_from_an_import_ends(house: House) -> None:
+def test_a_child_process_that_comes_back_from_an_import_ends(harness: Harness) -> None:
     source = """
         import os
         pid = os.fork()
@@ -468,10 +468,10 @@ def test_a_child_process_that_comes_back_from_an_import_ends(house: House) -> No
         def handler(event):
             return [os.getpid(), status]
     """
-    assert house.answer(source) == [1, 0]
+    assert harness.answer(source) == [1, 0]
 
 
-def test_arguments_are_those_of_a_program_without_any(house: House) -> None:
+def test_arguments_are_those_of_a_program_without_any(harness: Harness) -> None:
     source = """
         import argparse, sys
         parser = argparse.ArgumentParser()
@@ -481,4 +481,4 @@ def test_arguments_are_those_of_a_program_without_any(house: House) -> None:
             return [vars(arguments), sys.argv, sys.orig_argv[1:]]
     """
     bootstrap = ["/var/runtime/bootstrap.py"]
-    assert house.answer(source) == [{"verbose": False}, bootstrap, bootstrap]
+    assert harness.answer(source) == [{"verbose": False}, bootstrap, bootstrap]

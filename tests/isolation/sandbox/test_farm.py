@@ -18,7 +18,7 @@ from sockd.isolation.farm.farm import Farm
 from sockd.isolation.farm.farm_init import RELEASE
 from sockd.linux import mounts, syscalls
 from sockd.linux.readiness import is_readable
-from tests.support.house import House
+from tests.support.harness import Harness
 
 pytestmark = pytest.mark.root
 
@@ -68,25 +68,25 @@ def trees_of(count: int) -> Iterator[Trees]:
 
 
 @contextmanager
-def deaf(house: House) -> Iterator[None]:
+def deaf(harness: Harness) -> Iterator[None]:
     """The launcher hears nothing meanwhile."""
-    house.farm._launcher.send_signal(signal.SIGSTOP)
+    harness.farm._launcher.send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        house.farm._launcher.send_signal(signal.SIGCONT)
+        harness.farm._launcher.send_signal(signal.SIGCONT)
 
 
-async def release_all(house: House, trees: Trees) -> None:
+async def release_all(harness: Harness, trees: Trees) -> None:
     while trees.fds:
-        house.farm.release(trees.fds.pop())
+        harness.farm.release(trees.fds.pop())
 
 
-def test_the_launcher_frees_a_tree_and_the_daemon_does_not(house: House) -> None:
+def test_the_launcher_frees_a_tree_and_the_daemon_does_not(harness: Harness) -> None:
     with trees_of(1) as trees:
-        with deaf(house):
+        with deaf(harness):
             (fd,) = trees.fds
-            house.run(release_all(house, trees))
+            harness.run(release_all(harness, trees))
             assert trees.freed(0.1) == 0
             with pytest.raises(OSError, match="Bad file"):
                 os.fstat(fd)
@@ -94,15 +94,15 @@ def test_the_launcher_frees_a_tree_and_the_daemon_does_not(house: House) -> None
 
 
 @pytest.mark.parametrize("words", [0, 1])
-def test_when_it_has_fallen_behind_all_trees_are_freed_nevertheless(house: House, words: int) -> None:
+def test_when_it_has_fallen_behind_all_trees_are_freed_nevertheless(harness: Harness, words: int) -> None:
     """Be it a tree that there is no room for any more, or the word that it may be closed."""
     with trees_of(MORE_THAN_IT_HEARS) as trees:
-        with deaf(house):
+        with deaf(harness):
             for _ in range(words):
-                house.farm._releases.send(RELEASE)
-            house.run(release_all(house, trees))
+                harness.farm._releases.send(RELEASE)
+            harness.run(release_all(harness, trees))
         while trees.freed(0) < MORE_THAN_IT_HEARS:
-            house.call(lambda: None)  # the loop turns: the launcher may be owed a last word
+            harness.call(lambda: None)  # the loop turns: the launcher may be owed a last word
 
 
 @contextmanager
@@ -121,19 +121,19 @@ def many_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_farm_of_a_daemon_with_many_descriptors_starts_and_frees_trees(house: House) -> None:
+def test_a_farm_of_a_daemon_with_many_descriptors_starts_and_frees_trees(harness: Harness) -> None:
     with many_descriptors(), trees_of(1) as trees:
-        cgroup = house.call(house.pool.take)
-        farm = house.run(Farm.start(house.base, cgroup, lambda: None, house.ways))
+        cgroup = harness.call(harness.pool.take)
+        farm = harness.run(Farm.start(harness.base, cgroup, lambda: None, harness.ways))
         try:
             (tree,) = trees.fds
             trees.fds.clear()
-            house.call(lambda: farm.release(tree))
+            harness.call(lambda: farm.release(tree))
             assert trees.freed(10) == 1
             farm._releases.send(RELEASE)  # raises, if the tree was freed by the launcher's death
         finally:
-            house.run(farm.close())
-            house.call(lambda: house.pool.give_back(cgroup))
+            harness.run(farm.close())
+            harness.call(lambda: harness.pool.give_back(cgroup))
 
 
 DEPTH = 3000

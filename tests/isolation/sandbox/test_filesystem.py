@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.house import House
+from tests.support.harness import Harness
 
-pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["detached", "attached"], indirect=True)]
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_harness", ["detached", "attached"], indirect=True)]
 
 
-def test_its_root_holds_nothing_of_the_host(house: House) -> None:
+def test_its_root_holds_nothing_of_the_host(harness: Harness) -> None:
     markers = [Path("/root") / f"marker-{os.getpid()}", Path("/tmp") / f"marker-{os.getpid()}"]
 
     def search(names: Any) -> Any:
@@ -40,14 +40,16 @@ def test_its_root_holds_nothing_of_the_host(house: House) -> None:
     for marker in markers:
         marker.write_text(with_content)
     try:
-        assert house.answer(search, [str(marker) for marker in markers]) == []
-        assert house.answer(search, [str(house.directory), "/root/.bashrc", "/home", "/etc/shadow", "/sys/fs"]) == []
+        assert harness.answer(search, [str(marker) for marker in markers]) == []
+        assert (
+            harness.answer(search, [str(harness.directory), "/root/.bashrc", "/home", "/etc/shadow", "/sys/fs"]) == []
+        )
     finally:
         for marker in markers:
             marker.unlink()
 
 
-def test_the_top_of_its_tree_is_what_the_base_has(house: House) -> None:
+def test_the_top_of_its_tree_is_what_the_base_has(harness: Harness) -> None:
     def look(event: Any) -> Any:
         import os
 
@@ -55,7 +57,7 @@ def test_the_top_of_its_tree_is_what_the_base_has(house: House) -> None:
             name: sorted(os.listdir(name)) for name in ("/", "/var", "/var/task", "/opt", "/run", "/tmp", "/packages")
         }
 
-    seen = house.answer(look)
+    seen = harness.answer(look)
     software = {
         "bin",
         "sbin",
@@ -73,7 +75,7 @@ def test_the_top_of_its_tree_is_what_the_base_has(house: House) -> None:
     assert seen["/run"] == seen["/tmp"] == seen["/packages"] == []
 
 
-def test_its_tree_is_read_only_but_for_tmp(house: House) -> None:
+def test_its_tree_is_read_only_but_for_tmp(harness: Harness) -> None:
     def try_to_write(event: Any) -> Any:
         import os
 
@@ -103,7 +105,7 @@ def test_its_tree_is_read_only_but_for_tmp(house: House) -> None:
             name: os.statvfs(name).f_flag for name in ("/", "/var/task", "/packages", "/usr", "/dev", "/tmp")
         }
 
-    errors, flags = house.answer(try_to_write)
+    errors, flags = harness.answer(try_to_write)
     # procfs can be written in places, but names cannot be made there.
     assert {error for name, error in errors.items() if name != "/proc"} <= {errno.EROFS, errno.EACCES}
     assert set(errors) == {
@@ -119,21 +121,21 @@ def test_its_tree_is_read_only_but_for_tmp(house: House) -> None:
     assert flags["/dev"] & os.ST_RDONLY and flags["/dev"] & os.ST_NOSUID
 
 
-def test_tmp_is_private(house: House) -> None:
+def test_tmp_is_private(harness: Harness) -> None:
     def write_and_list(name: Any) -> Any:
         import os
 
         open(f"/tmp/{name}", "x").close()
         return sorted(os.listdir("/tmp"))
 
-    first, second = house.start(write_and_list), house.start(write_and_list)
+    first, second = harness.start(write_and_list), harness.start(write_and_list)
     assert first.answer("one") == ["one"]
     assert second.answer("two") == ["two"]
     assert first.answer("three") == ["one", "three"]
     assert not {"one", "two", "three"} & set(os.listdir("/tmp"))
 
 
-def test_tmp_is_limited_in_bytes_and_in_files(house: House) -> None:
+def test_tmp_is_limited_in_bytes_and_in_files(harness: Harness) -> None:
     def fill(event: Any) -> Any:
         import os
 
@@ -154,26 +156,26 @@ def test_tmp_is_limited_in_bytes_and_in_files(house: House) -> None:
             reasons.append(error.errno)
         return written, files, reasons
 
-    written, files, reasons = house.answer(fill, tmp_bytes=4 << 20, tmp_inodes=100)
+    written, files, reasons = harness.answer(fill, tmp_bytes=4 << 20, tmp_inodes=100)
     assert reasons == [errno.ENOSPC, errno.ENOSPC]
     assert 3 << 20 < written <= 4 << 20
     assert 90 <= files <= 100
 
 
 @pytest.mark.parametrize("spare", [False, True])
-def test_what_it_writes_to_tmp_is_charged_to_it(house: House, spare: bool) -> None:
+def test_what_it_writes_to_tmp_is_charged_to_it(harness: Harness, spare: bool) -> None:
     def write(event: Any) -> Any:
         with open("/tmp/data", "wb") as file:
             for _ in range(8):
                 file.write(bytes(1 << 20))
 
-    running = house.start(write, spare=spare)
+    running = harness.start(write, spare=spare)
     before = running.sandbox.process.cgroup.memory_bytes()
     running.answer()
     assert running.sandbox.process.cgroup.memory_bytes() - before > 7 << 20
 
 
-def test_there_are_five_devices_and_none_can_be_made(house: House) -> None:
+def test_there_are_five_devices_and_none_can_be_made(harness: Harness) -> None:
     def look(event: Any) -> Any:
         import os
         import stat
@@ -189,7 +191,7 @@ def test_there_are_five_devices_and_none_can_be_made(house: House) -> None:
             null.write(random.read(10) + zero.read(10))
         return {name: [node.st_mode, node.st_rdev] for name, node in nodes.items()}, refused
 
-    nodes, refused = house.answer(look)
+    nodes, refused = harness.answer(look)
     devices = {
         name: os.major(number) * 100 + os.minor(number) for name, (mode, number) in nodes.items() if stat.S_ISCHR(mode)
     }
@@ -198,7 +200,7 @@ def test_there_are_five_devices_and_none_can_be_made(house: House) -> None:
     assert refused == [errno.EPERM, errno.EPERM]
 
 
-def test_it_cannot_leave_its_root(house: House) -> None:
+def test_it_cannot_leave_its_root(harness: Harness) -> None:
     def try_to_escape(event: Any) -> Any:
         import ctypes
         import os
@@ -229,13 +231,13 @@ def test_it_cannot_leave_its_root(house: House) -> None:
         here, root = os.stat("."), os.stat("/")
         return outcomes, (here.st_dev, here.st_ino) == (root.st_dev, root.st_ino), sorted(os.listdir("."))
 
-    outcomes, at_the_top, names = house.answer(try_to_escape)
+    outcomes, at_the_top, names = harness.answer(try_to_escape)
     assert outcomes == {name: [-1, errno.EPERM] for name in outcomes}
     assert at_the_top
     assert "var" in names and "home" not in names
 
 
-def test_it_may_set_the_ids_that_it_has_and_no_others(house: House) -> None:
+def test_it_may_set_the_ids_that_it_has_and_no_others(harness: Harness) -> None:
     def try_all(event: Any) -> Any:
         import ctypes
         import os
@@ -258,14 +260,14 @@ def test_it_may_set_the_ids_that_it_has_and_no_others(house: House) -> None:
         others = [answers(number) for number in (0, 1, own + 1)]
         return answers(own), others, fs_ids, groups, [*os.getresuid(), *os.getresgid()]
 
-    own, others, fs_ids, groups, ids = house.answer(try_all)
+    own, others, fs_ids, groups, ids = harness.answer(try_all)
     assert own == [[0, 0]] * 6
     assert others == [[[-1, errno.EPERM]] * 6] * 3
     assert fs_ids == [1000] * 4 and ids == [1000] * 6
     assert groups == [-1, errno.EPERM], "as for each process without CAP_SETGID"
 
 
-def test_a_setuid_program_gives_it_nothing(house: House) -> None:
+def test_a_setuid_program_gives_it_nothing(harness: Harness) -> None:
     candidates = [path for path in Path("/usr/bin").iterdir() if path.is_file() and path.stat().st_mode & stat.S_ISUID]
 
     def run_setuid(names: Any) -> Any:
@@ -287,10 +289,10 @@ def test_a_setuid_program_gives_it_nothing(house: House) -> None:
                 child.communicate()
         return seen
 
-    assert set(house.answer(run_setuid, [str(path) for path in candidates[:3]])) == {"1000"}
+    assert set(harness.answer(run_setuid, [str(path) for path in candidates[:3]])) == {"1000"}
 
 
-def test_procs_files_that_concern_the_host_are_closed_to_it(house: House) -> None:
+def test_procs_files_that_concern_the_host_are_closed_to_it(harness: Harness) -> None:
     def try_all(event: Any) -> Any:
         opened = []
         for name in (
@@ -317,6 +319,6 @@ def test_procs_files_that_concern_the_host_are_closed_to_it(house: House) -> Non
                 continue
         return opened
 
-    assert set(house.answer(try_all)) <= {
+    assert set(harness.answer(try_all)) <= {
         "/proc/1/oom_score_adj"
     }  # its own, and it can only make itself the first to go

@@ -25,7 +25,7 @@ from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.linux.processes import pidfds
 from tests.isolation.sandbox.zygotes import HANDLER, pid_of
 from tests.support.foreign import SAME, Foreign, foreign_farms, installed
-from tests.support.house import House, Running, namespaces_of, status_of
+from tests.support.harness import Harness, Running, namespaces_of, status_of
 
 pytestmark = pytest.mark.root
 
@@ -34,27 +34,27 @@ NETWORK_CAPABILITIES = 1 << 12 | 1 << 13
 
 
 @pytest.fixture
-def foreign(house: House) -> Iterator[Foreign]:
-    with foreign_farms(house) as farms:
+def foreign(harness: Harness) -> Iterator[Foreign]:
+    with foreign_farms(harness) as farms:
         yield farms
 
 
 def start(foreign: Foreign, zygote: Zygote, source: str = HANDLER, **options: object) -> Running:
     """A sandbox of a foreign Zygote; the caller destroys it."""
-    house = foreign.house
-    program = house.program(source, **options)  # type: ignore[arg-type]
+    harness = foreign.harness
+    program = harness.program(source, **options)  # type: ignore[arg-type]
     parts = foreign.farms.parts_of(zygote)
 
     async def fork() -> Sandbox:
-        return await Sandbox.fork(parts, zygote, program.limits, await house.reserve(program.limits), program)
+        return await Sandbox.fork(parts, zygote, program.limits, await harness.reserve(program.limits), program)
 
-    return Running(house, house.run(fork()), program)
+    return Running(harness, harness.run(fork()), program)
 
 
 def ended(foreign: Foreign) -> None:
     """Wait until everything that was closed is gone."""
-    foreign.house.run(foreign.house._settled())
-    foreign.house.run(foreign.farms.settled())
+    foreign.harness.run(foreign.harness._settled())
+    foreign.harness.run(foreign.farms.settled())
 
 
 @pytest.mark.parametrize("is_walled", [False, True])
@@ -72,10 +72,10 @@ def test_it_has_no_capability_in_the_initial_user_namespace(foreign: Foreign, is
     foreign.close(zygote)
 
 
-def test_it_may_do_what_a_zygote_with_packages_may_and_no_more(foreign: Foreign, house: House) -> None:
-    house.add_package("p", {"nosy.py": NOSY})
+def test_it_may_do_what_a_zygote_with_packages_may_and_no_more(foreign: Foreign, harness: Harness) -> None:
+    harness.add_package("p", {"nosy.py": NOSY})
     parent = foreign.root()
-    zygote = house.run(parent.spawn(limit_bytes=256 << 20, deadline_s=5, on_end=foreign.ended.append))
+    zygote = harness.run(parent.spawn(limit_bytes=256 << 20, deadline_s=5, on_end=foreign.ended.append))
     running = start(foreign, zygote, "import nosy\ndef handler(event): return nosy.look()\n", paths=["/packages/p"])
     seen = running.answer()
     assert seen["host"] == [] and seen["uid"] == 1000 and set(seen["errnos"].values()) == {1}
@@ -118,7 +118,7 @@ def test_it_holds_no_descriptor_but_its_control_socket(foreign: Foreign) -> None
 
 
 def test_its_interpreter_is_confined_before_its_first_instruction(foreign: Foreign) -> None:
-    witness = foreign.house.packages / "witness"
+    witness = foreign.harness.packages / "witness"
     witness.write_text(
         f"#!{OWN_PYTHON.executable} -IS\n"
         "import os, sys\n"
@@ -130,9 +130,9 @@ def test_its_interpreter_is_confined_before_its_first_instruction(foreign: Forei
     )
     witness.chmod(0o755)
     foreign.interpreters.executable = "/packages/witness"
-    with pytest.raises(ZygoteGone, match="did not become a Zygote") as told:
+    with pytest.raises(ZygoteGone, match="did not become a Zygote") as reported:
         foreign.root()
-    words = str(told.value).split("did not become a Zygote: ")[1].splitlines()
+    words = str(reported.value).split("did not become a Zygote: ")[1].splitlines()
     kept = {"Uid: 1000 1000 1000 1000", "NoNewPrivs: 1", "Seccomp: 2", "Seccomp_filters: 2"}
     assert set(words[:4]) == kept and words[4].startswith("['1000', '")
     assert words[5] == "5", "three standard streams, its control socket and the directory that is listed"
@@ -140,16 +140,16 @@ def test_its_interpreter_is_confined_before_its_first_instruction(foreign: Forei
     witness.unlink()
 
 
-def test_farms_see_neither_each_others_processes_nor_files(foreign: Foreign, house: House) -> None:
+def test_farms_see_neither_each_others_processes_nor_files(foreign: Foreign, harness: Harness) -> None:
     zygote = foreign.root()
-    assert namespaces_of(pid_of(zygote))["pid"] != namespaces_of(pid_of(house.root))["pid"]
+    assert namespaces_of(pid_of(zygote))["pid"] != namespaces_of(pid_of(harness.root))["pid"]
     running = start(foreign, zygote, "import os\ndef handler(event): return sorted(os.listdir('/proc'))\n")
     assert [each for each in running.answer() if each.isdigit()] == ["1"]
     running.destroy()
     foreign.close(zygote)
 
 
-def test_one_behind_a_wall_is_no_fork_of_one_on_the_hosts_network(foreign: Foreign, house: House) -> None:
+def test_one_behind_a_wall_is_no_fork_of_one_on_the_hosts_network(foreign: Foreign, harness: Harness) -> None:
     host, walled = foreign.root(), foreign.root(is_walled=True)
     assert pidfds.pid_and_parent(walled.pidfd)[1] == pidfds.pid_and_parent(host.pidfd)[1]
     for kind in ("ipc", "uts", "net", "user"):
@@ -166,13 +166,13 @@ def test_one_behind_a_wall_is_no_fork_of_one_on_the_hosts_network(foreign: Forei
 
 
 @pytest.mark.parametrize("network", ["host", "none"])
-def test_its_sandboxes_answer_and_its_child_zygotes_import(foreign: Foreign, house: House, network: str) -> None:
-    house.add_package("p", {"some_package.py": "import os\nvalue = os.getpid()\n"})
+def test_its_sandboxes_answer_and_its_child_zygotes_import(foreign: Foreign, harness: Harness, network: str) -> None:
+    harness.add_package("p", {"some_package.py": "import os\nvalue = os.getpid()\n"})
     parent = foreign.root(is_walled=network == "none")
-    child = house.run(parent.spawn(limit_bytes=256 << 20, deadline_s=5, on_end=foreign.ended.append))
-    root = foreign.farms.parts_of(child).assembly.create_for_imports(house.limits(), child.pidfd)
+    child = harness.run(parent.spawn(limit_bytes=256 << 20, deadline_s=5, on_end=foreign.ended.append))
+    root = foreign.farms.parts_of(child).assembly.create_for_imports(harness.limits(), child.pidfd)
     request = ImportRequest(paths=["/packages/p"], modules=["some_package"])
-    imported = house.run(child.import_modules(request, root.fd, deadline_s=10))
+    imported = harness.run(child.import_modules(request, root.fd, deadline_s=10))
     root.close()
     assert not imported.failed
     source = "import some_package, sys\ndef handler(event): return [event, some_package.value]\n"
@@ -205,7 +205,7 @@ def test_its_sandboxes_outlive_it_and_the_farm_ends_with_the_last_of_them(foreig
     pid = running.pid
     os.kill(pid_of(zygote), signal.SIGKILL)
     while zygote.alive:
-        foreign.house.run(foreign.house._settled())
+        foreign.harness.run(foreign.harness._settled())
         os.sched_yield()
     assert running.answer(1) == 1 and foreign.ended == [zygote]
     running.destroy()
@@ -281,7 +281,7 @@ def images(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> list[ImageBase]
     open_base = foreign.interpreters.open
 
     async def open_on_image(interpreter: str) -> tuple[Interpreter, OnImage]:
-        foreign.interpreters.directory = foreign.house.directory / f"interpreter-of-mount-{id(foreign)}-{len(mounts)}"
+        foreign.interpreters.directory = foreign.harness.directory / f"interpreter-of-mount-{id(foreign)}-{len(mounts)}"
         found, base = await open_base(interpreter)
         mounts.append(ImageBase(-1, -1))
         return found, OnImage(base, mounts[-1])
@@ -298,7 +298,7 @@ def test_a_farm_in_a_lost_image_gets_no_zygote_and_ends_with_its_last_sandbox(
     first, walled = foreign.root(), foreign.root(is_walled=True)
     running = start(foreign, first)
     assert running.answer(1) == 1
-    foreign.house.call(lambda: images[0].lose(LOST))
+    foreign.harness.call(lambda: images[0].lose(LOST))
     assert retired == [(SAME, LOST)] and foreign.farms.is_retired(first) and foreign.farms.is_retired(walled)
     assert running.dead, "it waited for a request"
     second = foreign.root()
@@ -321,7 +321,7 @@ def test_a_farm_in_a_lost_image_gets_no_zygote_and_ends_with_its_last_sandbox(
 
 
 @pytest.mark.parametrize("when", ["opened", "exec'd", "failed"])
-def test_a_root_that_is_made_while_its_image_is_lost_is_told_why(
+def test_a_root_that_is_made_while_its_image_is_lost_learns_why(
     foreign: Foreign, images: list[ImageBase], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     start_farm, exec_foreign = Farm.start, Farm.exec_foreign

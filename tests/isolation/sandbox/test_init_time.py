@@ -14,7 +14,7 @@ import pytest
 from sockd.base.errors import TimedOut
 from sockd.isolation.sandbox.init_time import left_s, waited_s
 from sockd.linux.processes.cpu_times import CpuTimes, read_cpu_times
-from tests.support.house import House
+from tests.support.harness import Harness
 
 CPU_S = 0.6
 LIMIT_S = 0.8
@@ -94,20 +94,20 @@ def burning() -> Iterator[None]:
 @pytest.mark.root
 @pytest.mark.alone
 @pytest.mark.parametrize("spare", [False, True])
-def test_an_init_that_others_delay_is_not_ended_for_it(house: House, spare: bool) -> None:
+def test_an_init_that_others_delay_is_not_ended_for_it(harness: Harness, spare: bool) -> None:
     began_s = time.monotonic()
     with burning():
-        running = house.start(BURNS, init_timeout_s=LIMIT_S, spare=spare)
+        running = harness.start(BURNS, init_timeout_s=LIMIT_S, spare=spare)
         assert running.answer() == "ok"
     assert time.monotonic() - began_s > LIMIT_S, "nothing delayed it: the machine has more processors than burners"
 
 
 @pytest.mark.root
 @pytest.mark.alone
-def test_the_ceiling_ends_an_init_that_waits(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(house, "parts", replace(house.parts, init_ceiling=2))
+def test_the_ceiling_ends_an_init_that_waits(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "parts", replace(harness.parts, init_ceiling=2))
     with burning():
-        running = house.start(FOR_EVER, init_timeout_s=LIMIT_S)
+        running = harness.start(FOR_EVER, init_timeout_s=LIMIT_S)
         began_s = time.monotonic()
         error = running.request().error
     assert 2 * LIMIT_S - 0.1 < time.monotonic() - began_s < 2 * LIMIT_S + 2
@@ -118,9 +118,9 @@ def test_the_ceiling_ends_an_init_that_waits(house: House, monkeypatch: pytest.M
 
 @pytest.mark.root
 @pytest.mark.alone
-def test_an_init_that_sleeps_waits_for_no_processor(house: House) -> None:
+def test_an_init_that_sleeps_waits_for_no_processor(harness: Harness) -> None:
     with burning():
-        running = house.start(SLEEPS, init_timeout_s=LIMIT_S)
+        running = harness.start(SLEEPS, init_timeout_s=LIMIT_S)
         began_s = time.monotonic()
         error = running.request().error
         took_s = time.monotonic() - began_s
@@ -131,11 +131,11 @@ def test_an_init_that_sleeps_waits_for_no_processor(house: House) -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("is_trial", [True, False])
 def test_the_request_of_a_trial_has_the_deadline_of_an_init(
-    house: House, is_trial: bool, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, is_trial: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house, "parts", replace(house.parts, init_ceiling=30))
-    program = house.program(LATER, init_timeout_s=LIMIT_S, timeout_s=LIMIT_S)
+    monkeypatch.setattr(harness, "parts", replace(harness.parts, init_ceiling=30))
+    program = harness.program(LATER, init_timeout_s=LIMIT_S, timeout_s=LIMIT_S)
     program.is_trial = is_trial
     with burning():
-        error = house.start(program).request().error
+        error = harness.start(program).request().error
     assert isinstance(error, TimedOut) != is_trial

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.house import House, namespaces_of, status_of
+from tests.support.harness import Harness, namespaces_of, status_of
 
-pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["detached", "attached"], indirect=True)]
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_harness", ["detached", "attached"], indirect=True)]
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 OWN_NAMESPACES = ("pid", "user", "ipc", "uts")
@@ -26,15 +26,15 @@ def read_status(event: Any) -> Any:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def test_it_has_no_capability_and_can_get_none(house: House) -> None:
-    running = house.start(read_status)
+def test_it_has_no_capability_and_can_get_none(harness: Harness) -> None:
+    running = harness.start(read_status)
     for status in (running.answer(), status_of(running.pid)):
         assert {name: int(status[name], 16) for name in CAPABILITY_SETS} == dict.fromkeys(CAPABILITY_SETS, 0)
         assert status["NoNewPrivs"] == "1"
         assert status["Seccomp"] == "2"
 
 
-def test_uid_0_would_mean_nothing_to_it(house: House) -> None:
+def test_uid_0_would_mean_nothing_to_it(harness: Harness) -> None:
     def read_securebits(event: Any) -> Any:
         import ctypes
 
@@ -42,13 +42,13 @@ def test_uid_0_would_mean_nothing_to_it(house: House) -> None:
 
     keep_caps = 0x10
     assert (
-        house.answer(read_securebits) & ~keep_caps == 0xCF
+        harness.answer(read_securebits) & ~keep_caps == 0xCF
     )  # NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, all locked
 
 
-def test_each_has_a_uid_of_its_own_out_of_its_zygotes_block(house: House) -> None:
-    sandboxes = [house.start(read_status) for _ in range(3)]
-    block = house.root.uids
+def test_each_has_a_uid_of_its_own_out_of_its_zygotes_block(harness: Harness) -> None:
+    sandboxes = [harness.start(read_status) for _ in range(3)]
+    block = harness.root.uids
     uids = set()
     for running in sandboxes:
         assert running.answer()["Uid"].split() == ["1000"] * 4
@@ -64,8 +64,8 @@ def test_each_has_a_uid_of_its_own_out_of_its_zygotes_block(house: House) -> Non
 
 
 @pytest.mark.parametrize("network", ["host", "none"])
-def test_its_namespaces_are_its_own(house: House, network: str) -> None:
-    running, other = (house.start(read_status, network=network) for _ in range(2))
+def test_its_namespaces_are_its_own(harness: Harness, network: str) -> None:
+    running, other = (harness.start(read_status, network=network) for _ in range(2))
     assert [each.answer()["NSpid"].split()[-1] for each in (running, other)] == ["1", "1"]
     ours, host, others = (namespaces_of(pid) for pid in (running.pid, "self", other.pid))
     for kind in OWN_NAMESPACES:
@@ -75,7 +75,7 @@ def test_its_namespaces_are_its_own(house: House, network: str) -> None:
     assert (ours["net"] == others["net"]) == (network == "host")
 
 
-def test_it_holds_the_first_four_descriptors_and_no_more(house: House) -> None:
+def test_it_holds_the_first_four_descriptors_and_no_more(harness: Harness) -> None:
     def read_fds(event: Any) -> Any:
         import os
 
@@ -87,21 +87,21 @@ def test_it_holds_the_first_four_descriptors_and_no_more(house: House) -> None:
                 pass
         return held
 
-    running = house.start(read_fds)
+    running = harness.start(read_fds)
     assert running.answer() == {"0": "/dev/null", "1": "pipe", "2": "pipe", "3": "socket"}
     assert sorted(os.listdir(f"/proc/{running.pid}/fd")) == ["0", "1", "2", "3"]
 
 
-def test_its_limits_are_set(house: House) -> None:
+def test_its_limits_are_set(harness: Harness) -> None:
     def read_limits(event: Any) -> Any:
         import resource
 
         return [resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_CORE)]
 
-    assert house.answer(read_limits, open_files=77) == [[77, 77], [1, 1]]
+    assert harness.answer(read_limits, open_files=77) == [[77, 77], [1, 1]]
 
 
-def test_it_can_signal_nobody_but_itself(house: House) -> None:
+def test_it_can_signal_no_one_but_itself(harness: Harness) -> None:
     def signal_all(pids: Any) -> Any:
         import os
         import signal
@@ -118,15 +118,15 @@ def test_it_can_signal_nobody_but_itself(house: House) -> None:
         reached = [str(number) for number in range(1, 1000) if os.path.exists(f"/proc/{number}/status")]
         return outcomes, os.readlink("/proc/self"), seen, reached
 
-    other = house.start(read_status)
-    outcomes, own, seen, reached = house.answer(signal_all, [os.getpid(), other.pid, 2, 3])
+    other = harness.start(read_status)
+    outcomes, own, seen, reached = harness.answer(signal_all, [os.getpid(), other.pid, 2, 3])
     assert outcomes == [errno.ESRCH] * 5
     assert seen == reached == [own]
     assert own == "1"
     assert other.answer()["NSpid"].split()[-1] == "1"
 
 
-def test_nothing_of_the_daemon_is_in_its_environment_or_its_arguments(house: House) -> None:
+def test_nothing_of_the_daemon_is_in_its_environment_or_its_arguments(harness: Harness) -> None:
     def read(event: Any) -> Any:
         import os
         import socket
@@ -135,7 +135,7 @@ def test_nothing_of_the_daemon_is_in_its_environment_or_its_arguments(house: Hou
 
     os.environ["SOCKD_TEST_CANARY"] = "canary-of-the-daemon"
     try:
-        running = house.start(read, env={"OWN": "yes"})
+        running = harness.start(read, env={"OWN": "yes"})
     finally:
         del os.environ["SOCKD_TEST_CANARY"]
     environment, at_exec, hostname, cwd = running.answer()

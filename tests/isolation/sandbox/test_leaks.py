@@ -22,10 +22,10 @@ from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.linux import _procfs, syscalls
 from sockd.linux.processes import pidfds
-from tests.support.house import MB, House
+from tests.support.harness import MB, Harness
 from tests.support.ledger import Ledger
 
-pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["auto", (6, 1)], indirect=True)]
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_harness", ["auto", (6, 1)], indirect=True)]
 
 NthCall = Callable[..., Iterator[int]]
 
@@ -58,13 +58,13 @@ ALLOWED = (OSError, SandboxFailed, SandboxDied, NoCapacity)
 """What the owners of a failed sandbox expect and handle."""
 
 
-async def use(house: House, program: Program, zygote: Zygote, *, spare: bool) -> bytes:
+async def use(harness: Harness, program: Program, zygote: Zygote, *, spare: bool) -> bytes:
     """A sandbox's whole life: fork, become, request, pause, unpause, request, destroy."""
     sandbox: Sandbox | None = None
     try:
-        sandbox = await house.fork(program.limits, zygote=zygote, program=None if spare else program)
+        sandbox = await harness.fork(program.limits, zygote=zygote, program=None if spare else program)
         if spare:
-            sandbox.process.adopt(await house.reserve(program.limits))
+            sandbox.process.adopt(await harness.reserve(program.limits))
         sandbox.become(program)
         first = await sandbox.request(bytes(16), b"1")
         if first.error:
@@ -80,14 +80,14 @@ async def use(house: House, program: Program, zygote: Zygote, *, spare: bool) ->
             sandbox.destroy()
 
 
-def attempt(house: House, work: Callable[[], Any]) -> Any:
+def attempt(harness: Harness, work: Callable[[], Any]) -> Any:
     """The work's result, or its error if that is one of those allowed; all is settled either way."""
     try:
-        return house.run(work())
+        return harness.run(work())
     except ALLOWED as error:
         return error
     finally:
-        house.run(house._settled())
+        harness.run(harness._settled())
 
 
 INTACT = {(module, name): getattr(module, name) for module, name, _ in CALLS}
@@ -104,14 +104,14 @@ def intact(module: ModuleType, name: str) -> Iterator[None]:
 @pytest.mark.parametrize("spare", [False, True], ids=["", "spare"])
 @pytest.mark.parametrize(("module", "name", "error"), CASES)
 def test_a_sandbox_that_cannot_be_made_leaves_nothing(
-    house: House, ledger: Ledger, nth_call: NthCall, module: ModuleType, name: str, error: int, spare: bool
+    harness: Harness, ledger: Ledger, nth_call: NthCall, module: ModuleType, name: str, error: int, spare: bool
 ) -> None:
-    program = house.program("def handler(event): return event\n", tmp_bytes=4 * MB)
+    program = harness.program("def handler(event): return event\n", tmp_bytes=4 * MB)
     program.code_fd  # noqa: B018 - opened once, for all its sandboxes
     ledger = Ledger()
     for n in nth_call(module, name, error=error):
-        outcome = attempt(house, lambda: use(house, program, house.root, spare=spare))
-        assert house.budget.used == 0, n
+        outcome = attempt(harness, lambda: use(harness, program, harness.root, spare=spare))
+        assert harness.budget.used == 0, n
         with intact(module, name):
             ledger.check()
     assert outcome == b"12"
@@ -119,18 +119,18 @@ def test_a_sandbox_that_cannot_be_made_leaves_nothing(
 
 @pytest.mark.parametrize(("module", "name", "error"), CASES)
 def test_a_zygote_that_cannot_be_made_leaves_nothing(
-    house: House, nth_call: NthCall, module: ModuleType, name: str, error: int
+    harness: Harness, nth_call: NthCall, module: ModuleType, name: str, error: int
 ) -> None:
-    house.add_package("p", {"some_package.py": "x = 1\n"})
+    harness.add_package("p", {"some_package.py": "x = 1\n"})
     ledger = Ledger()
-    free = house.root.uids._free_children
+    free = harness.root.uids._free_children
     mine = 1  # the walled root's
 
     async def spawn_and_import() -> str:
-        zygote = await house.root.spawn(limit_bytes=256 * MB, deadline_s=5, on_end=house._note_end)
+        zygote = await harness.root.spawn(limit_bytes=256 * MB, deadline_s=5, on_end=harness._note_end)
         try:
             request = ImportRequest(paths=["/packages/p"], modules=["some_package"])
-            root = house.assembly.create_for_imports(house.limits(), zygote.pidfd)
+            root = harness.assembly.create_for_imports(harness.limits(), zygote.pidfd)
             try:
                 await zygote.import_modules(request, root.fd, deadline_s=5)
             finally:
@@ -140,40 +140,40 @@ def test_a_zygote_that_cannot_be_made_leaves_nothing(
             zygote.close()
 
     for n in nth_call(module, name, error=error):
-        outcome = attempt(house, spawn_and_import)
+        outcome = attempt(harness, spawn_and_import)
         with intact(module, name):
             ledger.check()
-        assert len(free) == house.root.uids._next_child - mine, n  # every block for a child has come back
-        assert house.root.alive
+        assert len(free) == harness.root.uids._next_child - mine, n  # every block for a child has come back
+        assert harness.root.alive
     assert outcome == "served"
 
 
 @pytest.mark.parametrize(("module", "name", "error"), CASES)
 def test_a_root_zygote_that_cannot_be_made_leaves_nothing(
-    house: House, nth_call: NthCall, module: ModuleType, name: str, error: int
+    harness: Harness, nth_call: NthCall, module: ModuleType, name: str, error: int
 ) -> None:
     ledger = Ledger()
 
     async def make() -> str:
-        root = await house.new_root()
+        root = await harness.new_root()
         root.close()
         return "made"
 
     for n in nth_call(module, name, error=error):
-        outcome = attempt(house, make)
+        outcome = attempt(harness, make)
         with intact(module, name):
             ledger.check()
-        assert "farm" not in house.ended, n
+        assert "farm" not in harness.ended, n
     assert outcome == "made"
 
 
-def test_a_fork_that_is_cancelled_anywhere_leaves_nothing(house: House, ledger: Ledger) -> None:
-    program = house.program("def handler(event): return event\n")
+def test_a_fork_that_is_cancelled_anywhere_leaves_nothing(harness: Harness, ledger: Ledger) -> None:
+    program = harness.program("def handler(event): return event\n")
     program.code_fd  # noqa: B018
     ledger = Ledger()
 
     async def cancelled_after(turns: int, spare: bool) -> bool:
-        task = asyncio.create_task(use(house, program, house.root, spare=spare))
+        task = asyncio.create_task(use(harness, program, harness.root, spare=spare))
         for _ in range(turns):
             await asyncio.sleep(0)
             if task.done():
@@ -185,22 +185,22 @@ def test_a_fork_that_is_cancelled_anywhere_leaves_nothing(house: House, ledger: 
 
     for spare in (False, True):
         for turns in [*range(1, 12), *range(12, 200, 17)]:
-            house.run(cancelled_after(turns, spare))
-            house.run(house._settled())
+            harness.run(cancelled_after(turns, spare))
+            harness.run(harness._settled())
             # The Zygote may have been asked already: the next one queues behind it.
-            assert house.run(use(house, program, house.root, spare=spare)) == b"12"
-            house.run(house._settled())
-            assert house.budget.used == 0
+            assert harness.run(use(harness, program, harness.root, spare=spare)) == b"12"
+            harness.run(harness._settled())
+            assert harness.budget.used == 0
             ledger.check()
 
 
-def test_a_sandbox_that_is_destroyed_at_any_moment_leaves_nothing(house: House) -> None:
-    program = house.program("import threading\ndef handler(event): threading.Event().wait(0.01)\n")
+def test_a_sandbox_that_is_destroyed_at_any_moment_leaves_nothing(harness: Harness) -> None:
+    program = harness.program("import threading\ndef handler(event): threading.Event().wait(0.01)\n")
     program.code_fd  # noqa: B018
     ledger = Ledger()
 
     async def destroyed_after(turns: int) -> None:
-        sandbox = await house.fork(program.limits, program=program)
+        sandbox = await harness.fork(program.limits, program=program)
 
         async def ask() -> Reply:
             sandbox.become(program)
@@ -215,20 +215,20 @@ def test_a_sandbox_that_is_destroyed_at_any_moment_leaves_nothing(house: House) 
         assert reply.error is None or reply.error.message == "the sandbox was destroyed"
 
     for turns in (1, 2, 5, 50, 300):
-        house.run(destroyed_after(turns))
-        house.run(house._settled())
-        assert house.budget.used == 0
+        harness.run(destroyed_after(turns))
+        harness.run(harness._settled())
+        assert harness.budget.used == 0
         ledger.check()
 
 
-def test_a_zygote_killed_at_any_moment_of_a_fork_leaves_nothing(house: House) -> None:
-    program = house.program("def handler(event): return event\n")
+def test_a_zygote_killed_at_any_moment_of_a_fork_leaves_nothing(harness: Harness) -> None:
+    program = harness.program("def handler(event): return event\n")
     program.code_fd  # noqa: B018
     ledger = Ledger()
 
     async def killed_after(turns: int) -> Any:
-        zygote = await house.root.spawn(limit_bytes=256 * MB, deadline_s=5, on_end=house._note_end)
-        task = asyncio.create_task(use(house, program, zygote, spare=False))
+        zygote = await harness.root.spawn(limit_bytes=256 * MB, deadline_s=5, on_end=harness._note_end)
+        task = asyncio.create_task(use(harness, program, zygote, spare=False))
         for _ in range(turns):
             await asyncio.sleep(0)
         zygote.close()
@@ -238,13 +238,13 @@ def test_a_zygote_killed_at_any_moment_of_a_fork_leaves_nothing(house: House) ->
             return error
 
     for turns in (1, 2, 3, 5, 10, 30, 100, 1000):
-        house.run(killed_after(turns))
-        house.run(house._settled())
-        assert house.budget.used == 0
+        harness.run(killed_after(turns))
+        harness.run(harness._settled())
+        assert harness.budget.used == 0
         ledger.check()
 
 
-def test_a_zygote_that_lies_about_its_fork_costs_nothing(house: House) -> None:
+def test_a_zygote_that_lies_about_its_fork_costs_nothing(harness: Harness) -> None:
     """A Zygote answers a fork with an fd that is no pidfd, or with the pidfd of another process."""
     source = """
     import os, sys, threading
@@ -261,15 +261,18 @@ def test_a_zygote_that_lies_about_its_fork_costs_nothing(house: House) -> None:
         native.serve = serve
     lie()
     """
-    program = house.program("def handler(event): return event\n")
+    program = harness.program("def handler(event): return event\n")
     program.code_fd  # noqa: B018
     for number, fd in enumerate(
         ["os.open('/dev/null', 0)", "os.pipe()[0]", "os.pidfd_open(1)", "os.pidfd_open(os.getpid())"]
     ):
-        house.add_package(f"liar{number}", {f"liar{number}.py": source.format(fd=fd)})
-        zygote = house.spawn(modules=[f"liar{number}"])
-        outcome = attempt(house, lambda zygote=zygote: asyncio.wait_for(use(house, program, zygote, spare=False), 5))  # type: ignore[misc]
+        harness.add_package(f"liar{number}", {f"liar{number}.py": source.format(fd=fd)})
+        zygote = harness.spawn(modules=[f"liar{number}"])
+        outcome = attempt(
+            harness,
+            lambda zygote=zygote: asyncio.wait_for(use(harness, program, zygote, spare=False), 5),  # type: ignore[misc]
+        )
         assert isinstance(outcome, Exception), outcome
-        assert house.budget.used == 0
-        assert "farm" not in house.ended
-    assert house.answer("def handler(event): return event\n", 7) == 7
+        assert harness.budget.used == 0
+        assert "farm" not in harness.ended
+    assert harness.answer("def handler(event): return event\n", 7) == 7

@@ -20,7 +20,7 @@ from sockd.isolation.sandbox.output import PIPE_BYTES
 from sockd.linux.mounts import owned
 from sockd.linux.processes.pidfds import wait_exited
 from tests.support.fake_clock import FakeClock, FakeTimer
-from tests.support.house import MAX_ANSWER_BYTES, MB, House, Running, read_answer
+from tests.support.harness import MAX_ANSWER_BYTES, MB, Harness, Running, read_answer
 
 pytestmark = pytest.mark.root
 
@@ -46,8 +46,8 @@ def hang(event: Any) -> Any:
 
 
 @pytest.mark.parametrize("spare", [False, True])
-def test_a_memory_hog_is_reported_with_limit_and_peak(house: House, spare: bool) -> None:
-    running = house.start(hog, memory_bytes=48 * MB, spare=spare)
+def test_a_memory_hog_is_reported_with_limit_and_peak(harness: Harness, spare: bool) -> None:
+    running = harness.start(hog, memory_bytes=48 * MB, spare=spare)
     error = running.request().error
     assert isinstance(error, OutOfMemory), error
     assert error.limit_bytes == 48 * MB
@@ -55,16 +55,16 @@ def test_a_memory_hog_is_reported_with_limit_and_peak(house: House, spare: bool)
     assert running.dead
 
 
-def test_memory_taken_by_tmp_counts(house: House) -> None:
+def test_memory_taken_by_tmp_counts(harness: Harness) -> None:
     def fill_tmp(event: Any) -> Any:
         with open("/tmp/big", "wb") as file:
             while True:
                 file.write(bytes(1 << 20))
 
-    assert isinstance(house.reply(fill_tmp, memory_bytes=32 * MB, tmp_bytes=256 * MB).error, OutOfMemory)
+    assert isinstance(harness.reply(fill_tmp, memory_bytes=32 * MB, tmp_bytes=256 * MB).error, OutOfMemory)
 
 
-def test_a_subprocess_that_takes_too_much_does_not_end_the_sandbox(house: House) -> None:
+def test_a_subprocess_that_takes_too_much_does_not_end_the_sandbox(harness: Harness) -> None:
     def start_hog(event: Any) -> Any:
         import subprocess
         import sys
@@ -72,12 +72,12 @@ def test_a_subprocess_that_takes_too_much_does_not_end_the_sandbox(house: House)
         code = "kept = [bytearray(1 << 20) for _ in range(500)]"
         return subprocess.run([sys.executable, "-I", "-S", "-c", code]).returncode
 
-    running = house.start(start_hog, memory_bytes=64 * MB)
+    running = harness.start(start_hog, memory_bytes=64 * MB)
     assert running.answer() == -9
     assert running.answer() == -9
 
 
-def test_a_fork_bomb_meets_its_limit_and_nobody_elses(house: House) -> None:
+def test_a_fork_bomb_meets_its_limit_and_no_one_elses(harness: Harness) -> None:
     def bomb(event: Any) -> Any:
         import os
         import signal
@@ -92,12 +92,12 @@ def test_a_fork_bomb_meets_its_limit_and_nobody_elses(house: House) -> None:
         except OSError as error:
             return len(children), error.errno
 
-    running = house.start(bomb, pids=20)
+    running = harness.start(bomb, pids=20)
     assert running.answer() == [19, errno.EAGAIN]
-    assert house.answer("def handler(event): return event\n", 1) == 1
+    assert harness.answer("def handler(event): return event\n", 1) == 1
 
 
-def test_threads_count_as_processes(house: House) -> None:
+def test_threads_count_as_processes(harness: Harness) -> None:
     def make_threads(event: Any) -> Any:
         import threading
 
@@ -113,10 +113,10 @@ def test_threads_count_as_processes(house: House) -> None:
         finally:
             done.set()
 
-    assert house.answer(make_threads, pids=20) == 19
+    assert harness.answer(make_threads, pids=20) == 19
 
 
-def test_open_files_are_limited(house: House) -> None:
+def test_open_files_are_limited(harness: Harness) -> None:
     def open_all(event: Any) -> Any:
         import os
 
@@ -130,10 +130,10 @@ def test_open_files_are_limited(house: House) -> None:
             for fd in kept:
                 os.close(fd)
 
-    assert house.answer(open_all, open_files=50) == [46, errno.EMFILE]
+    assert harness.answer(open_all, open_files=50) == [46, errno.EMFILE]
 
 
-def test_cpu_time_is_limited(house: House) -> None:
+def test_cpu_time_is_limited(harness: Harness) -> None:
     def burn(event: Any) -> Any:
         import time
 
@@ -143,14 +143,14 @@ def test_cpu_time_is_limited(house: House) -> None:
             pass
         return time.process_time() - used
 
-    assert house.answer(burn, cpus=0.2) < 0.3
+    assert harness.answer(burn, cpus=0.2) < 0.3
 
 
 @pytest.mark.parametrize("phase", ["Task", "Init"])
 def test_a_handler_that_blocks_all_signals_dies_at_its_deadline(
-    house: House, phase: str, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house, "parts", dataclasses.replace(house.parts, init_ceiling=1))
+    monkeypatch.setattr(harness, "parts", dataclasses.replace(harness.parts, init_ceiling=1))
     source = "import signal\ndef hang():\n signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n while True: pass\n"
     source += "hang()\n" if phase == "Init" else "def handler(event): hang()\n"
 
@@ -163,8 +163,8 @@ def test_a_handler_that_blocks_all_signals_dies_at_its_deadline(
 
     late_s: list[float] = []
     while min(late_s, default=LATEST_S) >= LATEST_S and len(late_s) < TRIES:
-        running = house.start(source, timeout_s=TIMEOUT_S, init_timeout_s=TIMEOUT_S)
-        error, late = house.run(request_and_wait(running))
+        running = harness.start(source, timeout_s=TIMEOUT_S, init_timeout_s=TIMEOUT_S)
+        error, late = harness.run(request_and_wait(running))
         late_s.append(late)
         assert isinstance(error, TimedOut)
         limit = {"Init": "init_timeout_s", "Task": "timeout_s"}[phase]
@@ -175,7 +175,7 @@ def test_a_handler_that_blocks_all_signals_dies_at_its_deadline(
     assert min(late_s) < LATEST_S
 
 
-def test_a_deadline_ends_all_processes_of_the_sandbox(house: House) -> None:
+def test_a_deadline_ends_all_processes_of_the_sandbox(harness: Harness) -> None:
     def leave_children(event: Any) -> Any:
         import os
         import signal
@@ -188,16 +188,16 @@ def test_a_deadline_ends_all_processes_of_the_sandbox(house: House) -> None:
                     pass
         signal.pause()
 
-    running = house.start(leave_children, timeout_s=TIMEOUT_S)
+    running = harness.start(leave_children, timeout_s=TIMEOUT_S)
     assert isinstance(running.request().error, TimedOut)
-    house.settle()  # waits until its cgroup is empty
+    harness.settle()  # waits until its cgroup is empty
 
 
 class SlowLoop:
     """A sandbox's loop whose timers go by a clock of the test: no machine is too slow or too quick for a deadline."""
 
     def __init__(self, running: Running) -> None:
-        self._loop = running.house.loop
+        self._loop = running.harness.loop
         self._running = running
         self.clock = FakeClock()
         running.sandbox.conversation.deadline = Deadline(self)  # type: ignore[arg-type]
@@ -219,52 +219,52 @@ class SlowLoop:
             self._loop.call_soon(self.clock.pass_by, seconds)
             return await asking
 
-        return self._running.house.run(ask())
+        return self._running.harness.run(ask())
 
 
-def test_a_request_in_time_is_not_charged_for_the_init(house: House) -> None:
-    running = house.start("def handler(event): return event\n", init_timeout_s=10, timeout_s=0.2)
+def test_a_request_in_time_is_not_charged_for_the_init(harness: Harness) -> None:
+    running = harness.start("def handler(event): return event\n", init_timeout_s=10, timeout_s=0.2)
     assert read_answer(SlowLoop(running).request("ok", 9.9)) == "ok"
 
 
-def test_the_deadline_counts_from_each_request(house: House) -> None:
-    running = house.start("def handler(event): return event\n", timeout_s=0.4)
+def test_the_deadline_counts_from_each_request(harness: Harness) -> None:
+    running = harness.start("def handler(event): return event\n", timeout_s=0.4)
     loop = SlowLoop(running)
     for _ in range(3):
         assert read_answer(loop.request("done", 0.39)) == "done"
     assert isinstance(loop.request("late", 0.41).error, TimedOut)
 
 
-def test_an_answer_of_the_largest_size_gets_through(house: House) -> None:
+def test_an_answer_of_the_largest_size_gets_through(harness: Harness) -> None:
     def answer(size: Any) -> Any:
         return "x" * size
 
-    running = house.start(answer)
+    running = harness.start(answer)
     assert len(running.answer(MAX_ANSWER_BYTES - 2)) == MAX_ANSWER_BYTES - 2
     error = running.request(MAX_ANSWER_BYTES - 1).error
     assert isinstance(error, ResponseTooLarge)
     assert running.answer(1) == "x"  # the sandbox is none the worse for it
 
 
-def test_a_request_of_several_megabytes_gets_through(house: House) -> None:
+def test_a_request_of_several_megabytes_gets_through(harness: Harness) -> None:
     def measure(event: Any) -> Any:
         return len(event)
 
-    assert house.answer(measure, "x" * (6 * MB)) == 6 * MB
+    assert harness.answer(measure, "x" * (6 * MB)) == 6 * MB
 
 
-def test_an_error_text_without_end_is_cut(house: House) -> None:
+def test_an_error_text_without_end_is_cut(harness: Harness) -> None:
     def fail(event: Any) -> Any:
         raise ValueError("x" * (50 << 20))
 
-    running = house.start(fail, memory_bytes=512 * MB)
+    running = harness.start(fail, memory_bytes=512 * MB)
     error = running.request().error
     assert error is not None and error.error_type == "ValueError", error
     assert len(error.message) <= MAX_ANSWER_BYTES
     assert not running.dead
 
 
-def test_a_flood_of_output_is_bounded_and_counted(house: House) -> None:
+def test_a_flood_of_output_is_bounded_and_counted(harness: Harness) -> None:
     def flood(size: Any) -> Any:
         import os
 
@@ -276,7 +276,7 @@ def test_a_flood_of_output_is_bounded_and_counted(house: House) -> None:
 
     limit = 64 * 1024
     size = 1 << 30
-    running = house.start(flood, log_bytes=limit, timeout_s=15)
+    running = harness.start(flood, log_bytes=limit, timeout_s=15)
     reply = running.request(size)
     assert reply.error is None
     assert reply.log == b"x" * limit
@@ -284,17 +284,17 @@ def test_a_flood_of_output_is_bounded_and_counted(house: House) -> None:
     assert running.request(10).log == b"x" * limit  # one block, cut
 
 
-def test_all_that_was_printed_belongs_to_its_own_request(house: House) -> None:
+def test_all_that_was_printed_belongs_to_its_own_request(harness: Harness) -> None:
     def print_much(event: Any) -> Any:
         print(str(event) * 200_000)
 
-    running = house.start(print_much, log_bytes=1 << 20)
+    running = harness.start(print_much, log_bytes=1 << 20)
     for digit in range(3):
         assert running.request(digit).log == b"%d" % digit * 200_000 + b"\n"
     assert PIPE_BYTES > 200_001
 
 
-def test_what_was_printed_before_a_crash_is_kept(house: House) -> None:
+def test_what_was_printed_before_a_crash_is_kept(harness: Harness) -> None:
     def print_and_crash(event: Any) -> Any:
         import os
 
@@ -302,12 +302,12 @@ def test_what_was_printed_before_a_crash_is_kept(house: House) -> None:
         os.write(2, b"last words")
         os._exit(3)
 
-    reply = house.reply(print_and_crash, log_bytes=1 << 20)
+    reply = harness.reply(print_and_crash, log_bytes=1 << 20)
     assert isinstance(reply.error, SandboxDied)
     assert reply.log == b"a" * 200_000 + b"last words"
 
 
-def test_output_of_a_background_thread_goes_to_the_next_request(house: House) -> None:
+def test_output_of_a_background_thread_goes_to_the_next_request(harness: Harness) -> None:
     def print_later(event: Any) -> Any:
         import os
         import threading
@@ -321,19 +321,19 @@ def test_output_of_a_background_thread_goes_to_the_next_request(house: House) ->
         written.wait()
         return os.getpid()
 
-    running = house.start(print_later)
+    running = harness.start(print_later)
     assert running.request().log == b"early"
 
 
-def test_many_at_once_keep_to_their_limits(house: House) -> None:
+def test_many_at_once_keep_to_their_limits(harness: Harness) -> None:
     programs = [
-        house.program(hog, memory_bytes=32 * MB),
-        house.program(hang, timeout_s=TIMEOUT_S),
-        house.program("def handler(event): return 1\n"),
+        harness.program(hog, memory_bytes=32 * MB),
+        harness.program(hang, timeout_s=TIMEOUT_S),
+        harness.program("def handler(event): return 1\n"),
     ]
-    running = [house.start(program) for program in programs * 4]
+    running = [harness.start(program) for program in programs * 4]
 
     async def all_at_once() -> list[Any]:
         return [type(reply.error) for reply in await asyncio.gather(*(each.send() for each in running))]
 
-    assert house.run(all_at_once()) == [OutOfMemory, TimedOut, type(None)] * 4
+    assert harness.run(all_at_once()) == [OutOfMemory, TimedOut, type(None)] * 4

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.house import House
+from tests.support.harness import Harness
 
-pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_house", ["detached", "attached"], indirect=True)]
+pytestmark = [pytest.mark.root, pytest.mark.parametrize("whole_harness", ["detached", "attached"], indirect=True)]
 
 
-def test_without_network_every_connection_fails_at_once(house: House) -> None:
+def test_without_network_every_connection_fails_at_once(harness: Harness) -> None:
     def connect(event: Any) -> Any:
         import socket
 
@@ -33,20 +33,20 @@ def test_without_network_every_connection_fails_at_once(house: House) -> None:
                         outcomes.append(error.errno)
         return outcomes
 
-    assert house.answer(connect, network="none") == [errno.ENETUNREACH] * 6
+    assert harness.answer(connect, network="none") == [errno.ENETUNREACH] * 6
 
 
 @pytest.mark.parametrize("network", ["host", "none"])
-def test_its_own_host_name_has_an_address(network: str, house: House) -> None:
+def test_its_own_host_name_has_an_address(network: str, harness: Harness) -> None:
     def look(event: Any) -> Any:
         import socket
 
         return socket.gethostbyname(socket.gethostname())
 
-    assert house.answer(look, network=network) == "127.0.0.1"
+    assert harness.answer(look, network=network) == "127.0.0.1"
 
 
-def test_without_network_the_loopback_is_its_own(house: House) -> None:
+def test_without_network_the_loopback_is_its_own(harness: Harness) -> None:
     def connect(port: Any) -> Any:
         import socket
 
@@ -62,7 +62,7 @@ def test_without_network_the_loopback_is_its_own(house: House) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
         datagrams.bind(server.getsockname())
-        ipv4, ipv6, own = house.answer(connect, server.getsockname()[1], network="none")
+        ipv4, ipv6, own = harness.answer(connect, server.getsockname()[1], network="none")
         for sock in (server, datagrams):
             sock.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -73,7 +73,7 @@ def test_without_network_the_loopback_is_its_own(house: House) -> None:
     assert ipv6 in (errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-def test_with_the_hosts_network_it_reaches_loopback(house: House) -> None:
+def test_with_the_hosts_network_it_reaches_loopback(harness: Harness) -> None:
     def connect(port: Any) -> Any:
         import socket
 
@@ -81,10 +81,10 @@ def test_with_the_hosts_network_it_reaches_loopback(house: House) -> None:
             return sock.recv(100).decode()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        running = house.start(connect)
-        greeted = house.loop.run_in_executor(None, _greet, server)
+        running = harness.start(connect)
+        greeted = harness.loop.run_in_executor(None, _greet, server)
         assert running.answer(server.getsockname()[1]) == "welcome"
-        house.loop.run_until_complete(greeted)
+        harness.loop.run_until_complete(greeted)
 
 
 def _greet(server: socket.socket) -> None:
@@ -93,7 +93,7 @@ def _greet(server: socket.socket) -> None:
         peer.sendall(b"welcome")
 
 
-def test_abstract_sockets_of_the_host_are_out_of_reach_without_network(house: House) -> None:
+def test_abstract_sockets_of_the_host_are_out_of_reach_without_network(harness: Harness) -> None:
     def connect(name: Any) -> Any:
         import socket
 
@@ -104,5 +104,5 @@ def test_abstract_sockets_of_the_host_are_out_of_reach_without_network(house: Ho
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("\0" + name)
         server.listen()
-        assert house.answer(connect, name, network="none") == errno.ECONNREFUSED
-        assert house.answer(connect, name, network="host") == 0
+        assert harness.answer(connect, name, network="none") == errno.ECONNREFUSED
+        assert harness.answer(connect, name, network="host") == 0

@@ -51,7 +51,7 @@ def test_the_first_is_made_on_the_spot_and_the_next_ahead() -> None:
     asyncio.run(scenario())
 
 
-def test_what_nobody_takes_is_given_back() -> None:
+def test_what_no_one_takes_is_given_back() -> None:
     async def scenario() -> None:
         numbers = Numbers()
         made = Premade(numbers.make, numbers.closed.append)

@@ -181,7 +181,7 @@ async def test_a_frame_over_the_limit_of_its_kind_ends_the_channel_before_its_bo
             assert str(await peer.ended) == f"{protocol.FRAME_NAMES[kind]} of {limit + 1} bytes, limit {limit}"
 
 
-async def test_of_an_answer_to_nobody_nothing_is_kept(room: Room) -> None:
+async def test_of_an_answer_to_no_one_nothing_is_kept(room: Room) -> None:
     peer = room.peer("early")
     peer.channel.await_result(7)
     peer.theirs.send(protocol.encode_frame(protocol.RESULT, 7, bytes(16), b"right"))

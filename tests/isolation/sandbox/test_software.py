@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.house import House
+from tests.support.harness import Harness
 
 pytestmark = pytest.mark.root
 
 
-def test_subprocesses(house: House) -> None:
+def test_subprocesses(harness: Harness) -> None:
     def run(event: Any) -> Any:
         import os
         import subprocess
@@ -27,19 +27,19 @@ def test_subprocesses(house: House) -> None:
         status = os.waitstatus_to_exitcode(os.spawnv(os.P_WAIT, "/bin/sh", ["sh", "-c", "exit 3"]) << 8)
         return shell.stdout, python.stdout, len(echoed), status
 
-    assert house.answer(run, env={"OWN": "yes"}) == ["YES\n", "1\n", 200_000, 3]
+    assert harness.answer(run, env={"OWN": "yes"}) == ["YES\n", "1\n", 200_000, 3]
 
 
-def test_what_a_subprocess_prints_is_logged(house: House) -> None:
+def test_what_a_subprocess_prints_is_logged(harness: Harness) -> None:
     def run(event: Any) -> Any:
         import subprocess
 
         subprocess.run(["sh", "-c", "echo out; echo err >&2"], check=True)
 
-    assert sorted(house.reply(run).log.split()) == [b"err", b"out"]
+    assert sorted(harness.reply(run).log.split()) == [b"err", b"out"]
 
 
-def test_orphans_are_reaped_and_signals_between_processes_work(house: House) -> None:
+def test_orphans_are_reaped_and_signals_between_processes_work(harness: Harness) -> None:
     def run(event: Any) -> Any:
         import os
         import signal
@@ -56,10 +56,10 @@ def test_orphans_are_reaped_and_signals_between_processes_work(house: House) -> 
         os.wait()
         return ended, int(os.read(reader, 10)) > 0
 
-    assert house.answer(run) == [-15, True]
+    assert harness.answer(run) == [-15, True]
 
 
-def test_a_pool_of_processes(house: House) -> None:
+def test_a_pool_of_processes(harness: Harness) -> None:
     source = """
     import multiprocessing
     def square(x): return x * x
@@ -69,10 +69,10 @@ def test_a_pool_of_processes(house: House) -> None:
             return pool.map(square, range(5))
     """
     for how in ("fork", "spawn", "forkserver"):
-        assert house.answer(source, how) == [0, 1, 4, 9, 16], how
+        assert harness.answer(source, how) == [0, 1, 4, 9, 16], how
 
 
-def test_queues_locks_and_shared_memory(house: House) -> None:
+def test_queues_locks_and_shared_memory(harness: Harness) -> None:
     source = """
     import multiprocessing
     from multiprocessing import shared_memory
@@ -95,10 +95,10 @@ def test_queues_locks_and_shared_memory(house: House) -> None:
         value = multiprocessing.Value("i", 7)
         return answers, count, value.value, [child.exitcode for child in children]
     """
-    assert house.answer(source) == [[True] * 3, 3, 7, [0, 0, 0]]
+    assert harness.answer(source) == [[True] * 3, 3, 7, [0, 0, 0]]
 
 
-def test_temporary_files(house: House) -> None:
+def test_temporary_files(harness: Harness) -> None:
     def run(event: Any) -> Any:
         import os
         import sqlite3
@@ -121,22 +121,22 @@ def test_temporary_files(house: House) -> None:
                 os.path.expanduser("~"),
             )
 
-    assert house.answer(run) == ["/tmp", "/tmp", True, "/tmp"]
+    assert harness.answer(run) == ["/tmp", "/tmp", True, "/tmp"]
 
 
-def test_a_child_zygotes_scratch_is_not_the_functions(house: House) -> None:
+def test_a_child_zygotes_scratch_is_not_the_functions(harness: Harness) -> None:
     def run(event: Any) -> Any:
         import os
         import tempfile
 
         return tempfile.mkdtemp().startswith("/tmp/tmp"), os.environ.get("TMPDIR"), os.path.expanduser("~")
 
-    house.add_package("temp", {"uses_tempfile.py": "import tempfile\ndirectory = tempfile.gettempdir()\n"})
-    zygote = house.spawn(modules=["uses_tempfile"])
-    assert house.answer(run, zygote=zygote) == [True, None, "/tmp"]
+    harness.add_package("temp", {"uses_tempfile.py": "import tempfile\ndirectory = tempfile.gettempdir()\n"})
+    zygote = harness.spawn(modules=["uses_tempfile"])
+    assert harness.answer(run, zygote=zygote) == [True, None, "/tmp"]
 
 
-def test_tls_has_its_certificates(house: House) -> None:
+def test_tls_has_its_certificates(harness: Harness) -> None:
     def run(event: Any) -> Any:
         import hashlib
         import ssl
@@ -144,12 +144,12 @@ def test_tls_has_its_certificates(house: House) -> None:
         context = ssl.create_default_context()
         return bool(context.get_ca_certs()), ssl.RAND_bytes(8).hex() != ssl.RAND_bytes(8).hex(), hashlib.sha256().name
 
-    has_certificates, *others = house.answer(run)
+    has_certificates, *others = harness.answer(run)
     assert has_certificates == os.path.exists("/etc/ssl/certs/ca-certificates.crt")
     assert others == [True, "sha256"]
 
 
-def test_threads_and_async(house: House) -> None:
+def test_threads_and_async(harness: Harness) -> None:
     source = """
     import asyncio, concurrent.futures
     async def handler(event, context):
@@ -160,13 +160,13 @@ def test_threads_and_async(house: House) -> None:
         out, _ = await process.communicate()
         return [*squares, out.decode(), id(loop)]
     """
-    running = house.start(source)
+    running = harness.start(source)
     first, second = running.answer(), running.answer()
     assert first[:5] == [0, 1, 4, 9, "hi\n"]
     assert first == second  # one loop for all requests
 
 
-def test_what_psutil_reads_is_there(house: House) -> None:
+def test_what_psutil_reads_is_there(harness: Harness) -> None:
     def read(event: Any) -> Any:
         sizes = {}
         for name in (
@@ -187,11 +187,11 @@ def test_what_psutil_reads_is_there(house: House) -> None:
                 sizes[name] = len(file.read())
         return sizes
 
-    sizes = house.answer(read)
+    sizes = harness.answer(read)
     assert {name for name, size in sizes.items() if not size} <= {"self/mounts", "mounts"}, sizes
 
 
-def test_names_resolve(house: House) -> None:
+def test_names_resolve(harness: Harness) -> None:
     def resolve(event: Any) -> Any:
         import getpass
         import grp
@@ -202,12 +202,12 @@ def test_names_resolve(house: House) -> None:
         addresses = {info[4][0] for info in socket.getaddrinfo("localhost", 80)}
         return sorted(addresses), getpass.getuser(), pwd.getpwuid(os.getuid()).pw_dir, grp.getgrgid(os.getgid()).gr_name
 
-    addresses, *names = house.answer(resolve)
+    addresses, *names = harness.answer(resolve)
     assert "127.0.0.1" in addresses or "::1" in addresses
     assert names == ["sandbox", "/tmp", "sandbox"]
 
 
-def test_local_time_and_locale(house: House) -> None:
+def test_local_time_and_locale(harness: Harness) -> None:
     def tell(event: Any) -> Any:
         import locale
         import sys
@@ -217,24 +217,24 @@ def test_local_time_and_locale(house: House) -> None:
         print("ü€")
         return time.tzname[0], locale.getpreferredencoding(), sys.stdout.encoding, zoneinfo.ZoneInfo("UTC").key
 
-    assert house.answer(tell)[:3] == ["UTC", "UTF-8", "utf-8"]
-    assert house.answer(tell, env={"TZ": "Europe/Berlin"})[0] == "CET"
-    assert house.reply(tell).log == "ü€\n".encode()
+    assert harness.answer(tell)[:3] == ["UTC", "UTF-8", "utf-8"]
+    assert harness.answer(tell, env={"TZ": "Europe/Berlin"})[0] == "CET"
+    assert harness.reply(tell).log == "ü€\n".encode()
 
 
-def test_the_interpreter_is_as_a_program_expects_it(house: House) -> None:
+def test_the_interpreter_is_as_a_program_expects_it(harness: Harness) -> None:
     def look(event: Any) -> Any:
         import sys
 
         return sys.path, exit.__class__.__name__, sys.argv, sys.flags.dev_mode, __name__, __file__
 
-    path, exits, _, _, name, file = house.answer(look)
+    path, exits, _, _, name, file = harness.answer(look)
     assert path[0] == "/var/task"
     assert not any("site-packages" in entry or "sockd" in entry for entry in path), path
     assert (exits, name, file) == ("Quitter", "f", "/var/task/f.py")
 
 
-def test_handlers_of_every_kind_are_called(house: House) -> None:
+def test_handlers_of_every_kind_are_called(harness: Harness) -> None:
     source = """
     import functools
     async def asynchronous(event): return ["async", event]
@@ -283,11 +283,11 @@ def test_handlers_of_every_kind_are_called(house: House) -> None:
         "builtin": 1,
         "lambda_": ["lambda", "e"],
     }
-    answers = {name: house.answer(source, "e", handler=f"f:{name}") for name in expected}
+    answers = {name: harness.answer(source, "e", handler=f"f:{name}") for name in expected}
     assert answers == expected
 
 
-def test_a_spare_becomes_a_function_with_that_functions_limits(house: House) -> None:
+def test_a_spare_becomes_a_function_with_that_functions_limits(harness: Harness) -> None:
     def fill(event: Any) -> Any:
         written = 0
         try:
@@ -297,18 +297,18 @@ def test_a_spare_becomes_a_function_with_that_functions_limits(house: House) -> 
         except OSError:
             return written
 
-    program = house.program(fill, tmp_bytes=2 << 20, memory_bytes=100 << 20)
+    program = harness.program(fill, tmp_bytes=2 << 20, memory_bytes=100 << 20)
 
     async def become() -> Any:
-        spare = await house.fork(house.limits(memory_bytes=16 << 20))
-        spare.process.adopt(await house.reserve(program.limits))
+        spare = await harness.fork(harness.limits(memory_bytes=16 << 20))
+        spare.process.adopt(await harness.reserve(program.limits))
         spare.become(program)
         reply = await spare.request(bytes(16), b"null")
         size = spare.reserved_bytes
         spare.destroy()
         return reply, size
 
-    reply, size = house.run(become())
+    reply, size = harness.run(become())
     assert reply.error is None
     assert 1 << 20 < int(reply.body) <= 2 << 20
     assert size == 100 << 20

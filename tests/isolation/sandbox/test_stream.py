@@ -65,7 +65,7 @@ async def test_joined_pieces_are_never_longer_than_one_may_be() -> None:
     assert max(map(len, client.chunks)) == JOINED_BYTES
 
 
-async def test_pieces_that_nobody_takes_cost_what_they_weigh_however_small() -> None:
+async def test_pieces_that_no_one_takes_cost_what_they_weigh_however_small() -> None:
     client, said = Client(), list[str]()
     client.reads.clear()
     stream = stream_to(client, said)

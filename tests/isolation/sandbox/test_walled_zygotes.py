@@ -16,7 +16,7 @@ from sockd.base.errors import SandboxFailed
 from sockd.isolation.farm.control import close_all
 from sockd.isolation.farm.namespace_maker import NamespaceMaker
 from tests.isolation.sandbox.zygotes import HANDLER, pid_of
-from tests.support.house import House, namespaces_of, status_of
+from tests.support.harness import Harness, namespaces_of, status_of
 
 pytestmark = pytest.mark.root
 
@@ -57,13 +57,13 @@ def look(port):
 """
 
 
-def test_a_package_of_a_walled_zygote_reaches_nothing(house: House) -> None:
+def test_a_package_of_a_walled_zygote_reaches_nothing(harness: Harness) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        house.add_package("p", {"nosy.py": NOSY, "looks.py": f"import nosy\nseen = nosy.look({port})\n"})
-        zygote = house.spawn(house.walled, modules=["looks"])
+        harness.add_package("p", {"nosy.py": NOSY, "looks.py": f"import nosy\nseen = nosy.look({port})\n"})
+        zygote = harness.spawn(harness.walled, modules=["looks"])
         source = f"import looks, nosy\ndef handler(event): return [looks.seen, nosy.look({port})]\n"
-        running = house.start(source, zygote=zygote, network="none", paths=["/packages/p"])
+        running = harness.start(source, zygote=zygote, network="none", paths=["/packages/p"])
         imported, ours = running.answer()
     assert imported["links"] == ours["links"] == ["lo"]
     assert imported["loopback"] == ours["loopback"] != 0
@@ -77,12 +77,12 @@ def test_a_package_of_a_walled_zygote_reaches_nothing(house: House) -> None:
     assert len({host, imported["net"], ours["net"]}) == 3
 
 
-def test_neither_it_nor_its_sandbox_has_a_capability_over_networks_or_the_host(house: House) -> None:
-    house.add_package("p", {"some_package.py": "x = 1\n"})
-    zygote = house.spawn(house.walled, modules=["some_package"])
-    running = house.start(HANDLER, zygote=zygote, network="none")
+def test_neither_it_nor_its_sandbox_has_a_capability_over_networks_or_the_host(harness: Harness) -> None:
+    harness.add_package("p", {"some_package.py": "x = 1\n"})
+    zygote = harness.spawn(harness.walled, modules=["some_package"])
+    running = harness.start(HANDLER, zygote=zygote, network="none")
     running.answer()
-    for each in (house.walled, zygote):
+    for each in (harness.walled, zygote):
         status = status_of(pid_of(each))
         for kind in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"):
             assert int(status[kind], 16) & NETWORK_CAPABILITIES == 0, (kind, status[kind])
@@ -90,49 +90,49 @@ def test_neither_it_nor_its_sandbox_has_a_capability_over_networks_or_the_host(h
     assert {int(value, 16) for key, value in status_of(running.pid).items() if key.startswith("Cap")} == {0}
 
 
-def test_each_sandbox_has_a_network_of_its_own_that_ends_with_it(house: House) -> None:
-    one, other = (house.start(HANDLER, network="none", spare=spare) for spare in (False, True))
+def test_each_sandbox_has_a_network_of_its_own_that_ends_with_it(harness: Harness) -> None:
+    one, other = (harness.start(HANDLER, network="none", spare=spare) for spare in (False, True))
     assert one.answer(1) == 1 and other.answer(2) == 2
     networks = {namespaces_of(each.pid)["net"] for each in (one, other)}
-    assert len(networks) == 2 and namespaces_of(pid_of(house.walled))["net"] not in networks
+    assert len(networks) == 2 and namespaces_of(pid_of(harness.walled))["net"] not in networks
     assert networks <= open_networks()
     for each in (one, other):
         each.destroy()
-    house.run(house._settled())
+    harness.run(harness._settled())
     assert not networks & open_networks(), "the daemon has closed its descriptors"
 
 
-def test_a_zygote_serves_no_function_with_another_network(house: House) -> None:
-    for zygote, network in ((house.root, "none"), (house.walled, "host"), (house.walled, "private")):
+def test_a_zygote_serves_no_function_with_another_network(harness: Harness) -> None:
+    for zygote, network in ((harness.root, "none"), (harness.walled, "host"), (harness.walled, "private")):
         with pytest.raises(SandboxFailed, match=re.escape(f'network = "{network}"')):
-            house.start(HANDLER, zygote=zygote, network=network)
+            harness.start(HANDLER, zygote=zygote, network=network)
 
 
-def test_a_zygote_is_back_in_its_own_network_after_each_fork(house: House) -> None:
-    home = namespaces_of(pid_of(house.walled))["net"]
+def test_a_zygote_is_back_in_its_own_network_after_each_fork(harness: Harness) -> None:
+    home = namespaces_of(pid_of(harness.walled))["net"]
     for number in range(3):
-        assert house.answer(HANDLER, number, network="none") == number
-        assert namespaces_of(pid_of(house.walled))["net"] == home
+        assert harness.answer(HANDLER, number, network="none") == number
+        assert namespaces_of(pid_of(harness.walled))["net"] == home
 
 
-def test_the_maker_gives_namespaces_to_a_zygote_and_is_restarted_when_it_ends(house: House) -> None:
+def test_the_maker_gives_namespaces_to_a_zygote_and_is_restarted_when_it_ends(harness: Harness) -> None:
     maker = NamespaceMaker()
     try:
         for _ in range(2):
-            made = house.run(maker.make(house.walled.pidfd, 3))
+            made = harness.run(maker.make(harness.walled.pidfd, 3))
             try:
                 assert len({os.stat(each).st_ino for each in made}) == 3
-                assert {user_namespace_of(each) for each in made} == {namespaces_of(pid_of(house.walled))["user"]}
+                assert {user_namespace_of(each) for each in made} == {namespaces_of(pid_of(harness.walled))["user"]}
             finally:
                 close_all(made)
             process: Any = maker._process
             process.kill()
-            house.run(process.wait())
+            harness.run(process.wait())
             wire: Any = maker._wire
             while not wire.closed:
-                house.run(asyncio.sleep(0))
+                harness.run(asyncio.sleep(0))
     finally:
-        house.run(maker.aclose())
+        harness.run(maker.aclose())
 
 
 def user_namespace_of(namespace: int) -> str:

@@ -22,7 +22,7 @@ from sockd.isolation.roots.root import AttachedRoot, Root
 from sockd.linux import mounts, syscalls, user_namespaces
 from sockd.linux.erofs.mount_points import add_mount_points
 from sockd.linux.ways import Ways
-from tests.support.house import House
+from tests.support.harness import Harness
 from tests.support.images.image_files import Layers, directory, written
 from tests.support.ledger import Ledger
 
@@ -50,14 +50,14 @@ def mounting(ways: Ways, tmp_path: Path) -> Iterator[ImageMounting]:
 
 
 @pytest.fixture
-def image(house: House, mounting: ImageMounting, tmp_path: Path) -> Iterator[ImageBase]:
+def image(harness: Harness, mounting: ImageMounting, tmp_path: Path) -> Iterator[ImageBase]:
     layers = Layers()
     tree = {"": directory(), "etc": directory(), "etc/conf": layers.file(b"of the image"), "srv": directory()}
     tree["srv"].uid = tree["srv"].gid = OTHERS
     add_mount_points(tree, directories=image_base.DIRECTORIES, files=image_base.FILES)
     file = tmp_path / "image.erofs"
     file.write_bytes(written(tree, layers))
-    mounted = mounting.mount(str(file), house.base)
+    mounted = mounting.mount(str(file), harness.base)
     try:
         yield mounted
     finally:
@@ -65,17 +65,17 @@ def image(house: House, mounting: ImageMounting, tmp_path: Path) -> Iterator[Ima
 
 
 @pytest.fixture
-def assembly(house: House, ways: Ways) -> Iterator[Assembly]:
-    assembly = house.call(lambda: open_assembly(ways, house.base))
+def assembly(harness: Harness, ways: Ways) -> Iterator[Assembly]:
+    assembly = harness.call(lambda: open_assembly(ways, harness.base))
     try:
         yield assembly
     finally:
         assembly.close()
 
 
-def over(house: House, image: ImageBase, *, writable: bool = True) -> Program:
+def over(harness: Harness, image: ImageBase, *, writable: bool = True) -> Program:
     """A program in an image."""
-    limits = house.limits(tmp_bytes=1 << 20, tmp_inodes=64)
+    limits = harness.limits(tmp_bytes=1 << 20, tmp_inodes=64)
     program = Program(None, b"", limits, init_timeout_s=1, timeout_s=1, log_bytes=0, writable_root=writable)
     program.base = image
     return program
@@ -100,7 +100,7 @@ CALLS: list[tuple[ModuleType, str]] = [
 @pytest.mark.parametrize("is_writable", [True, False], ids=["writable", "read-only"])
 @pytest.mark.parametrize(("module", "call"), CALLS, ids=[name for _, name in CALLS])
 def test_a_root_of_an_image_that_cannot_be_made_leaves_nothing(
-    house: House,
+    harness: Harness,
     image: ImageBase,
     ways: Ways,
     nth_call: Callable[..., Iterator[int]],
@@ -109,11 +109,11 @@ def test_a_root_of_an_image_that_cannot_be_made_leaves_nothing(
     is_writable: bool,
 ) -> None:
     original = getattr(module, call)
-    program = over(house, image, writable=is_writable)
+    program = over(harness, image, writable=is_writable)
     ledger, table = Ledger(), Path("/proc/self/mountinfo").read_text()
     for _ in nth_call(module, call, error=errno.EMFILE):
         with suppress(OSError):
-            assembly = house.call(lambda: open_assembly(ways, house.base))
+            assembly = harness.call(lambda: open_assembly(ways, harness.base))
             try:
                 with made(assembly, program):
                     pass
@@ -127,18 +127,18 @@ def test_a_root_of_an_image_that_cannot_be_made_leaves_nothing(
 
 @pytest.mark.parametrize("is_writable", [True, False], ids=["writable", "read-only"])
 def test_roots_files_are_the_sandboxs_and_others_stay(
-    house: House, image: ImageBase, assembly: Assembly, is_writable: bool
+    harness: Harness, image: ImageBase, assembly: Assembly, is_writable: bool
 ) -> None:
-    with made(assembly, over(house, image, writable=is_writable)) as root:
+    with made(assembly, over(harness, image, writable=is_writable)) as root:
         status = {path: os.stat(path, dir_fd=root.fd) for path in (".", "etc", "etc/conf", "srv", "tmp")}
         assert [status[path].st_uid for path in (".", "etc", "etc/conf", "srv")] == [UID, UID, UID, OTHERS]
         assert [status[path].st_gid for path in (".", "etc", "etc/conf", "srv")] == [UID, UID, UID, OTHERS]
         assert [stat.S_IMODE(status[path].st_mode) for path in (".", "tmp")] == [0o755, 0o1777]
 
 
-def test_root_and_tmp_are_one_file_system_of_the_limit(house: House, image: ImageBase, assembly: Assembly) -> None:
+def test_root_and_tmp_are_one_file_system_of_the_limit(harness: Harness, image: ImageBase, assembly: Assembly) -> None:
     with (
-        made(assembly, over(house, image)) as root,
+        made(assembly, over(harness, image)) as root,
         mounts.owned(os.open("tmp", os.O_RDONLY, dir_fd=root.fd)) as tmp,
     ):
         sizes = [os.fstatvfs(fd) for fd in (root.fd, tmp)]
@@ -151,10 +151,10 @@ def test_root_and_tmp_are_one_file_system_of_the_limit(house: House, image: Imag
 
 @pytest.mark.parametrize("is_writable", [True, False], ids=["writable", "read-only"])
 def test_what_stands_over_the_image_stands_over_its_root(
-    house: House, image: ImageBase, assembly: Assembly, is_writable: bool
+    harness: Harness, image: ImageBase, assembly: Assembly, is_writable: bool
 ) -> None:
     usual, _ = image.at
-    with made(assembly, over(house, image, writable=is_writable)) as root:
+    with made(assembly, over(harness, image, writable=is_writable)) as root:
         for path in image_base.FURNITURE:
             there, here = os.stat(path, dir_fd=usual), os.stat(path, dir_fd=root.fd)
             assert (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino), path
@@ -163,9 +163,9 @@ def test_what_stands_over_the_image_stands_over_its_root(
 
 @pytest.mark.parametrize("is_writable", [True, False], ids=["writable", "read-only"])
 def test_nothing_but_the_root_is_in_its_namespace(
-    house: House, image: ImageBase, assembly: Assembly, is_writable: bool
+    harness: Harness, image: ImageBase, assembly: Assembly, is_writable: bool
 ) -> None:
-    with made(assembly, over(house, image, writable=is_writable)) as root:
+    with made(assembly, over(harness, image, writable=is_writable)) as root:
         at = Path(f"/proc/self/fd/{root.fd}")
         assert os.path.samefile(at / "..", at) and os.path.samefile(at / "tmp" / "..", at)
         assert [os.listdir(at / path) for path in (bases.PROC, bases.PACKAGES, bases.TMP)] == [[], [], []]
@@ -180,16 +180,16 @@ def test_nothing_but_the_root_is_in_its_namespace(
 
 @pytest.mark.parametrize("ways", ["attached"], indirect=True)
 def test_a_kernel_whose_images_take_no_id_map_shows_owners_as_they_are(
-    house: House, image: ImageBase, assembly: Assembly, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, image: ImageBase, assembly: Assembly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(mount_fd: int, user_namespace: int) -> None:
         raise OSError(errno.EINVAL, "mount_setattr: Invalid argument")
 
     monkeypatch.setattr(mounts, "map_owners", refuse)
     for _ in range(2):
-        with made(assembly, over(house, image, writable=False)) as root:
+        with made(assembly, over(harness, image, writable=False)) as root:
             assert os.stat("etc/conf", dir_fd=root.fd).st_uid == 0
-    with pytest.raises(OSError, match="Invalid argument"), made(assembly, over(house, image)):
+    with pytest.raises(OSError, match="Invalid argument"), made(assembly, over(harness, image)):
         pass
 
 

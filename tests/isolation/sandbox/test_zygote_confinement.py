@@ -13,12 +13,12 @@ import pytest
 
 from sockd.isolation.farm.zygote import Zygote
 from tests.isolation.sandbox.zygotes import HANDLER, pid_of
-from tests.support.house import House, namespaces_of, status_of
+from tests.support.harness import Harness, namespaces_of, status_of
 
 pytestmark = pytest.mark.root
 
 
-def test_what_a_package_can_reach_while_it_is_imported(house: House) -> None:
+def test_what_a_package_can_reach_while_it_is_imported(harness: Harness) -> None:
     marker = Path("/root") / f"zygote-marker-{os.getpid()}"
     source = f"""
     import ctypes, errno, os, socket
@@ -49,16 +49,16 @@ def test_what_a_package_can_reach_while_it_is_imported(house: House) -> None:
     facts["netlink"] = errno_of(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12))
     open("/tmp/mine", "w").write("x")
     """
-    other = house.spawn()
-    running = house.start(HANDLER)
+    other = harness.spawn()
+    running = harness.start(HANDLER)
     running.answer()
-    house.add_package("p", {"nosy.py": source})
+    harness.add_package("p", {"nosy.py": source})
     marker.write_text("host's own")
     try:
-        zygote = house.spawn(modules=["nosy"])
+        zygote = harness.spawn(modules=["nosy"])
     finally:
         marker.unlink()
-    facts = house.answer("import nosy\ndef handler(event): return nosy.facts\n", zygote=zygote)
+    facts = harness.answer("import nosy\ndef handler(event): return nosy.facts\n", zygote=zygote)
     assert facts["marker"] == []
     assert (facts["uid"], facts["home"], facts["tmp"]) == (1000, "/tmp", [])
     assert [int(fd) for fd in facts["fds"] if int(fd) < 48] == [0, 1, 2, 3]  # streams and wire
@@ -86,8 +86,8 @@ NUMPY = (
 )
 
 
-def test_randomness_differs_between_forks_of_one_zygote(house: House) -> None:
-    house.add_package("p", {"uses_random.py": RANDOMNESS, "numpy/__init__.py": "", "numpy/random.py": NUMPY})
+def test_randomness_differs_between_forks_of_one_zygote(harness: Harness) -> None:
+    harness.add_package("p", {"uses_random.py": RANDOMNESS, "numpy/__init__.py": "", "numpy/random.py": NUMPY})
 
     def draw(event: Any) -> Any:
         import os
@@ -111,26 +111,26 @@ def test_randomness_differs_between_forks_of_one_zygote(house: House) -> None:
             "tempfile": name,
         }
 
-    zygote = house.spawn(modules=["uses_random"])
-    nested = house.spawn(zygote)
+    zygote = harness.spawn(modules=["uses_random"])
+    nested = harness.spawn(zygote)
     drawn = [
-        house.answer(draw, zygote=each, spare=spare) for each in (zygote, nested) for spare in (False, False, True)
+        harness.answer(draw, zygote=each, spare=spare) for each in (zygote, nested) for spare in (False, False, True)
     ]
     for kind in drawn[0]:
         assert len({draw[kind] for draw in drawn}) == len(drawn), kind
 
 
-def test_nothing_of_a_function_is_ever_in_a_zygote(house: House) -> None:
+def test_nothing_of_a_function_is_ever_in_a_zygote(harness: Harness) -> None:
     """Environment, code, event and answer of a function, searched for in the memory of all Zygotes above it."""
     canaries = {name: f"canary-{name}-{os.urandom(8).hex()}" for name in ("env", "code", "event", "answer")}
-    house.add_package("p", {"some_package.py": "x = 1\n"})
-    zygote = house.spawn(modules=["some_package"])
+    harness.add_package("p", {"some_package.py": "x = 1\n"})
+    zygote = harness.spawn(modules=["some_package"])
     source = f"import os\ndef handler(event):\n    return {canaries['code']!r} + os.environ['SECRET'] + event + 'an' + 'swer'\n"
-    running = house.start(source, zygote=zygote, env={"SECRET": canaries["env"]})
+    running = harness.start(source, zygote=zygote, env={"SECRET": canaries["env"]})
     for _ in range(3):
         running.answer(canaries["event"])
     assert found_in(running.pid, canaries) == {"env", "code", "event"}  # the search finds what is there
-    for each in (zygote, house.root):
+    for each in (zygote, harness.root):
         assert found_in(pid_of(each), canaries) == set()
         for name in ("environ", "cmdline"):
             text = Path(f"/proc/{pid_of(each)}/{name}").read_text()
@@ -152,13 +152,15 @@ def found_in(pid: int, words: dict[str, str]) -> set[str]:
     return found
 
 
-def test_only_farm_init_and_root_zygotes_have_a_capability_and_only_two(house: House) -> None:
-    house.add_package("p", {"some_package.py": "x = 1\n"})
-    zygote = house.spawn(modules=["some_package"])
-    nested = house.spawn(zygote)
-    busy = house.program("def handler(event):\n    while True: pass\n", timeout_s=0.4)
+def test_only_farm_init_and_root_zygotes_have_a_capability_and_only_two(harness: Harness) -> None:
+    harness.add_package("p", {"some_package.py": "x = 1\n"})
+    zygote = harness.spawn(modules=["some_package"])
+    nested = harness.spawn(zygote)
+    busy = harness.program("def handler(event):\n    while True: pass\n", timeout_s=0.4)
     sandboxes = [
-        house.start(busy, zygote=each, spare=spare) for each in (house.root, zygote, nested) for spare in (False, True)
+        harness.start(busy, zygote=each, spare=spare)
+        for each in (harness.root, zygote, nested)
+        for spare in (False, True)
     ]
     sampled: list[dict[str, Any]] = []
 
@@ -166,17 +168,17 @@ def test_only_farm_init_and_root_zygotes_have_a_capability_and_only_two(house: H
         requests = [asyncio.create_task(running.send()) for running in sandboxes]
         for _ in range(20):
             await asyncio.sleep(0)
-            sampled.extend(sample(house))
+            sampled.extend(sample(harness))
         await asyncio.wait(requests)
 
-    house.run(sample_while_busy())
+    harness.run(sample_while_busy())
     initial = namespaces_of("self")["user"]
     powerful = {each["role"] for each in sampled if each["user"] == initial and each["capabilities"]}
     assert powerful == {"farm_init", "zygote"}
     for each in sampled:
         if each["user"] == initial:
             assert each["capabilities"] <= (1 << 6 | 1 << 7), each
-            assert each["cgroup"] in ("farm", house.root.name, "sandbox-1") or not each["capabilities"], each
+            assert each["cgroup"] in ("farm", harness.root.name, "sandbox-1") or not each["capabilities"], each
         if each["cgroup"] in imported_packages(zygote, nested, sandboxes):
             assert each["user"] != initial
             assert each["uid"] != 0
@@ -199,10 +201,10 @@ def inhabitants(leaf: Path) -> list[str]:
         return []
 
 
-def sample(house: House) -> list[dict[str, Any]]:
+def sample(harness: Harness) -> list[dict[str, Any]]:
     """Every process of the farm: who it is, and what it may do."""
     seen = []
-    for leaf in Path(house.tree.directories[0]).iterdir():
+    for leaf in Path(harness.tree.directories[0]).iterdir():
         if not leaf.is_dir():
             continue
         for pid in inhabitants(leaf):

@@ -12,7 +12,7 @@ import pytest
 from sockd.isolation.farm.control import ZygoteGone
 from sockd.isolation.farm.zygote import MAX_TASKS
 from tests.isolation.sandbox.zygotes import HANDLER, pid_of
-from tests.support.house import House
+from tests.support.harness import Harness
 
 pytestmark = pytest.mark.root
 
@@ -29,14 +29,14 @@ FAILING = {
 
 
 @pytest.mark.parametrize("statement", FAILING)
-def test_a_module_that_cannot_be_imported_is_named_and_the_others_serve(house: House, statement: str) -> None:
-    house.add_package("p", {"failing.py": f"{statement}\n", "good.py": "x = 1\n"})
-    zygote = house.spawn()
-    imported = house.import_modules(zygote, ["failing", "good"])
+def test_a_module_that_cannot_be_imported_is_named_and_the_others_serve(harness: Harness, statement: str) -> None:
+    harness.add_package("p", {"failing.py": f"{statement}\n", "good.py": "x = 1\n"})
+    zygote = harness.spawn()
+    imported = harness.import_modules(zygote, ["failing", "good"])
     assert list(imported.failed) == ["failing"]
     assert imported.failed["failing"].startswith(FAILING[statement])
     assert imported.threads == 1
-    assert house.answer("import sys\ndef handler(event): return 'good' in sys.modules\n", zygote=zygote) is True
+    assert harness.answer("import sys\ndef handler(event): return 'good' in sys.modules\n", zygote=zygote) is True
 
 
 FATAL = {
@@ -55,29 +55,31 @@ FATAL = {
 
 
 @pytest.mark.parametrize("what", FATAL)
-def test_a_module_that_kills_its_zygote_kills_nobody_else(house: House, what: str) -> None:
-    house.add_package("p", {"fatal.py": f"{FATAL[what]}\n"})
-    parent = house.spawn()
-    sibling = house.start(HANDLER, zygote=parent)
+def test_a_module_that_kills_its_zygote_kills_no_one_else(harness: Harness, what: str) -> None:
+    harness.add_package("p", {"fatal.py": f"{FATAL[what]}\n"})
+    parent = harness.spawn()
+    sibling = harness.start(HANDLER, zygote=parent)
     assert sibling.answer(1) == 1
-    zygote = house.spawn(parent)
+    zygote = harness.spawn(parent)
     with pytest.raises(ZygoteGone):
-        house.import_modules(zygote, ["fatal"])
-    house.call(zygote.close)
+        harness.import_modules(zygote, ["fatal"])
+    harness.call(zygote.close)
     assert sibling.answer(2) == 2
-    assert house.answer(HANDLER, 3, zygote=parent) == 3
+    assert harness.answer(HANDLER, 3, zygote=parent) == 3
 
 
-def test_a_module_that_hangs_is_given_up_at_the_deadline(house: House) -> None:
-    house.add_package("p", {"hanging.py": "import signal\nsignal.pthread_sigmask(0, range(1, 65))\nwhile True: pass\n"})
-    zygote = house.spawn()
+def test_a_module_that_hangs_is_given_up_at_the_deadline(harness: Harness) -> None:
+    harness.add_package(
+        "p", {"hanging.py": "import signal\nsignal.pthread_sigmask(0, range(1, 65))\nwhile True: pass\n"}
+    )
+    zygote = harness.spawn()
     pid = pid_of(zygote)
     with pytest.raises(ZygoteGone), Deadline(5.0):  # half of what it would have without one of its own
-        house.import_modules(zygote, ["hanging"], deadline_s=0.2)
+        harness.import_modules(zygote, ["hanging"], deadline_s=0.2)
     assert not zygote.alive
-    house.settle()
+    harness.settle()
     assert not Path(f"/proc/{pid}").exists()
-    assert zygote.name in house.ended
+    assert zygote.name in harness.ended
 
 
 class Deadline:
@@ -93,18 +95,18 @@ class Deadline:
         assert time.monotonic() - self._started < self._limit_s
 
 
-def test_a_module_that_starts_threads_is_told_of(house: House) -> None:
-    house.add_package(
+def test_a_module_that_starts_threads_is_reported(harness: Harness) -> None:
+    harness.add_package(
         "p", {"threaded.py": "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"}
     )
-    assert house.import_modules(house.spawn(), ["threaded"]).threads == 2
+    assert harness.import_modules(harness.spawn(), ["threaded"]).threads == 2
 
 
-def test_a_fork_bomb_in_a_zygote_meets_a_limit_and_leaves_nothing(house: House) -> None:
+def test_a_fork_bomb_in_a_zygote_meets_a_limit_and_leaves_nothing(harness: Harness) -> None:
     source = "import os, signal\ncount = 0\ntry:\n    while os.fork(): count += 1\n    signal.pause()\nexcept OSError: pass\n"
-    house.add_package("p", {"bomb.py": source})
-    zygote = house.spawn()
-    assert not house.import_modules(zygote, ["bomb"]).failed
+    harness.add_package("p", {"bomb.py": source})
+    zygote = harness.spawn()
+    assert not harness.import_modules(zygote, ["bomb"]).failed
     assert zygote.cgroup is not None
     assert len(zygote.cgroup.pids()) == MAX_TASKS
 
@@ -121,10 +123,10 @@ RETURNING = {
 
 
 @pytest.mark.parametrize("what", RETURNING)
-def test_a_child_that_returns_from_an_import_is_no_second_zygote(house: House, what: str) -> None:
-    house.add_package("p", {"forks.py": RETURNING[what], "after.py": "import os\nopen('/tmp/after', 'x').close()\n"})
-    zygote = house.spawn()
-    imported = house.import_modules(zygote, ["forks", "after"])
+def test_a_child_that_returns_from_an_import_is_no_second_zygote(harness: Harness, what: str) -> None:
+    harness.add_package("p", {"forks.py": RETURNING[what], "after.py": "import os\nopen('/tmp/after', 'x').close()\n"})
+    zygote = harness.spawn()
+    imported = harness.import_modules(zygote, ["forks", "after"])
     assert not imported.failed  # the child has not imported `after` beside its parent
     assert zygote.cgroup is not None
     while children := set(zygote.cgroup.pids()) - {pid_of(zygote)}:
@@ -132,7 +134,7 @@ def test_a_child_that_returns_from_an_import_is_no_second_zygote(house: House, w
             wait_ended(pid)
     assert bool(imported.left) == ("waits" not in what)
     for number in range(5):
-        assert house.answer(HANDLER, number, zygote=zygote) == number
+        assert harness.answer(HANDLER, number, zygote=zygote) == number
 
 
 def wait_ended(pid: int) -> None:
@@ -147,17 +149,17 @@ def wait_ended(pid: int) -> None:
         os.close(pidfd)
 
 
-def test_hooks_of_packages_are_run_in_each_sandbox(house: House) -> None:
+def test_hooks_of_packages_are_run_in_each_sandbox(harness: Harness) -> None:
     source = (
         "import os\nruns = []\n"
         "os.register_at_fork(before=lambda: runs.append('b'), after_in_child=lambda: runs.append(os.getpid()))\n"
     )
-    house.add_package("p", {"hooked.py": source})
-    zygote = house.spawn()
-    house.import_modules(zygote, ["hooked"])
+    harness.add_package("p", {"hooked.py": source})
+    zygote = harness.spawn()
+    harness.import_modules(zygote, ["hooked"])
     handler = "import hooked\ndef handler(event): return hooked.runs[-2:]\n"
     for _ in range(2):
-        assert house.answer(handler, zygote=zygote) == ["b", 1]  # 1: in its pid namespace
+        assert harness.answer(handler, zygote=zygote) == ["b", 1]  # 1: in its pid namespace
 
 
 THREADS_AFTER_A_ZYGOTE = """
@@ -192,12 +194,12 @@ def handler(event):
 """
 
 
-def test_threads_and_locks_are_in_order_in_a_sandbox_and_its_own_forks(house: House) -> None:
-    house.add_package("p", {"threads.py": "import concurrent.futures.thread, logging, threading\n"})
-    zygote = house.spawn()
-    assert not house.import_modules(zygote, ["threads"]).failed
+def test_threads_and_locks_are_in_order_in_a_sandbox_and_its_own_forks(harness: Harness) -> None:
+    harness.add_package("p", {"threads.py": "import concurrent.futures.thread, logging, threading\n"})
+    zygote = harness.spawn()
+    assert not harness.import_modules(zygote, ["threads"]).failed
     for _ in range(2):
-        assert house.answer(THREADS_AFTER_A_ZYGOTE, zygote=zygote) == [True, True, 0, 1]
+        assert harness.answer(THREADS_AFTER_A_ZYGOTE, zygote=zygote) == [True, True, 0, 1]
 
 
 SEES = "import sys\nNAMES = sorted(name for name in sys.modules if not name.startswith('sockd_zygote'))\n"
@@ -214,25 +216,25 @@ SEES += "def handler(event): return NAMES\n"
     ],
 )
 def test_a_fork_has_the_modules_that_the_imports_have_loaded_and_no_others(
-    house: House, code: str, loads: set[str]
+    harness: Harness, code: str, loads: set[str]
 ) -> None:
     """What observes and settles a Zygote imports weakref and more: a function must not find them."""
-    path = house.add_package("p", {"p.py": f"{code}X = 1\n"})
-    before = set(house.answer(SEES, zygote=house.spawn()))
-    own = set(house.answer(f"import p\n{SEES}", zygote=house.spawn(), paths=[path]))
-    zygote = house.spawn()
-    ((name, loaded),) = house.import_modules(zygote, ["p"]).loaded
+    path = harness.add_package("p", {"p.py": f"{code}X = 1\n"})
+    before = set(harness.answer(SEES, zygote=harness.spawn()))
+    own = set(harness.answer(f"import p\n{SEES}", zygote=harness.spawn(), paths=[path]))
+    zygote = harness.spawn()
+    ((name, loaded),) = harness.import_modules(zygote, ["p"]).loaded
     assert name == "p"
     assert {"p", *loads} <= loaded == own - before
-    assert set(house.answer(SEES, zygote=zygote, paths=[path])) == own
+    assert set(harness.answer(SEES, zygote=zygote, paths=[path])) == own
 
 
-def test_modules_that_were_forgotten_work_when_packages_import_them(house: House) -> None:
+def test_modules_that_were_forgotten_work_when_packages_import_them(harness: Harness) -> None:
     code = "import logging, threading, weakref\nfrom concurrent.futures import ThreadPoolExecutor\n"
     code += "class A: pass\nKEPT = A()\nREF = weakref.ref(KEPT)\nLOG = logging.getLogger('p')\n"
-    house.add_package("p", {"p.py": code})
-    zygote = house.spawn(modules=["p"])
+    harness.add_package("p", {"p.py": code})
+    zygote = harness.spawn(modules=["p"])
     handler = "import p, weakref, sys, resource\ndef handler(event):\n    with p.ThreadPoolExecutor(1) as pool:\n"
     handler += "        done = pool.submit(int, '7').result()\n"
     handler += "    return [done, p.REF() is p.KEPT, p.weakref is weakref, resource is sys.modules['resource']]\n"
-    assert house.answer(handler, zygote=zygote) == [7, True, True, True]
+    assert harness.answer(handler, zygote=zygote) == [7, True, True, True]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sockd.isolation.farm.zygote import Zygote
-from tests.support.house import House
+from tests.support.harness import Harness
 
 pytestmark = pytest.mark.root
 
@@ -28,24 +28,24 @@ def handler(event): return [sys.path, q.seen[-3:], p.kept is sys.path, inner.x, 
 """
 
 
-def chain(house: House) -> tuple[Zygote, list[str]]:
+def chain(harness: Harness) -> tuple[Zygote, list[str]]:
     """A Zygote that has imported q, whose parent has imported p; the paths of both."""
-    paths = [house.add_package("p", VENDORED)]
-    parent = house.spawn(modules=["p"])
-    paths.append(house.add_package("q", {"q.py": SECOND}))
-    child = house.spawn(parent, modules=["q"])
+    paths = [harness.add_package("p", VENDORED)]
+    parent = harness.spawn(modules=["p"])
+    paths.append(harness.add_package("q", {"q.py": SECOND}))
+    child = harness.spawn(parent, modules=["q"])
     return child, paths
 
 
 @pytest.mark.parametrize("start", ["fork", "spare"])
-def test_entries_are_there_through_a_chain_of_zygotes(house: House, start: str) -> None:
-    child, paths = chain(house)
-    own = house.answer(ASK, paths=paths)
+def test_entries_are_there_through_a_chain_of_zygotes(harness: Harness, start: str) -> None:
+    child, paths = chain(harness)
+    own = harness.answer(ASK, paths=paths)
     assert own[0][:3] == ["/var/task", *paths]
     assert own[0][-3:] == own[1] == ["/packages/p/_vendor", "/opt/outside", "/opt/second"]
     assert own[2:] == [True, 7, "3.0"]
     learned: list[Any] = [
-        house.start(ASK, zygote=child, spare=start == "spare", paths=paths).answer() for _ in range(2)
+        harness.start(ASK, zygote=child, spare=start == "spare", paths=paths).answer() for _ in range(2)
     ]
     assert learned == [own, own]
 
@@ -57,7 +57,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_entries_whose_place_no_fork_can_know_are_refused(house: House, source: str) -> None:
-    house.add_package("p", {"p.py": source})
-    (complaint,) = house.import_modules(house.spawn(), ["p"]).left
+def test_entries_whose_place_no_fork_can_know_are_refused(harness: Harness, source: str) -> None:
+    harness.add_package("p", {"p.py": source})
+    (complaint,) = harness.import_modules(harness.spawn(), ["p"]).left
     assert REFUSED[source] in complaint

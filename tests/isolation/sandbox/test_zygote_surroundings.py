@@ -10,7 +10,7 @@ import pytest
 from sockd.isolation.farm.imported import Imported
 from sockd.isolation.farm.zygote import Zygote
 from tests.isolation.sandbox.zygotes import HANDLER
-from tests.support.house import House
+from tests.support.harness import Harness
 
 pytestmark = pytest.mark.root
 
@@ -36,39 +36,39 @@ seen = {
 ASK = "import {0}\ndef handler(event): return {0}.{1}\n"
 
 
-def spawn(house: House, source: str, parent: Zygote | None = None, name: str = "p") -> tuple[Zygote, Imported]:
+def spawn(harness: Harness, source: str, parent: Zygote | None = None, name: str = "p") -> tuple[Zygote, Imported]:
     """A Zygote that has imported one module."""
-    house.add_package(name, {f"{name}.py": source})
-    zygote = house.spawn(parent)
-    return zygote, house.import_modules(zygote, [name])
+    harness.add_package(name, {f"{name}.py": source})
+    zygote = harness.spawn(parent)
+    return zygote, harness.import_modules(zygote, [name])
 
 
-def test_imports_see_what_a_sandbox_sees(house: House) -> None:
-    zygote, imported = spawn(house, SURROUNDINGS)
+def test_imports_see_what_a_sandbox_sees(harness: Harness) -> None:
+    zygote, imported = spawn(harness, SURROUNDINGS)
     assert not imported.failed and not imported.left
-    captured = house.answer(ASK.format("p", "seen"), zygote=zygote)
-    own = house.answer(SURROUNDINGS + "def handler(event): return seen\n", zygote=zygote)
+    captured = harness.answer(ASK.format("p", "seen"), zygote=zygote)
+    own = harness.answer(SURROUNDINGS + "def handler(event): return seen\n", zygote=zygote)
     assert captured == own
 
 
-def test_semaphores_and_shared_memory_can_be_made_at_import(house: House) -> None:
+def test_semaphores_and_shared_memory_can_be_made_at_import(harness: Harness) -> None:
     source = "import multiprocessing as m\nlock = m.get_context('fork').Lock()\nok = lock.acquire(timeout=1)\nlock.release()\n"
-    zygote, imported = spawn(house, source)
+    zygote, imported = spawn(harness, source)
     assert not imported.failed and not imported.left
     take = "import p\ndef handler(event): return p.lock.acquire(timeout=1)\n"
     # Each takes it and never gives it back: were it one, the second would wait.
-    assert [house.answer(take, zygote=zygote) for _ in range(2)] == [True, True]
+    assert [harness.answer(take, zygote=zygote) for _ in range(2)] == [True, True]
 
 
-def test_a_zygotes_tmp_is_neither_its_siblings_nor_its_parents_nor_its_sandboxes(house: House) -> None:
+def test_a_zygotes_tmp_is_neither_its_siblings_nor_its_parents_nor_its_sandboxes(harness: Harness) -> None:
     look = "import os\nseen = os.listdir('/tmp')\nopen(f'/tmp/{__name__}', 'w').write(__name__)\n"
-    parent, _ = spawn(house, look, name="first")
-    child, _ = spawn(house, look, parent, name="second")
-    spawn(house, look, name="third")
+    parent, _ = spawn(harness, look, name="first")
+    child, _ = spawn(harness, look, parent, name="second")
+    spawn(harness, look, name="third")
     # A start of its own would have found the first one's file when it imports the second.
-    assert house.answer(ASK.format("second", "seen"), zygote=child) == ["first"]
-    other, _ = spawn(house, look, name="fourth")
-    assert house.answer(ASK.format("fourth", "seen"), zygote=other) == []
+    assert harness.answer(ASK.format("second", "seen"), zygote=child) == ["first"]
+    other, _ = spawn(harness, look, name="fourth")
+    assert harness.answer(ASK.format("fourth", "seen"), zygote=other) == []
 
 
 LEAVES = """
@@ -93,11 +93,11 @@ def handler(event):
 
 
 @pytest.mark.parametrize("start", ["fork", "spare"])
-def test_what_imports_wrote_to_tmp_is_there_in_each_sandbox(house: House, start: str) -> None:
-    zygote, imported = spawn(house, LEAVES)
+def test_what_imports_wrote_to_tmp_is_there_in_each_sandbox(harness: Harness, start: str) -> None:
+    zygote, imported = spawn(harness, LEAVES)
     assert not imported.failed and not imported.left
     for _ in range(2):
-        assert house.start(LEFT, zygote=zygote, spare=start == "spare").answer() == ["[1, 2]", 0o750, "one\ntwo\n", 8]
+        assert harness.start(LEFT, zygote=zygote, spare=start == "spare").answer() == ["[1, 2]", 0o750, "one\ntwo\n", 8]
 
 
 VARIABLES = """
@@ -111,11 +111,11 @@ def handler(event):
 
 
 @pytest.mark.parametrize("spare", [False, True])
-def test_the_copy_of_all_variables_in_wsgiref_is_each_sandboxes_own(house: House, spare: bool) -> None:
-    zygote, imported = spawn(house, "import wsgiref.handlers\n")
+def test_the_copy_of_all_variables_in_wsgiref_is_each_sandboxes_own(harness: Harness, spare: bool) -> None:
+    zygote, imported = spawn(harness, "import wsgiref.handlers\n")
     assert not imported.failed and not imported.seen.every_variable
     for mode in ("one", "other"):
-        sandbox = house.start(VARIABLES, zygote=zygote, spare=spare, env={"OWN_MODE": mode})
+        sandbox = harness.start(VARIABLES, zygote=zygote, spare=spare, env={"OWN_MODE": mode})
         assert sandbox.answer() == [mode, True, True]
 
 
@@ -136,13 +136,13 @@ def handler(event):
 """
 
 
-def test_files_that_imports_left_open_are_open_in_each_sandbox(house: House) -> None:
-    zygote, imported = spawn(house, OPEN_FILE)
+def test_files_that_imports_left_open_are_open_in_each_sandbox(harness: Harness) -> None:
+    zygote, imported = spawn(harness, OPEN_FILE)
     assert not imported.failed and not imported.left
     for _ in range(2):  # the second one's offset is not the first one's
-        assert house.answer(READ_ON, zygote=zygote) == [OPEN_FILE[10:20], 4, True, True, 1]
-    child, _ = spawn(house, "x = 1\n", zygote, name="q")
-    assert house.answer(READ_ON, zygote=child) == [OPEN_FILE[10:20], 4, True, True, 1]
+        assert harness.answer(READ_ON, zygote=zygote) == [OPEN_FILE[10:20], 4, True, True, 1]
+    child, _ = spawn(harness, "x = 1\n", zygote, name="q")
+    assert harness.answer(READ_ON, zygote=child) == [OPEN_FILE[10:20], 4, True, True, 1]
 
 
 REFUSED = {
@@ -161,19 +161,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_no_fork_can_have_of_its_own_is_told(house: House, what: str) -> None:
+def test_what_no_fork_can_have_of_its_own_is_reported(harness: Harness, what: str) -> None:
     source, reason = REFUSED[what]
-    _, imported = spawn(house, source)
+    _, imported = spawn(harness, source)
     assert not imported.failed
     assert any(reason in complaint for complaint in imported.left), imported.left
 
 
-def test_a_package_that_closes_what_is_its_zygotes_harms_that_zygote_alone(house: House) -> None:
-    house.add_package("p", {"p.py": "import os\nos.closerange(4, 100)\n"})
-    zygote = house.spawn()
+def test_a_package_that_closes_what_is_its_zygotes_harms_that_zygote_alone(harness: Harness) -> None:
+    harness.add_package("p", {"p.py": "import os\nos.closerange(4, 100)\n"})
+    zygote = harness.spawn()
     with pytest.raises(Exception, match=r"Bad file descriptor|gone"):
-        house.import_modules(zygote, ["p"])
-    assert house.answer(HANDLER, 1) == 1
+        harness.import_modules(zygote, ["p"])
+    assert harness.answer(HANDLER, 1) == 1
 
 
 ATFORK = """
@@ -208,13 +208,13 @@ def handler(event):
 """
 
 
-def test_handlers_of_pthread_atfork_run_as_in_fork(house: House) -> None:
-    zygote, imported = spawn(house, ATFORK)
+def test_handlers_of_pthread_atfork_run_as_in_fork(harness: Harness) -> None:
+    zygote, imported = spawn(harness, ATFORK)
     assert not imported.failed
     child = ["before 2", "before 1", "child 1", "child 2", "child"]
     # "before" of Python is done once for all forks of a Zygote, so not between those of C.
     for _ in range(2):
-        mine, forked, parent = house.answer(BOTH_FORKS, zygote=zygote)
+        mine, forked, parent = harness.answer(BOTH_FORKS, zygote=zygote)
         assert mine == child
         assert forked == ["before", *child]
         assert parent == ["before", "before 2", "before 1", "parent 1", "parent 2"]
@@ -227,10 +227,10 @@ def handler(event): return threading.main_thread().native_id == threading.get_na
 """
 
 
-def test_threading_knows_its_main_thread(house: House) -> None:
-    zygote, _ = spawn(house, THREADING)
-    child, _ = spawn(house, "x = 1\n", zygote, name="q")
-    assert [house.answer(NATIVE_ID, zygote=each) for each in (zygote, child)] == [True, True]
+def test_threading_knows_its_main_thread(harness: Harness) -> None:
+    zygote, _ = spawn(harness, THREADING)
+    child, _ = spawn(harness, "x = 1\n", zygote, name="q")
+    assert [harness.answer(NATIVE_ID, zygote=each) for each in (zygote, child)] == [True, True]
 
 
 CLOCK = """
@@ -242,12 +242,12 @@ def handler(event):
 
 
 @pytest.mark.parametrize("start", ["fork", "spare"])
-def test_the_clock_of_logging_begins_with_the_function(house: House, start: str) -> None:
-    zygote, _ = spawn(house, "import logging\n")
-    child, _ = spawn(house, "x = 1\n", zygote, name="q")
+def test_the_clock_of_logging_begins_with_the_function(harness: Harness, start: str) -> None:
+    zygote, _ = spawn(harness, "import logging\n")
+    child, _ = spawn(harness, "x = 1\n", zygote, name="q")
     for each in (zygote, child):
         fork_began = time.time()
-        running = house.start(CLOCK, zygote=each, spare=start == "spare")
+        running = harness.start(CLOCK, zygote=each, spare=start == "spare")
         began = time.time() if start == "spare" else fork_began  # a spare may have waited for long
         started, age_ms = running.answer()
         ended = time.time()
@@ -280,22 +280,22 @@ def handler(event):
 
 
 @pytest.mark.parametrize("before", ["", "import random\n"])
-def test_generators_of_packages_are_seeded_anew_but_for_those_seeded_by_hand(house: House, before: str) -> None:
+def test_generators_of_packages_are_seeded_anew_but_for_those_seeded_by_hand(harness: Harness, before: str) -> None:
     import random
 
-    parent, _ = spawn(house, before, name="before")
-    zygote, imported = spawn(house, GENERATORS, parent)
+    parent, _ = spawn(harness, before, name="before")
+    zygote, imported = spawn(harness, GENERATORS, parent)
     assert not imported.failed
-    nested, _ = spawn(house, "x = 1\n", zygote, name="q")
-    answers: list[Any] = [house.answer(DRAW, zygote=each) for each in (zygote, zygote, nested, nested)]
+    nested, _ = spawn(harness, "x = 1\n", zygote, name="q")
+    answers: list[Any] = [harness.answer(DRAW, zygote=each) for each in (zygote, zygote, nested, nested)]
     drawn = [number for generators, _, _ in answers for number in generators]
     assert len(set(drawn)) == len(drawn)
     assert [fixed for _, fixed, _ in answers] == [[random.Random(42).random(), random.Random(7).random()]] * 4
 
 
-def test_a_global_generator_that_a_package_seeded_stays_as_it_was(house: House) -> None:
+def test_a_global_generator_that_a_package_seeded_stays_as_it_was(harness: Harness) -> None:
     import random
 
-    zygote, _ = spawn(house, "import random\nrandom.seed(5)\nassert random.seed(5) is None\n")
+    zygote, _ = spawn(harness, "import random\nrandom.seed(5)\nassert random.seed(5) is None\n")
     handler = "import p, random\ndef handler(event): return random.random()\n"
-    assert [house.answer(handler, zygote=zygote) for _ in range(2)] == [random.Random(5).random()] * 2
+    assert [harness.answer(handler, zygote=zygote) for _ in range(2)] == [random.Random(5).random()] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sockd.isolation.farm.zygote import Zygote
 from sockd.linux.processes import pidfds
-from tests.support.house import namespaces_of
+from tests.support.harness import namespaces_of
 
 HANDLER = "def handler(event): return event\n"
 

@@ -56,13 +56,13 @@ async def test_switched_on_there_is_a_tick_and_a_collector_until_it_is_closed() 
     assert threads_of(os.getpid(), "hrtick/") == []
 
 
-async def test_what_changes_the_host_is_told_once_it_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_changes_the_host_is_reported_once_it_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = [True, False]
     monkeypatch.setattr(favordynmods, "enabled_needed", lambda hierarchies: needed.pop(0))
     monkeypatch.setattr(favordynmods, "enable", lambda: None)
     config = LatencyConfig(hrtick="off", garbage="off")
-    told = [Latency.open(config, Hierarchies.detect()).notice for _ in range(2)]
-    assert told == [FAVORDYNMODS_IS_ON, ""]
+    reported = [Latency.open(config, Hierarchies.detect()).notice for _ in range(2)]
+    assert reported == [FAVORDYNMODS_IS_ON, ""]
     assert 'latency.favordynmods = "off"' in FAVORDYNMODS_IS_ON and "\n" not in FAVORDYNMODS_IS_ON
 
 

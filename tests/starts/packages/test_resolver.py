@@ -319,7 +319,7 @@ class TestResolve:
         with pytest.raises(ResolveFailed, match="no-such-package was not found"):
             await resolver.resolve("no-such-package")
 
-    async def test_a_conflict_is_told_in_the_resolvers_words(self, resolver: Resolver, index: PackageIndex) -> None:
+    async def test_a_conflict_is_reported_in_the_resolvers_words(self, resolver: Resolver, index: PackageIndex) -> None:
         index.add(wheel("app", "1.0", {}, requires=("lib<2",)))
         index.add(wheel("lib", "1.0", {}))
         index.add(wheel("lib", "2.0", {}))

@@ -116,7 +116,7 @@ def changes(before: Mapping[str, object], after: Mapping[str, object]) -> list[s
 
 
 def record(bodies: Bodies, closure: frozenset[str], environment: Mapping[str, int], code: Sequence[Action]) -> TopLevel:
-    """What a recording says of own code in a start of its own: as `sockd_zygote.own_functions.top_level` does."""
+    """What a recording says of own code in a start of its own: as `sockd_zygote.top_levels.top_level` does."""
     process = Process.started(bodies, closure, environment)
     steps: list[Step] = []
     reference, effect = process.snapshot(), ""

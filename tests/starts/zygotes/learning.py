@@ -25,7 +25,7 @@ from sockd.starts.zygotes.rate import DemandMeter
 from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.top_levels.top_level import Module, Step, TopLevel, import_id
 from sockd.starts.zygotes.zygote_node import ZygoteNode
-from sockd_zygote.own_functions import checks
+from sockd_zygote.top_levels import checks
 
 A, B, C = "a-1-aaaaaaaaaaaa", "b-1-bbbbbbbbbbbb", "c-1-cccccccccccc"
 SECONDS = {A: 0.1, B: 0.2}

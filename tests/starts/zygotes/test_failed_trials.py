@@ -15,7 +15,7 @@ from sockd.starts.zygotes.verification import agenda
 from sockd.starts.zygotes.verification import verifier as verifiers
 from sockd.starts.zygotes.verification.verifier import PENDING, pair_of
 from sockd.starts.zygotes.zygote_node import ZygoteNode
-from sockd_zygote.own_functions.checks import BEGUN
+from sockd_zygote.top_levels.checks import BEGUN
 from tests.starts.zygotes.verifying import jail, view_of
 
 pytestmark = pytest.mark.anyio
@@ -176,11 +176,11 @@ async def test_a_node_that_is_gone_is_left_alone(monkeypatch: pytest.MonkeyPatch
 async def test_a_node_that_goes_while_its_sandbox_is_made_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with jail(monkeypatch) as g:
 
-        async def fork_apart(node: ZygoteNode, program: Program) -> Any:
+        async def fork_for_verification(node: ZygoteNode, program: Program) -> Any:
             g.tree.nodes.remove(g.tree.node)
             raise ZygoteGone("the Zygote is gone")
 
-        monkeypatch.setattr(g.tree, "fork_apart", fork_apart)
+        monkeypatch.setattr(g.tree, "fork_for_verification", fork_for_verification)
         g.start(view_of())
         await g.settle()
         assert g.delays() == [] and g.verifier.agenda.pending == 0

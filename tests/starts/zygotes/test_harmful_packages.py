@@ -16,7 +16,7 @@ from sockd.isolation.sandbox.exchange import Reply
 from sockd.starts.zygotes.learning import canary
 from sockd.starts.zygotes.top_levels.top_level import TopLevel
 from sockd_zygote import protocol
-from sockd_zygote.own_functions import checks
+from sockd_zygote.top_levels import checks
 from tests.starts.zygotes.learning import ASYNCIO, A, B, FakeSpare, FakeZygote, Tree, learner_of, recorded, top_of
 
 pytestmark = pytest.mark.anyio
@@ -84,9 +84,9 @@ async def test_what_does_not_work_in_a_canary_refuses_the_package(
         assert tree.packages() == [set()] and tree.zygotes[1].closed
 
 
-@pytest.mark.parametrize("told", [{**WELL, "numpy.dot": checks.ABSENT}, WELL])
-def test_what_is_not_there_need_not_work(told: dict[str, str]) -> None:
-    assert canary.failures(msgspec.json.encode(told)) == ""
+@pytest.mark.parametrize("reported", [{**WELL, "numpy.dot": checks.ABSENT}, WELL])
+def test_what_is_not_there_need_not_work(reported: dict[str, str]) -> None:
+    assert canary.failures(msgspec.json.encode(reported)) == ""
 
 
 async def test_a_canary_has_the_packages_of_its_zygote_and_no_code(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ async def test_a_slow_module_of_the_standard_library_is_imported_ahead(tmp_path:
         assert tree.nodes[1].packages == set() and tree.nodes[1].refusal(view) == ""
 
 
-async def test_why_a_version_has_no_zygote_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_why_a_version_has_no_zygote_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Tree()
     monkeypatch.setitem(SECONDS, A, 0.001)
     async with learner_of(tree, tmp_path, max_nodes=1) as learner:

@@ -15,7 +15,7 @@ class Clock:
         return self.now_s
 
 
-def test_the_last_reason_of_a_version_is_told_until_it_is_forgotten() -> None:
+def test_the_last_reason_of_a_version_is_reported_until_it_is_forgotten() -> None:
     reasons = Reasons()
     reasons.note("p", "no memory")
     reasons.note("p", "no room")

@@ -104,7 +104,7 @@ async def test_a_top_level_that_cannot_be_recorded_is_tried_again_later_and_late
         assert "could not" not in g.verifier.why_unrecorded(view)
 
 
-async def test_why_a_version_is_not_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_why_a_version_is_not_recorded_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async with jail(monkeypatch) as g:
         view = view_of(is_recorded=False)
         assert g.verifier.why_unrecorded(view) == "its top level is recorded after its next cold start"

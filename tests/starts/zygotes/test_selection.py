@@ -113,7 +113,7 @@ def test_nothing_is_planned_for_an_exact_match() -> None:
     assert plan(node("numpy"), wants="numpy") is None
 
 
-def test_imports_that_nobody_did_are_left_out() -> None:
+def test_imports_that_no_one_did_are_left_out() -> None:
     made = plan(wants="numpy never-imported")
     assert made is not None
     assert made.imports == keys("numpy")

@@ -205,7 +205,7 @@ async def test_starts_whose_clocks_are_compared_are_more_than_a_second_apart(mon
         assert waited == ["root"], "once, behind the first of them"
 
 
-async def test_more_differences_than_can_be_told_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_differences_than_can_be_reported_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with jail(monkeypatch) as g:
         g.tree.own, g.tree.complete = {"a": "2", "b": "2"}, False
         assert await g.verify(view_of()) == "a start of its own differs: 2 modules differ, a for one"

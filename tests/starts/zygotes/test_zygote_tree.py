@@ -108,7 +108,7 @@ async def test_a_root_that_ends_as_soon_as_it_is_there_does_not_serve(roots: lis
     tree.close()
 
 
-async def test_a_node_whose_end_nobody_told_is_replaced(roots: list[Any]) -> None:
+async def test_a_node_whose_end_no_one_reported_is_replaced(roots: list[Any]) -> None:
     tree = Tree()
     await tree.open()
     tree.root.zygote.close()  # and `zygote_ended` was called before the node was in the tree
@@ -186,7 +186,7 @@ async def test_the_node_that_has_most_of_the_top_level_serves(roots: list[Any]) 
     tree.close()
 
 
-async def test_nodes_that_must_not_serve_are_told_the_largest_first(roots: list[Any]) -> None:
+async def test_nodes_that_must_not_serve_are_reported_the_largest_first(roots: list[Any]) -> None:
     tree, view = Tree(), view_of("a", changed="b c")
     await tree.open()
     nodes = [learned(1, "a", tree.root), learned(2, "a b", tree.root), learned(3, "a b c", tree.root)]
@@ -323,9 +323,9 @@ async def test_a_root_of_an_unreadable_image_is_tried_once_by_each_start_and_log
     tree.lineages.expect(IMAGE, at_once=False)
     for _ in range(3):
         farms.coming = [LOST]
-        with pytest.raises(ImageUnavailable, match="the agent is gone") as told:
+        with pytest.raises(ImageUnavailable, match="the agent is gone") as reported:
             await tree.living_best(view)
-        assert told.value is not LOST and told.value.retry_after_s == 7
+        assert reported.value is not LOST and reported.value.retry_after_s == 7
     farms.coming = [LOST]
     assert await tree.lineages.why_no_root(IMAGE) is LOST
     lines = [each.getMessage() for each in caplog.records if "root Zygote" in each.getMessage()]

@@ -64,9 +64,9 @@ class FakeSandbox:
         if isinstance(answer, Reply):
             return answer
         names = {name: {"x": [value, value]} for name, value in answer.items()}
-        told = {"digests": answer, "names": names, "complete": self._tree.complete, "owners": {"a": A}, "pids": [7]}
+        reported = {"digests": answer, "names": names, "complete": self._tree.complete, "owners": {"a": A}, "pids": [7]}
         steps = self._tree.steps if asked["record"] else []
-        return Reply(msgspec.json.encode({**told, "cpu_s": 0.5, "steps": steps, "failure": self._tree.failure}))
+        return Reply(msgspec.json.encode({**reported, "cpu_s": 0.5, "steps": steps, "failure": self._tree.failure}))
 
     async def why_lost(self) -> ImageUnavailable | None:
         return self._tree.lost
@@ -101,7 +101,7 @@ class FakeTree:
     def answer(self, node: ZygoteNode, asked: Any) -> Any:
         return self.own if node is self.root else self.fork
 
-    async def fork_apart(self, node: ZygoteNode, program: Program, *, deadline_s: float = 0.0) -> Any:
+    async def fork_for_verification(self, node: ZygoteNode, program: Program, *, deadline_s: float = 0.0) -> Any:
         if self.harm is not None:
             raise self.harm
         self.programs.append(program)
@@ -223,7 +223,7 @@ class Jail:
 async def jail(
     monkeypatch: pytest.MonkeyPatch, recordings: Recordings | None = None, **config: Any
 ) -> AsyncIterator[Jail]:
-    monkeypatch.setattr(trials, "APART_S", 0.0)
+    monkeypatch.setattr(trials, "CLOCK_STEP_S", 0.0)
     later = Later()
     monkeypatch.setattr(agenda, "asyncio", later)
     made = Jail(recordings or Recordings(Path("/none")), later, **config)

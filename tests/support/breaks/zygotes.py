@@ -76,7 +76,7 @@ def without_modules_loaded() -> None:
 @breaks("process-uncompared")
 def process_uncompared() -> None:
     """A recording does not compare names of the interpreter, and what the kernel knows of the process."""
-    patch_zygote("own_functions/state.py", r"return found or self\._changed_besides\(later, but\)", "return found")
+    patch_zygote("top_levels/state.py", r"return found or self\._changed_besides\(later, but\)", "return found")
 
 
 @breaks("plans-by-subset")

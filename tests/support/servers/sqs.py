@@ -125,7 +125,7 @@ class Sqs(ClosingServer):
             message.visible_at_s = time.monotonic() + float(request.get("VisibilityTimeout", 30))
             message.receipt = uuid.uuid4().hex
             message.received += 1
-        told = [
+        reported = [
             {
                 "MessageId": message.id,
                 "ReceiptHandle": message.receipt,
@@ -134,7 +134,7 @@ class Sqs(ClosingServer):
             }
             for message in found
         ]
-        return {"Messages": told} if told else {}
+        return {"Messages": reported} if reported else {}
 
     def _delete_message(self, request: Json) -> Json:
         queue = self._queue(request["QueueUrl"])

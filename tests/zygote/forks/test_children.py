@@ -29,16 +29,16 @@ print(json.dumps([before, during, exit_codes(), ends.complaints]))
 """
 
 
-def told(code: str) -> Any:
+def reported(code: str) -> Any:
     """What it prints: exit codes before, during and after imports, and complaints."""
     program = HARNESS.format(repository=str(REPOSITORY), code=code)
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
-def test_imports_are_told_how_their_children_end() -> None:
+def test_imports_learn_how_their_children_end() -> None:
     unknown = [-1, 0]
-    assert told("pass") == [unknown, [3, 4], unknown, []]
+    assert reported("pass") == [unknown, [3, 4], unknown, []]
 
 
 def test_no_child_that_has_ended_is_left() -> None:
@@ -46,14 +46,14 @@ def test_no_child_that_has_ended_is_left() -> None:
         "pids = [os.posix_spawn('/bin/true', ['true'], {}), os.posix_spawn('/bin/true', ['true'], {})]\n"
         "    [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]"
     )
-    *_, after, complaints = told(code)
+    *_, after, complaints = reported(code)
     assert after == [-1, 0], "os.system would find another child's end"
     assert complaints == ["an import starts a process and does not wait for its end"]
 
 
 def test_a_handler_of_their_ends_is_a_reason_against_the_zygote() -> None:
-    assert told("signal.signal(signal.SIGCHLD, print)")[3] == ["an import handles SIGCHLD"]
-    assert told("signal.signal(signal.SIGCHLD, print); signal.signal(signal.SIGCHLD, signal.SIG_DFL)")[3] == []
+    assert reported("signal.signal(signal.SIGCHLD, print)")[3] == ["an import handles SIGCHLD"]
+    assert reported("signal.signal(signal.SIGCHLD, print); signal.signal(signal.SIGCHLD, signal.SIG_DFL)")[3] == []
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def forked():
 """
 
 
-def told(program: str) -> object:
+def reported(program: str) -> object:
     """What a program prints as JSON; hooks cannot be taken back, so it is a process of its own."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", HEAD + program], capture_output=True, text=True, check=True
@@ -54,14 +54,14 @@ fork_hooks.rehearse(1)
 rehearsed = done[:]
 print(json.dumps([rehearsed, forked()]))
 """
-    assert told(THREE + child) == [["b3", "b1", "c1", "c2", "c3"]] * 2
+    assert reported(THREE + child) == [["b3", "b1", "c1", "c2", "c3"]] * 2
 
 
 def test_it_is_repeated_but_not_for_long() -> None:
     often = "fork_hooks.rehearse(3)\nprint(json.dumps(len(done)))"
-    assert told(THREE + often) == 15
+    assert reported(THREE + often) == 15
     slow = "fork_hooks.LONGEST_S = -1\nfork_hooks.rehearse(3)\nprint(json.dumps(done))"
-    assert told(THREE + slow) == []
+    assert reported(THREE + slow) == []
 
 
 def test_a_lock_that_only_the_parent_gives_back_is_not_taken() -> None:
@@ -73,7 +73,7 @@ with fork_hooks.Watch():
 fork_hooks.rehearse(2)
 print(json.dumps(lock.locked()))
 """
-    assert told(locking) is False
+    assert reported(locking) is False
 
 
 def test_a_hook_that_fails_hinders_no_other() -> None:
@@ -84,7 +84,7 @@ with fork_hooks.Watch():
 fork_hooks.rehearse(2)
 print(json.dumps(done))
 """
-    assert told(failing) == ["last", "last"]
+    assert reported(failing) == ["last", "last"]
 
 
 @pytest.mark.parametrize("name", ["", "python3.11", "python3.12", "python3.13"])

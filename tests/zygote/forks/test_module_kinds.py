@@ -146,7 +146,7 @@ def test_a_dict_that_cannot_be_had_is_none() -> None:
     assert instance_dict(foreign()) is None
 
 
-def test_the_key_is_told_without_an_import() -> None:
+def test_the_key_is_reported_without_an_import() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); before = set(sys.modules)\n"
         "from sockd_zygote.forks.module_kinds import Kinds\n"

@@ -115,7 +115,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("code", CASES)
-def test_what_is_noted(tmp_path: Path, code: str) -> None:
+def test_what_is_reported(tmp_path: Path, code: str) -> None:
     files = {"one/space/part.py": "", "one/regular/__init__.py": ""}
     code = code.replace("observing_store", repr(f"{tmp_path}/"))
     report = seen(tmp_path, code, files=files)
@@ -183,7 +183,7 @@ def test_fonts_are_listed_by_the_variables_of_fontconfig(tmp_path: Path) -> None
     assert not report["every_variable"] and {"HOME", "FONTCONFIG_FILE", "LD_PRELOAD"} <= {*report["variables"]}
 
 
-def test_nothing_is_noted_afterwards(tmp_path: Path) -> None:
+def test_nothing_is_reported_afterwards(tmp_path: Path) -> None:
     after = (
         "import ctypes; ctypes.CDLL(None).getenv(b'LATER'); os.environ.get('LATER2'); os.listdir('/')\n"
         "try: import later\nexcept ImportError: pass"

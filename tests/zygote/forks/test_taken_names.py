@@ -28,5 +28,5 @@ print(taken.one is taken.two is {module}.{name}, taken.one.__qualname__)
 )
 def test_a_name_is_the_original_after_the_watch(watch: str, module: str, name: str, qualname: str) -> None:
     program = TAKES.format(repository=str(REPOSITORY), watch=watch, module=module, name=name)
-    told = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout == f"True {qualname}\n"
+    reported = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    assert reported.stdout == f"True {qualname}\n"

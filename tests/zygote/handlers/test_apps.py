@@ -186,7 +186,7 @@ def test_what_is_not_wsgi_is_an_error(daemon: Daemon, app: Any, error: type[Exce
 
 
 @pytest.mark.parametrize("body", [["text"], "text", [b"x", 7], iter(["text"])])
-def test_a_wsgi_body_that_is_not_bytes_is_told_in_plain_words(daemon: Daemon, body: Any) -> None:
+def test_a_wsgi_body_that_is_not_bytes_is_reported_in_plain_words(daemon: Daemon, body: Any) -> None:
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         start_response("200 OK", [])
         return body
@@ -279,20 +279,20 @@ def test_startup_and_shutdown_are_the_apps(daemon: Daemon) -> None:
     assert heard == ["lifespan.startup", "lifespan.shutdown"]
 
 
-def test_who_waits_for_the_end_is_told_that_the_client_has_gone(daemon: Daemon) -> None:
-    told = []
+def test_who_waits_for_the_end_learns_that_the_client_has_gone(daemon: Daemon) -> None:
+    reported = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body", "body": b"x", "more_body": True})
         daemon.say(GONE)
-        told.append((await receive())["type"])
+        reported.append((await receive())["type"])
         with pytest.raises(ConnectionError):
             await send({"type": "http.response.body", "body": b"y", "more_body": True})
 
     ask(app, "asgi", daemon)
-    assert told == ["http.disconnect"] and daemon.answer()[2] == b"x"
+    assert reported == ["http.disconnect"] and daemon.answer()[2] == b"x"
 
 
 async def _incomplete(scope: Any, receive: Any, send: Any) -> None:

@@ -50,7 +50,7 @@ def endpoints(of):
             found.append(str(error))
     return found
 
-def told(of):
+def reported(of):
     return [endpoints(of), [shape(rule) for rule in of._ruleset_resolver._provider.ruleset.rules]]
 
 def spoil(rules):
@@ -63,9 +63,9 @@ found = []
 """
 CASES = {
     "clients of two sessions": """
-found += [told(client(session())), told(client(session()))]
+found += [reported(client(session())), reported(client(session()))]
 """,
-    "two clients of a session": "one = session(); found += [told(client(one)), told(client(one))]",
+    "two clients of a session": "one = session(); found += [reported(client(one)), reported(client(one))]",
     "the cache of names": """
 before = len(botocore._xform_cache)
 of = client(session())
@@ -76,16 +76,16 @@ botocore._xform_cache["GetObject", "_"] = "mine"
 found += [botocore.xform_name("GetObject"), botocore.xform_name("GetObject", "-"), botocore.xform_name("PutObject", "_", {})]
 found += [hasattr(client(session()), "mine")]
 """,
-    "rules that were changed before": "one = session(); spoil(rules_of(one)); found += [told(client(one))]",
+    "rules that were changed before": "one = session(); spoil(rules_of(one)); found += [reported(client(one))]",
     "rules that were loaded before": """
 one = session()
 one.get_component("data_loader").load_data("s3/2006-03-01/endpoint-rule-set-1")
-found += [told(client(one))]
+found += [reported(client(one))]
 """,
     "rules that an event changes": """
 one = session()
 one.register("creating-client-class.s3", lambda **_: spoil(rules_of(one)))
-found += [told(client(one))]
+found += [reported(client(one))]
 """,
     "rules that were changed after a client that failed": """
 one = session()
@@ -98,20 +98,20 @@ except KeyError:
     found.append("failed")
 one.unregister("creating-client-class.s3", unique_id="fail")
 spoil(rules_of(one))
-found += [told(client(one))]
+found += [reported(client(one))]
 """,
     "rules that were changed after the client": """
 one = session()
 of = client(one)
 tree = next(rule for rule in rules_of(one)["rules"] if "rules" in rule)
 tree["rules"][0]["conditions"][:] = [{"fn": "isSet", "argv": [{"ref": "NoSuch"}]}]
-found += [told(of)]
+found += [reported(of)]
 """,
     "a class of rules of one's own": """
 class Mine(provider.TreeRule):
     pass
 provider.RuleCreator.tree = Mine
-found += [told(client(session()))]
+found += [reported(client(session()))]
 """,
     "a creator of one's own": """
 class Mine(provider.RuleCreator):

@@ -161,7 +161,7 @@ def test_what_is_not_json_is_an_invalid_event(event: bytes) -> None:
         event_json.parse_event(event)
 
 
-def test_a_module_that_is_missing_is_told_from_a_missing_import_inside_it(directory: Path) -> None:
+def test_a_module_that_is_missing_is_reported_from_a_missing_import_inside_it(directory: Path) -> None:
     (directory / "broken.py").write_text("import nowhere_at_all\n")
     (directory / "package").mkdir()
     (directory / "package" / "__init__.py").write_text("")

@@ -132,7 +132,7 @@ def test_main_has_a_handler_or_an_app(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("source", "handler"), [("x = 1\n", "f:f"), ("app = print\n", "f:handler")])
-def test_a_file_with_neither_is_told(server: Server, source: str, handler: str) -> None:
+def test_a_file_with_neither_is_reported(server: Server, source: str, handler: str) -> None:
     server.init(source, app="maybe", handler=handler)
     assert server.answer(3, FAILED)["errorType"] == "Runtime.HandlerNotFound"
 

@@ -105,7 +105,7 @@ def test_a_function_that_meddles_with_its_link_is_answered_all_the_same(
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
-def test_more_than_one_descriptor_beside_init_ends_it(
+def test_more_than_one_descriptor_next_to_init_ends_it(
     server: Server, link: tuple[socket.socket, socket.socket], count: int
 ) -> None:
     engine, app = link

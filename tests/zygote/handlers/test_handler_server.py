@@ -42,7 +42,7 @@ def test_a_spare_whose_code_never_comes_ends(server: Server) -> None:
     assert server.end() == (1, b"")
 
 
-def test_it_ends_in_peace_when_nobody_wants_it(server: Server) -> None:
+def test_it_ends_in_peace_when_no_one_wants_it(server: Server) -> None:
     assert server.end() == (0, b"")
 
 
@@ -94,7 +94,7 @@ def test_the_request_id_is_the_uuid_of_the_request(server: Server) -> None:
     assert server.answer(1) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
-def test_an_init_that_raises_is_told_and_ends_it(server: Server) -> None:
+def test_an_init_that_raises_is_reported_and_ends_it(server: Server) -> None:
     server.init("raise LookupError('at import')\n")
     server.invoke(1)
     failed = server.answer(3, FAILED)
@@ -196,7 +196,7 @@ def handler(event, context):
 """
 
 
-def test_details_are_told_for_one_request(server: Server) -> None:
+def test_details_are_reported_for_one_request(server: Server) -> None:
     server.init(TOLD)
     server.expect(READY, 3)
     details = json.dumps(
@@ -219,10 +219,10 @@ def test_a_report_of_imports_has_no_more_than_its_frame_may(monkeypatch: pytest.
         timer.start()
         timer.seconds.update(dict.fromkeys(names, 0.123457))
         body = handler_server.stop_timing(timer)
-        told = json.loads(body)
-        assert len(body) <= protocol.MODULES_MAX_BYTES and len(told) <= protocol.MODULES_MAX
-        assert told == [["key", name, 0.123457] for name in names[: len(told)]]
-        assert len(told) >= min(count, 400)
+        reported = json.loads(body)
+        assert len(body) <= protocol.MODULES_MAX_BYTES and len(reported) <= protocol.MODULES_MAX
+        assert reported == [["key", name, 0.123457] for name in names[: len(reported)]]
+        assert len(reported) >= min(count, 400)
 
 
 def test_a_function_may_replace_json_dumps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_a_connection_of_our_own_is_known_whatever_its_sockets_family(
         ("#!/nowhere/sh\n", r"bootstrap exists, but its interpreter /nowhere/sh does not"),
     ],
 )
-def test_a_bootstrap_that_cannot_be_run_is_told_without_frames_of_ours(tmp_path: Path, text: str, why: str) -> None:
+def test_a_bootstrap_that_cannot_be_run_is_reported_without_frames_of_ours(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "bootstrap").write_text(text)
     (tmp_path / "bootstrap").chmod(0o755)
     function = {"provided": "bootstrap", "code": str(tmp_path), "paths": []}
@@ -49,7 +49,7 @@ def test_a_bootstrap_that_cannot_be_run_is_told_without_frames_of_ours(tmp_path:
     assert (caught.value.kind, caught.value.stack) == ("Runtime.InvalidEntrypoint", [])
 
 
-def test_a_wrapper_that_does_not_exist_is_told_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrapper_that_does_not_exist_is_reported_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_LAMBDA_EXEC_WRAPPER", f"{tmp_path}/wrapper")
     with pytest.raises(ReportedError, match=rf"{tmp_path}/wrapper does not exist"):
         started({"provided": "awslambdaric", "code": str(tmp_path), "paths": []}, {}, ())

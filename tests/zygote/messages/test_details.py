@@ -28,8 +28,8 @@ print(pages() - before)
 
 
 def test_details_are_apart_from_the_event() -> None:
-    told = json.dumps({"trace": "é"}, ensure_ascii=False).encode()
-    body = bytes(24) + len(told).to_bytes(4, "little") + told + b'{"a": 1}'
+    reported = json.dumps({"trace": "é"}, ensure_ascii=False).encode()
+    body = bytes(24) + len(reported).to_bytes(4, "little") + reported + b'{"a": 1}'
     assert details.split(body) == (b'{"a": 1}', {"trace": "é"})
 
 

@@ -69,7 +69,7 @@ def test_notes_follow_the_stack_of_an_error_and_of_what_it_came_from() -> None:
     assert len(json.loads(errors.describe(error))["stackTrace"]) <= 2 * errors.MAX_STACK
 
 
-def test_a_syntax_error_is_told_with_its_file_line_and_source(tmp_path: Path) -> None:
+def test_a_syntax_error_is_reported_with_its_file_line_and_source(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1\ndef f(:\n")
     with pytest.raises(SyntaxError) as caught:
         compile((tmp_path / "mine.py").read_text(), str(tmp_path / "mine.py"), "exec")
@@ -89,7 +89,7 @@ def test_an_error_without_a_text_is_described() -> None:
     assert describe(ValueError("\udc80"))["errorMessage"] == "\udc80"
 
 
-def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_is_reported_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ModuleNotFoundError("No module named 'x'", name="x")
     assert (
         describe(missing)["errorMessage"]
@@ -103,20 +103,20 @@ def test_a_missing_module_is_told_with_what_is_there(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("text", ["x", "\0", "\U0001f600", "\udc80", '"', "é\0x"])
-def test_a_long_text_is_cut_with_a_mark_and_the_innermost_frames_are_told(text: str) -> None:
+def test_a_long_text_is_cut_with_a_mark_and_the_innermost_frames_are_reported(text: str) -> None:
     stack = [f"line {n} {text * n}\n" for n in range(300)]
     encoded = errors.encode("K" * 1000, text * 200_000, stack)
-    told = json.loads(encoded)
+    reported = json.loads(encoded)
     assert len(encoded) <= FAILED_MAX_BYTES
-    kept, _, rest = told["errorMessage"].partition(" [cut: ")
+    kept, _, rest = reported["errorMessage"].partition(" [cut: ")
     assert (text * 200_000).startswith(kept) and rest == f"{len(text) * 200_000 - len(kept)} more characters]"
     assert len(kept) >= errors.MESSAGE_BYTES // 12 // 2
-    assert told["stackTrace"][-1] == stack[-1][: errors.MAX_LINE]
-    assert told["stackTrace"][0] == errors.LEFT_OUT % (300 - len(told["stackTrace"]) + 1)
-    assert told["errorType"] == "K" * 200
+    assert reported["stackTrace"][-1] == stack[-1][: errors.MAX_LINE]
+    assert reported["stackTrace"][0] == errors.LEFT_OUT % (300 - len(reported["stackTrace"]) + 1)
+    assert reported["errorType"] == "K" * 200
 
 
-def test_what_fits_is_told_whole() -> None:
+def test_what_fits_is_reported_whole() -> None:
     assert json.loads(errors.encode("E", "m" * 10_000, ["a\n", "b\n"])) == {
         "errorMessage": "m" * 10_000,
         "errorType": "E",
@@ -147,7 +147,7 @@ def test_the_exceptions_that_it_was_raised_from_follow_the_stack() -> None:
     assert cause.endswith("KeyError: 'missing'\n")
 
 
-def test_an_exception_that_hides_its_context_is_told_alone() -> None:
+def test_an_exception_that_hides_its_context_is_reported_alone() -> None:
     def fail() -> None:
         try:
             raise KeyError("missing")
@@ -177,16 +177,16 @@ def test_endless_causes_have_a_bound() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3000])
-def test_of_many_causes_the_first_of_all_is_told_and_those_between_are_counted(count: int) -> None:
+def test_of_many_causes_the_first_of_all_is_reported_and_those_between_are_counted(count: int) -> None:
     error: Exception = KeyError("root")
     for number in range(count - 1, -1, -1):
         error, cause = ValueError(f"number {number}"), error
         error.__cause__ = cause
     stack = json.loads(errors.describe(error))["stackTrace"]
     assert stack[-2:] == [errors.CAUSE, "KeyError: 'root'\n"]
-    told = sum(line.startswith("ValueError: number ") for line in stack)
-    left_out = [errors.LEFT_OUT_CAUSES % (count - 1 - told)] if count > 2 else []
-    assert told and [line for line in stack if "left out" in line] == left_out
+    reported = sum(line.startswith("ValueError: number ") for line in stack)
+    left_out = [errors.LEFT_OUT_CAUSES % (count - 1 - reported)] if count > 2 else []
+    assert reported and [line for line in stack if "left out" in line] == left_out
 
 
 def test_a_cause_with_a_long_stack_leaves_room_for_the_first_of_all() -> None:
@@ -212,14 +212,14 @@ def test_a_cause_with_a_long_stack_leaves_room_for_the_first_of_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reported"),
     [
         ("valu", "name 'valu' is not defined. Did you mean: 'value'?"),
         ("value.emcode", "'str' object has no attribute 'emcode'. Did you mean: 'encode'?"),
         ("zzzzzzzzzz", "name 'zzzzzzzzzz' is not defined"),
     ],
 )
-def test_what_python_suggests_is_told(source: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_python_suggests_is_reported(source: str, reported: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         try:
             raise KeyError("context")
@@ -228,7 +228,7 @@ def test_what_python_suggests_is_told(source: str, told: str, capsys: pytest.Cap
     except Exception as error:
         described = json.loads(errors.describe(error))
         assert isinstance(error.__context__, KeyError), "it is as it was"
-    assert described["errorMessage"] == told
+    assert described["errorMessage"] == reported
     assert capsys.readouterr().err == ""
 
 
@@ -237,9 +237,9 @@ def test_an_error_that_cannot_be_read_has_its_stack() -> None:
         def __getattribute__(self, name: str) -> Any:
             raise RuntimeError(name)
 
-    told = describe(Hostile())
-    assert (told["errorType"], told["errorMessage"]) == ("Hostile", "<the error cannot be read: RuntimeError>")
-    assert "test_errors.py" in told["stackTrace"][-1]
+    reported = describe(Hostile())
+    assert (reported["errorType"], reported["errorMessage"]) == ("Hostile", "<the error cannot be read: RuntimeError>")
+    assert "test_errors.py" in reported["stackTrace"][-1]
 
 
 def test_what_to_do_about_a_handler_is_of_its_kind_of_deploy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,9 +254,9 @@ def test_it_needs_no_import_and_leaves_none() -> None:
         "class Watch:\n def find_spec(self, name, *_): raise AssertionError(name)\n"
         "sys.meta_path.insert(0, Watch())\n"
         "try: {}['a'] + 1\n"
-        "except KeyError as error: told = errors.describe(error)\n"
+        "except KeyError as error: reported = errors.describe(error)\n"
         "assert set(sys.modules) == before, set(sys.modules) ^ before\n"
-        "assert 'traceback' not in before; print(told.decode())"
+        "assert 'traceback' not in before; print(reported.decode())"
     )
     start = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
     run = subprocess.run([sys.executable, "-I", "-S", "-c", start + code], capture_output=True, text=True)
@@ -264,7 +264,7 @@ def test_it_needs_no_import_and_leaves_none() -> None:
     assert json.loads(run.stdout)["errorType"] == "KeyError"
 
 
-def test_lines_that_a_function_notes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_a_function_notes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "def f():\n    raise ValueError('made')\n"
     monkeypatch.setitem(linecache.cache, "<made>", (len(source), None, source.splitlines(keepends=True), "<made>"))
     space: dict[str, Any] = {}

@@ -191,7 +191,7 @@ class Program(Handler):
         if what == "error":
             self._outcomes.put((ERROR, metadata(body)))
         elif ERROR_TYPE in trailers:
-            self._outcomes.put((ERROR, told_behind(trailers)))
+            self._outcomes.put((ERROR, error_in_trailers(trailers)))
         else:
             self._outcomes.put((ANSWER, body))
         return 202
@@ -252,7 +252,7 @@ def metadata(body: bytes) -> tuple[str, str, list[str]]:
     return str(error.get("errorType") or "Runtime.UnknownReason"), str(error.get("errorMessage", "")), frames
 
 
-def told_behind(trailers: dict[str, str]) -> tuple[str, str, list[str]]:
+def error_in_trailers(trailers: dict[str, str]) -> tuple[str, str, list[str]]:
     """Return the error as `encoded` does, for an answer that failed in the middle: the type of the trailer is the one that
     counts."""
     import base64

@@ -42,7 +42,7 @@ kept: list[object] = []
 """The program of an image, whose Popen would reap it if it were deleted."""
 WATCHED = (signal.SIGCHLD, signal.SIGTERM)
 LONGER = "if it only needs longer to start, raise init_timeout_s"
-REFUSED = "was refused, as nobody listens there"
+REFUSED = "was refused, as no process listens there"
 OF_ANOTHER = "reached a process that is not of this service"
 
 

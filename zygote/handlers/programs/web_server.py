@@ -285,7 +285,7 @@ def free_port() -> int:
         return number
 
 
-REFUSED, SILENT = "was refused, as nobody listens there", "has no answer"
+REFUSED, SILENT = "was refused, as no process listens there", "has no answer"
 
 
 def why_not_ready(port: int, path: str, unhealthy: int, timeout_s: float) -> str:

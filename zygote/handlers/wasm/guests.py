@@ -66,7 +66,7 @@ class Command:
         start = kinds.get(START)
         if not isinstance(start, wasmtime.FuncType) or start.params or start.results:
             if BOOT in kinds:
-                raise Unfit("an initscript, which goes beside a function: sockd deploy FILE --name FUNCTION")
+                raise Unfit("an initscript, which goes with a function: sockd deploy FILE --name FUNCTION")
             raise Unfit(f"no function () -> () is exported as {START!r}: it must be a WASI command, and not a library")
         linker = wasmtime.Linker(engine)
         linker.define_wasi()

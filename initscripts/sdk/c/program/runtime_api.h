@@ -1,4 +1,4 @@
-/* runtime_api.h: the Runtime API for a program in C, one request at a time: just enough for the example beside it.
+/* runtime_api.h: the Runtime API for a program in C, one request at a time: just enough for the example next to it.
  *
  *     int main(void) { runtime_serve(answer); }   // answer(event, length) gives the answer's JSON, which is freed
  *

@@ -59,7 +59,7 @@ imports! {
     fn send_rpc_buf(conn: i32, rpc_id: i64, method: *const u8, method_len: u32, handle: u32, off: i64, len: i64)
         -> i32 = -95;
 
-    /// Wait until the whole reply is in the region; may be called again for the same id. The function is told of a
+    /// Wait until the whole reply is in the region; may be called again for the same id. The function learns of a
     /// failure. -ENOENT: never sent. -ECONNREFUSED, -ETIMEDOUT, -ECONNRESET, -EPROTO, -ENOSPC: as the RPC ended. A status
     /// that says that something is wrong (404) is a reply like any other, and no failure.
     fn recv_rpc_reply(conn: i32, rpc_id: i64, out: *mut Reply) -> i32 = -95;

@@ -31,7 +31,7 @@ from sockd.linux.ways import OLDEST, Ways
 from sockd_zygote import _native, linux
 
 _CLONE_NEWUSER = 0x10000000  # os.CLONE_NEWUSER since Python 3.12.
-NOBODY = 65534
+OVERFLOW_ID = 65534
 NO_RESEND = "not across an end of the process that serves them (no FUSE_HAS_RESEND)"
 _SANDBOX_NAMESPACES = _CLONE_NEWUSER | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
@@ -66,8 +66,8 @@ def sandbox_namespaces() -> None:
     """Enter a sandbox's namespaces without a capability over the host's, as a Zygote does, and a user namespace within.
 
     AppArmor refuses that, or lets it succeed and takes the capabilities away, so one is used after each step."""
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.setresgid(OVERFLOW_ID, OVERFLOW_ID, OVERFLOW_ID)
+    os.setresuid(OVERFLOW_ID, OVERFLOW_ID, OVERFLOW_ID)
     linux.set_dumpable()  # or our own id maps would be root's
     for namespaces in (_SANDBOX_NAMESPACES, _CLONE_NEWUSER | syscalls.CLONE_NEWUTS):
         _enter_as_root(namespaces)

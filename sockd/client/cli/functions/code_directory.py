@@ -40,7 +40,7 @@ class CodeDirectory:
         """Pack what is there now, within the worker's limits. Raises: Failure."""
         from sockd.functions.code.packing import pack_directory
 
-        only = _files_beside_image(self._directory, in_image=self._in_image)
+        only = _files_with_image(self._directory, in_image=self._in_image)
         try:
             try:
                 packed = pack_directory(self._directory, self._config, only=only)
@@ -79,7 +79,7 @@ def show_plan(source: Path, *, in_image: bool, as_json: bool) -> None:
         from sockd.functions.code.selection import select
 
         try:
-            selection = select(source, only=_files_beside_image(source, in_image=in_image), max_entries=MOST_LISTED)
+            selection = select(source, only=_files_with_image(source, in_image=in_image), max_entries=MOST_LISTED)
         except (SockdError, OSError) as error:
             raise _not_deployable(source, error) from None
         files = [(each.path, each.size_bytes) for each in selection.packed if not each.path.endswith("/")]
@@ -131,7 +131,7 @@ def _shown(paths: Sequence[str]) -> str:
     return f"{', '.join(paths[:MAX_SHOWN])}{more}"
 
 
-def _files_beside_image(directory: Path, *, in_image: bool) -> list[str] | None:
+def _files_with_image(directory: Path, *, in_image: bool) -> list[str] | None:
     """The files that a function has outside of its image; None: all, as it is in no image, or an initscript may be among them.
 
     The directory is often that of the Dockerfile: with all that the image is built from, or the image itself."""

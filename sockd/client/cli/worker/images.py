@@ -131,7 +131,7 @@ def rm(image: str, state_dir: Path, as_json: bool) -> None:
 
 @images.command()
 @click.option(
-    "--clear-alarms", is_flag=True, help="Go on deleting after an alarm: nobody reads what has expired any more."
+    "--clear-alarms", is_flag=True, help="Go on deleting after an alarm: no worker reads what has expired any more."
 )
 @click.option(
     "--restore", is_flag=True, help="After an alarm: keep what has expired, and copy what functions need from there."
@@ -161,4 +161,4 @@ def gc(clear_alarms: bool, restore: bool, forget_worker: str, state_dir: Path, a
         echo(f"  {line}")
     if any(root["alarms"] for root in store["roots"]):
         suggest("a worker has read what had expired, so nothing is deleted; to keep it:", "sockd images gc --restore")
-        suggest("to delete it, when nobody reads it any more:", "sockd images gc --clear-alarms")
+        suggest("to delete it, when no worker reads it any more:", "sockd images gc --clear-alarms")

@@ -46,7 +46,7 @@ class Head:
         self.headers = headers
 
     def path_and_query(self) -> tuple[bytes, bytes]:
-        """The target apart, undecoded. Raises: HttpParserInvalidURLError."""
+        """The two parts of the target, undecoded. Raises: HttpParserInvalidURLError."""
         target = self.target
         if target.startswith(b"/"):
             path, _, query = target.partition(b"?")

@@ -1,7 +1,7 @@
 """A new Zygote's canary: one fork that is tested before the Zygote serves functions.
 
 It is prepared like a spare, including the rehearsal of a request, becomes a program with the Zygote's packages and no code, and
-runs `sockd_zygote.own_functions.checks`. No request waits for it. Its report is untrusted: a package that falsifies it affects
+runs `sockd_zygote.top_levels.checks`. No request waits for it. Its report is untrusted: a package that falsifies it affects
 only the functions that requested it."""
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sockd.isolation.sandbox.exchange import Reply
 from sockd.isolation.sandbox.sandbox import Sandbox
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd_zygote import protocol
-from sockd_zygote.own_functions import checks
+from sockd_zygote.top_levels import checks
 
-HANDLER = "sockd_zygote.own_functions.checks:answer"
+HANDLER = "sockd_zygote.top_levels.checks:answer"
 LOG_BYTES = ANSWER_BYTES = 64 << 10
 OPEN_FILES = 1024
 MOST_SHOWN = 200
@@ -79,7 +79,7 @@ async def _answer(sandbox: Sandbox, request: ImportRequest, deadline_s: float) -
 
 
 def failures(body: bytes) -> str:
-    """What does not work, in words; empty: all works. Args: body: as `sockd_zygote.own_functions.checks.answer` returns it."""
+    """What does not work, in words; empty: all works. Args: body: as `sockd_zygote.top_levels.checks.answer` returns it."""
     try:
         results = msgspec.json.decode(body, type=dict[str, str])
     except (msgspec.MsgspecError, RecursionError):

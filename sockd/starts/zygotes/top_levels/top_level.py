@@ -1,7 +1,7 @@
 """What the top level of one version does, as recorded in a start of its own: which imports its code asks for, in which order, and
 from where on it has changed what they see. Pure; owns nothing.
 
-A recording (`sockd_zygote.own_functions.top_level`) is a list of *steps*: the imports that the function's code asks for, and
+A recording (`sockd_zygote.top_levels.top_level`) is a list of *steps*: the imports that the function's code asks for, and
 within them what a module of one distribution imports of another. The steps before the first change by the function's own code are
 *unchanged*: an import of the same modules in a Zygote, in the same order, sees the same state. Everything later is the function's
 own to import. What a recording says is a claim of the version's own sandbox, and decides about that version alone.
@@ -230,10 +230,10 @@ def out_of_order(order: Sequence[str], loaded: frozenset[str], top: TopLevel) ->
     return ""
 
 
-def read_steps(told: object, closure: frozenset[str], *, most: int = MAX_MODULES) -> tuple[Step, ...]:
+def read_steps(reported: object, closure: frozenset[str], *, most: int = MAX_MODULES) -> tuple[Step, ...]:
     """Check what a sandbox says of its imports. Args: most: steps, and modules, of one top level. Raises: BadRecording."""
     try:
-        steps = msgspec.convert(told, tuple[Step, ...])
+        steps = msgspec.convert(reported, tuple[Step, ...])
         if len(steps) > most or sum(len(step.modules) for step in steps) > most:
             raise BadRecording(f"it imports more than {most} modules (zygote.max_modules)")
         return tuple(_checked(number, step, closure) for number, step in enumerate(steps))

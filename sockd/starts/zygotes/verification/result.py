@@ -1,6 +1,6 @@
 """The result of a verification: validate and compare the answers of two starts. Pure; owns nothing.
 
-A trial (`sockd_zygote.own_functions.trial`) returns a digest of each module, and for differing modules a digest and description
+A trial (`sockd_zygote.top_levels.trial`) returns a digest of each module, and for differing modules a digest and description
 of each name. Values that differ between two starts of the function's own, such as times or random numbers, are ignored.
 """
 
@@ -66,8 +66,8 @@ class BadFingerprint(Exception):
 def read_fingerprint(body: bytes | memoryview) -> Fingerprint:
     """Raises: BadFingerprint."""
     try:
-        told = msgspec.json.decode(body, type=Fingerprint)
-        return msgspec.structs.replace(told, cpu_s=read_seconds(told.cpu_s))
+        fingerprint = msgspec.json.decode(body, type=Fingerprint)
+        return msgspec.structs.replace(fingerprint, cpu_s=read_seconds(fingerprint.cpu_s))
     except (ValueError, RecursionError, OverflowError):  # msgspec's errors are ValueErrors
         raise BadFingerprint("the answer of a trial is not a fingerprint") from None
 
@@ -90,7 +90,7 @@ class Difference:
         where = f"{self.module} {self.name}" if self.module.startswith("(") else f"{self.module}.{self.name}"
         if self.here != self.own:
             return f"{where.rstrip('.')}: {self.here[:MOST_TEXT]} instead of {self.own[:MOST_TEXT]}"
-        what = " and in ".join(self.parts[:MOST_PARTS]) or "what is not told"
+        what = " and in ".join(self.parts[:MOST_PARTS]) or "a part without a name"
         return f"{where.rstrip('.')}: {self.here[:MOST_TEXT]} in both, which differ in {what}"
 
 
@@ -125,8 +125,8 @@ def differing_parts(one: Name, other: Name) -> tuple[str, ...]:
     return tuple(name for name in names if one.parts.get(name) != other.parts.get(name))
 
 
-def _names(told: Fingerprint, module: str) -> Mapping[str, Name]:
-    return told.names.get(module, {})
+def _names(fingerprint: Fingerprint, module: str) -> Mapping[str, Name]:
+    return fingerprint.names.get(module, {})
 
 
 def in_words(found: Sequence[Difference]) -> str:

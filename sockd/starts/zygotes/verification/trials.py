@@ -30,14 +30,14 @@ from sockd.starts.zygotes.verification.result import (
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 from sockd_zygote import protocol
-from sockd_zygote.own_functions.checks import last_begun
+from sockd_zygote.top_levels.checks import last_begun
 
-HANDLER = "sockd_zygote.own_functions.trial:answer"
+HANDLER = "sockd_zygote.top_levels.trial:answer"
 LOG_BYTES = 1 * MB
 ANSWER_BYTES = 6 * MB
 SURE = 4
 """Starts of a function's own that a difference is compared with: what depends on addresses may be equal in two by chance."""
-APART_S = 1.1
+CLOCK_STEP_S = 1.1
 """Between two starts of a function's own that are compared: a clock in seconds shows another time."""
 MEMORY_DEADLINE_S = 30.0
 """How long a trial waits for memory, in the queue in which requests wait, when it has found none PATIENT_TRIES times."""
@@ -128,7 +128,7 @@ class Trials:
             starts: list[Fingerprint] = []
             for number in range(SURE):
                 if number == 1:
-                    await until(began_s + APART_S)
+                    await until(began_s + CLOCK_STEP_S)
                 starts.append(await self._try(work, root, program, {**trial, "moved": number}))
                 if not all(each.complete for each in (fork, *starts)):
                     raise TrialFailed(f"{len(suspects)} modules differ, {suspects[0]} for one", is_late=False)
@@ -162,7 +162,7 @@ class Trials:
         """What one new sandbox tells. Raises: TrialFailed, SandboxFailed, NoCapacity, OSError."""
         whose = "a fork" if node.imports else "a start of its own"
         deadline_s = MEMORY_DEADLINE_S if work.tries >= PATIENT_TRIES else 0.0
-        sandbox = await self._tree.children.fork_apart(node, program, deadline_s=deadline_s)
+        sandbox = await self._tree.children.fork_for_verification(node, program, deadline_s=deadline_s)
         try:
             reply = await sandbox.request(uuid.uuid4().bytes, msgspec.json.encode(trial))
         finally:
@@ -177,15 +177,15 @@ class Trials:
                 words = f"{begun}: {words}"
             raise TrialFailed(words, is_late=isinstance(reply.error, TimedOut | OutOfMemory))
         try:
-            told = await asyncio.to_thread(read_fingerprint, reply.body)
+            fingerprint = await asyncio.to_thread(read_fingerprint, reply.body)
         except BadFingerprint as error:
             raise TrialFailed(f"{whose}: {error}", is_late=False) from None
-        self.cpu_s += told.cpu_s
-        return told
+        self.cpu_s += fingerprint.cpu_s
+        return fingerprint
 
 
 def _asked(work: Work, *, record: bool = False) -> dict[str, Any]:
-    """What a trial is asked (`sockd_zygote.own_functions.trial.answer`)."""
+    """What a trial is asked (`sockd_zygote.top_levels.trial.answer`)."""
     init = protocol.decode_init(work.program.init)
     key = init.get("image_key", "")
     return {

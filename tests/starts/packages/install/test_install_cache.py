@@ -65,7 +65,7 @@ class TestInstalled:
         assert int.from_bytes(data[4:8], "little") == 0b01  # by hash, not checked (PEP 552)
         assert marshal.loads(data[16:]).co_filename == f"/packages/{key}/lib/deep/er.py"
 
-    async def test_everyone_may_read_and_nobody_may_write_whatever_the_umask(
+    async def test_everyone_may_read_and_no_one_may_write_whatever_the_umask(
         self, cache: InstallCache, index: PackageIndex, state: Path
     ) -> None:
         files = {"lib/__init__.py": "", "lib/data/a.txt": "x", "lib-1.0.data/scripts/tool": "#!python\n"}

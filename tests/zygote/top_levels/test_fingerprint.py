@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sockd_zygote.forks.module_kinds import Kinds
-from sockd_zygote.own_functions.fingerprint import (
+from sockd_zygote.top_levels.fingerprint import (
     DEPTH,
     MOST_ITEMS,
     MOST_PARTS,
@@ -317,7 +317,7 @@ def test_parts_of_equal_values_are_equal_and_few(value: Any) -> None:
     assert len(parts(Fingerprint(Kinds()).looks([*range(1000)]))) == MOST_PARTS
 
 
-def test_parts_of_what_may_be_a_secret_are_told_by_number() -> None:
+def test_parts_of_what_may_be_a_secret_are_reported_by_number() -> None:
     assert parts(Fingerprint(Kinds()).looks({"the secret": 1}), is_secret=True).keys() == {"its length", "the item 0"}
 
 

@@ -11,8 +11,8 @@ import operator
 import sys
 
 from sockd_zygote.forks.module_kinds import MACHINERY, is_a, namespace
-from sockd_zygote.own_functions import interpreter, platform_caches, process
-from sockd_zygote.own_functions.heap import Heap, home_of
+from sockd_zygote.top_levels import interpreter, platform_caches, process
+from sockd_zygote.top_levels.heap import Heap, home_of
 
 ModuleType = type(sys)
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name

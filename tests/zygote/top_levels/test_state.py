@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sockd_zygote.own_functions import heap, process
-from sockd_zygote.own_functions.heap import Heap
-from sockd_zygote.own_functions.state import State, are_same_items, changed_setting
+from sockd_zygote.top_levels import heap, process
+from sockd_zygote.top_levels.heap import Heap
+from sockd_zygote.top_levels.state import State, are_same_items, changed_setting
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 NAME = "state_of_p"
@@ -202,7 +202,7 @@ def test_a_class_is_named_by_the_module_that_made_it(p: types.ModuleType) -> Non
     assert changes(lambda each: setattr(each.Borrowed, "x", 2), borrower) == [f"{NAME}.Settings"]
 
 
-def test_a_subclass_is_told_by_itself(p: types.ModuleType) -> None:
+def test_a_subclass_is_reported_by_itself(p: types.ModuleType) -> None:
     before = state()
     assert before.new_subclasses(state()) == []
     derived = type("Derived", (p.Settings,), {})
@@ -504,8 +504,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import ctypes, collections, encodings, functools, json, linecache, logging, os, re, struct, threading, typing, urllib.parse
 from sockd_zygote.forks.module_kinds import RUNTIME, Kinds
-from sockd_zygote.own_functions import process
-from sockd_zygote.own_functions.state import State
+from sockd_zygote.top_levels import process
+from sockd_zygote.top_levels.state import State
 process.contents_of_tmp = dict  # other tests write there meanwhile
 kinds = Kinds()
 def state(): return State(lambda name, module: kinds.key_of(name, module) == "" and name != "__main__")

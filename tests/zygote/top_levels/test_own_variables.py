@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sockd_zygote import _native
-from sockd_zygote.own_functions.own_variables import PIECE_BYTES, may_walk_environ
-from tests.zygote.own_functions.starts import Files, Recording, Starts
+from sockd_zygote.top_levels.own_variables import PIECE_BYTES, may_walk_environ
+from tests.zygote.top_levels.starts import Files, Recording, Starts
 
 LISTS = "import os\nTAKEN = [name for name in os.environ if name.startswith({0!r})]\n"
 READERS: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""The house up to its sandboxes: farm, root Zygote and pools put together as the daemon does, without HTTP or caches.
+"""What makes sandboxes: farm, root Zygote and pools put together as the daemon does, without HTTP or caches.
 
 Owns an event loop that runs only inside `run`, so that tests are plain functions; between two calls the daemon's half of
 everything stands still, and the sandboxes' half does not. `start` and the fixtures give back what they made in `close`.
@@ -52,7 +52,7 @@ DEADLINE_S = 40.0
 MAX_ANSWER_BYTES = 1 * MB
 BASE_UID = 0x20000000
 ROOT_UIDS = 1 << 28
-"""Three levels of Zygotes below the root, and all blocks of a house below the group ids of test runs (support/ledger)."""
+"""Three levels of Zygotes below the root, and all blocks of its user ids below the group ids of test runs (support/ledger)."""
 
 Source = str | Callable[..., Any]
 """A handler: Python text that defines `handler`, or a function whose source is taken; it must need nothing around it."""
@@ -62,7 +62,7 @@ _programs = itertools.count(1)
 _roots = itertools.cycle(range(1, 6))
 
 
-class House:
+class Harness:
     """Everything below the caches, on one loop. `settle` after each test, `close` at the end."""
 
     def __init__(self, directory: Path, *, cgroup_pool: int = 0, roots: str = "auto", ways: Ways | None = None) -> None:
@@ -271,13 +271,13 @@ class House:
 class Running:
     """A sandbox that is a function, for a test to talk to without await."""
 
-    def __init__(self, house: House, sandbox: Sandbox, program: Program) -> None:
-        self.house = house
+    def __init__(self, harness: Harness, sandbox: Sandbox, program: Program) -> None:
+        self.harness = harness
         self.sandbox = sandbox
         self._program = program
 
     def request(self, event: object = None) -> Reply:
-        return self.house.run(self.send(event))
+        return self.harness.run(self.send(event))
 
     async def send(self, event: object = None) -> Reply:
         """One request; the first comes with the code, as nothing may come between the two."""
@@ -294,20 +294,20 @@ class Running:
         return pidfds.pid(self.sandbox.process.pidfd)
 
     def destroy(self) -> None:
-        self.house.call(self.sandbox.destroy)
+        self.harness.call(self.sandbox.destroy)
 
     @property
     def dead(self) -> bool:
         return self.sandbox.lifecycle.state is State.DEAD
 
 
-def house_fixture(directory: Path, roots: str = "auto", ways: Ways | None = None) -> Iterator[House]:
+def harness_fixture(directory: Path, roots: str = "auto", ways: Ways | None = None) -> Iterator[Harness]:
     """What a session-scoped fixture yields."""
-    house = House(directory, roots=roots, ways=ways)
+    harness = Harness(directory, roots=roots, ways=ways)
     try:
-        yield house
+        yield harness
     finally:
-        house.close()
+        harness.close()
 
 
 def read_source(source: Source) -> tuple[str, str]:

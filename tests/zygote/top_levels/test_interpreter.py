@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from sockd_zygote.own_functions import interpreter
+from sockd_zygote.top_levels import interpreter
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from sockd_zygote.own_functions import interpreter
+from sockd_zygote.top_levels import interpreter
 def settings():  # without /tmp, where other tests write meanwhile
     return {name: value for name, value in interpreter.settings().items() if name != "files in /tmp"}
 def main(modules, change):
@@ -41,9 +41,9 @@ def run(change: str, *modules: str) -> dict[str, Any]:
     command = [sys.executable, "-I", "-S", "-X", "utf8=0", "-c", PROGRAM, str(REPOSITORY), " ".join(modules), change]
     done = subprocess.run(command, env={"LC_ALL": "C.UTF-8"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["stable"], "two looks at the same process differ"
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    assert reported["stable"], "two looks at the same process differ"
+    return reported
 
 
 CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -104,9 +104,9 @@ CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_seen_where_it_is(name: str) -> None:
     change, modules = CHANGES[name]
-    told = run(change, *modules)
-    assert told["changed"].keys() == {name}
-    assert told["changed"][name][0] != told["changed"][name][1]
+    reported = run(change, *modules)
+    assert reported["changed"].keys() == {name}
+    assert reported["changed"][name][0] != reported["changed"][name][1]
 
 
 MORE: dict[str, tuple[str, str]] = {
@@ -136,14 +136,14 @@ def test_a_new_logger_and_a_used_filter_are_no_change() -> None:
 
 
 def test_reading_imports_no_codec_of_another_locale() -> None:
-    told = run("import _locale; _locale.setlocale(_locale.LC_ALL, 'C')", "_locale")
-    assert told["changed"].keys() == {"locale"} and told["imported"] == []
+    reported = run("import _locale; _locale.setlocale(_locale.LC_ALL, 'C')", "_locale")
+    assert reported["changed"].keys() == {"locale"} and reported["imported"] == []
 
 
 def test_reading_imports_nothing() -> None:
-    told = run("pass")
-    assert told["imported"] == []
-    assert "decimal context" not in told["names"] and "socket" not in told["names"]
+    reported = run("pass")
+    assert reported["imported"] == []
+    assert "decimal context" not in reported["names"] and "socket" not in reported["names"]
 
 
 def test_files_in_tmp_are_named() -> None:
@@ -153,7 +153,7 @@ def test_files_in_tmp_are_named() -> None:
         assert file.name in found or len(found) > interpreter.MOST_IN_TMP
 
 
-def test_a_registry_that_was_replaced_is_told_by_its_error() -> None:
-    told = run("import warnings; warnings.filters = 7; del warnings.showwarning", "warnings")
-    assert told["changed"]["warnings.filters"][1] == "TypeError"
-    assert told["changed"]["warnings.showwarning"][1] == "AttributeError"
+def test_a_registry_that_was_replaced_is_reported_by_its_error() -> None:
+    reported = run("import warnings; warnings.filters = 7; del warnings.showwarning", "warnings")
+    assert reported["changed"]["warnings.filters"][1] == "TypeError"
+    assert reported["changed"]["warnings.showwarning"][1] == "AttributeError"

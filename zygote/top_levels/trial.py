@@ -1,6 +1,6 @@
 """A start of a function without a request: run its top level, record it, tell what the process has become.
 
-The handler `sockd_zygote.own_functions.trial:answer` of a sandbox that has the function's packages, code and environment. It runs
+The handler `sockd_zygote.top_levels.trial:answer` of a sandbox that has the function's packages, code and environment. It runs
 in a start from the root Zygote, which is recorded (`top_level`), and in a fork of a Zygote (the daemon's `verifier`); the answers
 are compared. The entry module is loaded as in each start, and no handler is called. What a trial says is a claim, as
 everything that a sandbox says.
@@ -18,16 +18,16 @@ from sockd_zygote.forks import hygiene
 from sockd_zygote.forks.module_kinds import OWN, Kinds
 from sockd_zygote.handlers import entry, import_hooks
 from sockd_zygote.handlers.handler import signature
-from sockd_zygote.own_functions.checks import CHECKED, begin, try_out
-from sockd_zygote.own_functions.interpreter import settings
-from sockd_zygote.own_functions.top_level import Recorder
+from sockd_zygote.top_levels.checks import CHECKED, begin, try_out
+from sockd_zygote.top_levels.interpreter import settings
+from sockd_zygote.top_levels.top_level import Recorder
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from sockd_zygote.own_functions.fingerprint import Names
+    from sockd_zygote.top_levels.fingerprint import Names
 
 INTERPRETER, CHECKS, FAILED = "(interpreter)", "(checks)", "(top level)"
 """Not of modules: what code changes in the interpreter and the standard library; what was tried; how the top level failed."""
@@ -59,15 +59,15 @@ def answer(event: dict[str, Any]) -> dict[str, Any]:
     recorder = Recorder(kinds, event["function"]["handler"].partition(":")[0]) if event["record"] else None
     failure = run_top_level(event["function"], recorder)
     import_hooks.lay_out_logs()
-    told = look_at_process(event, kinds, failure)
+    looked = look_at_process(event, kinds, failure)
     del ballast
     steps = judged_steps(recorder, kinds) if recorder is not None else []
-    return {**told, "steps": steps, "failure": failure, "cpu_s": time.process_time() - began}
+    return {**looked, "steps": steps, "failure": failure, "cpu_s": time.process_time() - began}
 
 
 def judged_steps(recorder: Recorder, kinds: Kinds) -> list[dict[str, Any]]:
     """Return the steps of a recording. After the fingerprint, which would show what this imports."""
-    from sockd_zygote.own_functions.certainty import mark
+    from sockd_zygote.top_levels.certainty import mark
 
     steps = recorder.steps()
     mark(steps, recorder.finished, recorder.changed_variables, kinds)
@@ -110,7 +110,7 @@ def look_at_process(event: dict[str, Any], kinds: Kinds, failure: str) -> dict[s
     stop_tracing()
     loaded = dict(sys.modules)
     begin("fingerprint")
-    from sockd_zygote.own_functions.fingerprint import Fingerprint, digest_of
+    from sockd_zygote.top_levels.fingerprint import Fingerprint, digest_of
 
     pids = sorted({os.getpid(), *hygiene.pids, *event["pids"]})
     # Few modules keep one, and many have a constant that happens to be the same number: only where modules differ already.
@@ -123,11 +123,11 @@ def look_at_process(event: dict[str, Any], kinds: Kinds, failure: str) -> dict[s
     digests = {name: digest_of(names) for name, names in every.items()}
     wanted = set(event["names_of"])
     owners = {name: kinds.key_of(name, module) for name, module in modules.items() if name in wanted}
-    told = tell({name: every[name] for name in sorted(wanted) if name in every}, owners, event["variables"])
+    values = reported_names({name: every[name] for name in sorted(wanted) if name in every}, owners, event["variables"])
     return {
         "digests": digests,
-        "names": told,
-        "complete": sum(map(len, told.values())) <= MOST_NAMES,
+        "names": values,
+        "complete": sum(map(len, values.values())) <= MOST_NAMES,
         "owners": {name: key for name, key in owners.items() if key != OWN},
         "pids": pids,
     }
@@ -147,26 +147,26 @@ def shift_memory(steps: int) -> list[object]:
     return [[object() for _ in range(BALLAST * steps)], every_size, bytes(ODD * steps)]
 
 
-def tell(
+def reported_names(
     modules: Mapping[str, Names], owners: Mapping[str, str], variables: list[str]
 ) -> dict[str, dict[str, tuple[str, str, dict[str, str]]]]:
     """Digest, words and parts for each name, of as many modules as may be reported and one more.
 
     A value may be a function's variable, or be made from one, and reports are shown to people: where a function has
     variables, and in its own modules, values are not reported."""
-    from sockd_zygote.own_functions.fingerprint import constant_text, digest, parts, shown
+    from sockd_zygote.top_levels.fingerprint import constant_text, digest, parts, shown
 
     known = {constant_text(os.environ[name], str.__repr__): f"${name}" for name in variables if name in os.environ}
-    told: dict[str, dict[str, tuple[str, str, dict[str, str]]]] = {}
+    reported: dict[str, dict[str, tuple[str, str, dict[str, str]]]] = {}
     count = count_of_parts = 0
     for module, names in modules.items():
         if count > MOST_NAMES:
             break
         count += len(names)
         hidden = known if (variables or owners.get(module) == OWN) and module != CHECKS else None
-        told[module] = {}
+        reported[module] = {}
         for name, look in names.items():
             inside = parts(look, is_secret=hidden is not None) if count_of_parts < MOST_PARTS else {}
             count_of_parts += len(inside)
-            told[module][name] = digest(repr(look)), shown(look, hidden), inside
-    return told
+            reported[module][name] = digest(repr(look)), shown(look, hidden), inside
+    return reported

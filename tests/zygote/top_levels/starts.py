@@ -29,8 +29,8 @@ RECORD = (
     + """
 from sockd_zygote.handlers.entry_module import load_file
 from sockd_zygote.forks.module_kinds import Kinds
-from sockd_zygote.own_functions import interpreter, process
-from sockd_zygote.own_functions.top_level import Recorder
+from sockd_zygote.top_levels import interpreter, process
+from sockd_zygote.top_levels.top_level import Recorder
 del interpreter.OF_THE_PROCESS["files in /tmp"]  # where other tests write meanwhile
 process.contents_of_tmp = dict
 failure = ""
@@ -42,7 +42,7 @@ with recorder:
     except BaseException as error:
         failure = repr(error)
 steps = recorder.steps()
-from sockd_zygote.own_functions.certainty import mark
+from sockd_zygote.top_levels.certainty import mark
 mark(steps, recorder.finished, recorder.changed_variables, kinds)
 sys.stdout = sys.__stdout__
 print({"steps": steps, "failure": failure})
@@ -103,9 +103,9 @@ class Starts:
             loaded: modules of the standard library that are imported before; recorded imports take ten times as long.
             variables: of the environment."""
         self.write_code(code, files)
-        told = self.run("".join(f"import {name}\n" for name in loaded) + RECORD, **variables)
-        steps = [step_of(step) for step in told["steps"]]
-        return Recording(tuple(steps), told["failure"])
+        reported = self.run("".join(f"import {name}\n" for name in loaded) + RECORD, **variables)
+        steps = [step_of(step) for step in reported["steps"]]
+        return Recording(tuple(steps), reported["failure"])
 
     def write_code(self, code: str, files: Files | None = None) -> None:
         """Write f.py with its bytecode, as a deploy does, and other files of the function."""
@@ -129,10 +129,12 @@ class Starts:
         return ast.literal_eval(done.stdout.splitlines()[-1])
 
 
-def step_of(told: dict[str, Any]) -> Step:
-    keys, names, seconds = zip(*told["modules"], strict=True)
-    own = told["before"], tuple(told["variables"])
-    return Step(told["name"], told["key"], told["outer"], *own, tuple(told["writes"]), names, keys, seconds)
+def step_of(reported: dict[str, Any]) -> Step:
+    keys, names, seconds = zip(*reported["modules"], strict=True)
+    own = reported["before"], tuple(reported["variables"])
+    return Step(
+        reported["name"], reported["key"], reported["outer"], *own, tuple(reported["writes"]), names, keys, seconds
+    )
 
 
 def write(directory: Path, files: Files) -> None:

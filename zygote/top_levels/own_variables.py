@@ -14,7 +14,7 @@ import sys
 from sockd_zygote import _native
 from sockd_zygote.forks import children
 from sockd_zygote.forks.variable_reads import UNOBSERVED, UNOBSERVED_PREFIX, VariableReads
-from sockd_zygote.own_functions import interpreter
+from sockd_zygote.top_levels import interpreter
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from sockd_zygote.own_functions.platform_caches import wrong_caches
+from sockd_zygote.top_levels.platform_caches import wrong_caches
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def name_of(value: Any) -> str:
 def loggers(logging: Any) -> dict[str, list[object]]:
     """Return the settings of the root logger and of each logger that differs from a new one."""
     known = {"root": logging.root, **logging.root.manager.loggerDict}
-    told = {name: logger_settings(each) for name, each in known.items() if isinstance(each, logging.Logger)}
-    return {name: told for name, told in told.items() if told[1:] != NEW_LOGGER}
+    settings = {name: logger_settings(each) for name, each in known.items() if isinstance(each, logging.Logger)}
+    return {name: each for name, each in settings.items() if each[1:] != NEW_LOGGER}
 
 
 def handler_settings(handler: Any) -> list[object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.zygote.own_functions.starts import Starts
+from tests.zygote.top_levels.starts import Starts
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from sockd_zygote.protocol import READY
 from tests.zygote.handler_process import Server
 
-TRIAL = "sockd_zygote.own_functions.trial:answer"
+TRIAL = "sockd_zygote.top_levels.trial:answer"
 MAX_BYTES = 1 << 22
 PLAIN = "import colorsys\nVALUE = 1\ndef handler(event): raise SystemExit('it was called')\n"
 BESIDES = {"(interpreter)", "(checks)", "(top level)"}
@@ -47,10 +47,10 @@ def seen(printed: bytes) -> set[str]:
 
 
 def test_it_tells_steps_digests_and_no_failure(server: Server) -> None:
-    told = trial(server, PLAIN)
-    assert [(step["name"], step["key"]) for step in told["steps"] if step["name"] != "f"] == [("colorsys", "")]
-    assert {"f", "colorsys"} | BESIDES <= told["digests"].keys() and told["failure"] == ""
-    assert told["names"] == {} and told["complete"] and told["cpu_s"] > 0
+    reported = trial(server, PLAIN)
+    assert [(step["name"], step["key"]) for step in reported["steps"] if step["name"] != "f"] == [("colorsys", "")]
+    assert {"f", "colorsys"} | BESIDES <= reported["digests"].keys() and reported["failure"] == ""
+    assert reported["names"] == {} and reported["complete"] and reported["cpu_s"] > 0
 
 
 def test_no_handler_is_called_and_the_process_goes_on(server: Server) -> None:
@@ -63,8 +63,8 @@ def test_no_handler_is_called_and_the_process_goes_on(server: Server) -> None:
 def test_tracing_of_allocations_is_reported_and_ends_before_the_fingerprint(server: Server) -> None:
     tracing = "import _tracemalloc, os\n_tracemalloc.start(5)\nstop = _tracemalloc.stop\n"
     seen = "_tracemalloc.stop = lambda: (stop(), os.write(1, b'STOPPED'))\n"
-    told = trial(server, f"{tracing}{seen}{PLAIN}", names_of=["(interpreter)"])
-    assert told["names"]["(interpreter)"]["tracemalloc"][1] == "True"
+    reported = trial(server, f"{tracing}{seen}{PLAIN}", names_of=["(interpreter)"])
+    assert reported["names"]["(interpreter)"]["tracemalloc"][1] == "True"
     server.hang_up()
     assert b"STOPPED" in server.end()[1].partition(b"fingerprint")[0]
 
@@ -102,14 +102,14 @@ def test_nothing_that_the_trial_imports_is_visible_to_the_top_level(server: Serv
     ],
 )
 def test_what_serves_its_kind_of_handler_is_imported_too(server: Server, source: str, app: str, loads: str) -> None:
-    told = trial(server, f"{SEES}{source}", app=app)
-    assert told["failure"] == "" and loads in told["digests"]
+    reported = trial(server, f"{SEES}{source}", app=app)
+    assert reported["failure"] == "" and loads in reported["digests"]
     assert loads not in seen(server.end()[1]), "and not before the top level has run"
 
 
 def test_an_event_handler_loads_none_of_that(server: Server) -> None:
-    told = trial(server, "def handler(event): return 1\n", app="maybe")
-    assert "asyncio" not in told["digests"] and "inspect" not in told["digests"]
+    reported = trial(server, "def handler(event): return 1\n", app="maybe")
+    assert "asyncio" not in reported["digests"] and "inspect" not in reported["digests"]
 
 
 @pytest.mark.parametrize(
@@ -123,39 +123,41 @@ def test_an_event_handler_loads_none_of_that(server: Server) -> None:
         ("def handler(a, b, c): pass", "HandlerNotFound"),
     ],
 )
-def test_a_failure_is_told_by_its_type(server: Server, code: str, failure: str) -> None:
-    told = trial(server, f"{PLAIN}{code}\n")
-    assert told["failure"] == failure
-    assert "colorsys" in [step["name"] for step in told["steps"]]
-    assert not any("x" in str(each) for each in told["names"].values())
+def test_a_failure_is_reported_by_its_type(server: Server, code: str, failure: str) -> None:
+    reported = trial(server, f"{PLAIN}{code}\n")
+    assert reported["failure"] == failure
+    assert "colorsys" in [step["name"] for step in reported["steps"]]
+    assert not any("x" in str(each) for each in reported["names"].values())
 
 
-def test_names_of_modules_are_told_if_they_are_asked_for(server: Server) -> None:
+def test_names_of_modules_are_reported_if_they_are_asked_for(server: Server) -> None:
     first = trial(server, PLAIN)
     assert first["names"] == {}
     again = Server(server.code, warm=False)
     try:
-        told = trial(again, PLAIN.replace("1", "2"), names_of=["f", "colorsys", "absent"])
+        reported = trial(again, PLAIN.replace("1", "2"), names_of=["f", "colorsys", "absent"])
     finally:
         again.close()
-    assert {"f", "colorsys"} <= told["names"].keys() and "absent" not in told["names"]
-    assert told["names"]["f"]["VALUE"][1] == "an int", "a value of the function's own code is not told"
-    assert told["names"]["colorsys"]["ONE_THIRD"][1] == str(1 / 3)
-    assert told["owners"]["colorsys"] == "" and "f" not in told["owners"]
+    assert {"f", "colorsys"} <= reported["names"].keys() and "absent" not in reported["names"]
+    assert reported["names"]["f"]["VALUE"][1] == "an int", "a value of the function's own code is not told"
+    assert reported["names"]["colorsys"]["ONE_THIRD"][1] == str(1 / 3)
+    assert reported["owners"]["colorsys"] == "" and "f" not in reported["owners"]
 
 
-def test_a_value_that_may_be_a_variables_is_not_told(server: Server) -> None:
+def test_a_value_that_may_be_a_variables_is_not_reported(server: Server) -> None:
     source = "import colorsys, os\ncolorsys.KEPT = os.environ['TOKEN']\ncolorsys.PART = 'hun'\ndef handler(e): pass\n"
-    told = trial(server, source, env={"TOKEN": "hunter2"}, variables=["TOKEN"], names_of=["colorsys"])
-    names = told["names"]["colorsys"]
+    reported = trial(server, source, env={"TOKEN": "hunter2"}, variables=["TOKEN"], names_of=["colorsys"])
+    names = reported["names"]["colorsys"]
     assert names["KEPT"][1] == "$TOKEN" and names["PART"][1] == "a str"
     assert names["rgb_to_hls"][2].keys() == {"its code"}
 
 
-def test_what_code_leaves_in_the_interpreter_is_told(server: Server) -> None:
-    told = trial(server, f"import sys\nsys.setrecursionlimit(4321)\n{PLAIN}", names_of=["(interpreter)", "(checks)"])
-    assert told["names"]["(interpreter)"]["sys.getrecursionlimit()"][1] == "4321"
-    assert {name: words for name, (_, words, _) in told["names"]["(checks)"].items()} == {
+def test_what_code_leaves_in_the_interpreter_is_reported(server: Server) -> None:
+    reported = trial(
+        server, f"import sys\nsys.setrecursionlimit(4321)\n{PLAIN}", names_of=["(interpreter)", "(checks)"]
+    )
+    assert reported["names"]["(interpreter)"]["sys.getrecursionlimit()"][1] == "4321"
+    assert {name: words for name, (_, words, _) in reported["names"]["(checks)"].items()} == {
         **dict.fromkeys(("a thread", "fork", "ssl", "a socket"), "'works'"),
         "numpy.dot": "'is not there'",
     }

@@ -14,7 +14,7 @@ from sockd.images.chunks.store import ChunkStore
 KEY = bytes(32)
 
 
-class House:
+class Harness:
     """A database and a chunk store, as several workers share them."""
 
     def __init__(self, path: Path, dsn: str, chunks: ChunkStore) -> None:

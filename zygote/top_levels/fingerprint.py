@@ -15,7 +15,7 @@ import sys
 import types
 
 from sockd_zygote.forks.module_kinds import MACHINERY, OWN, RUNTIME, Kinds, instance_dict, is_a, namespace
-from sockd_zygote.own_functions.state import CACHES
+from sockd_zygote.top_levels.state import CACHES
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import operator
 import sys
 
 from sockd_zygote.forks.module_kinds import MACHINERY, dict_descriptor, instance_dict, is_a
-from sockd_zygote.own_functions import function_caches
+from sockd_zygote.top_levels import function_caches
 
 ModuleType = type(sys)
 FunctionType = type(instance_dict)

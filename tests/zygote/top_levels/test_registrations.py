@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from sockd_zygote.own_functions.registrations import Registrations
+from sockd_zygote.top_levels.registrations import Registrations
 
 
 def test_calls_are_counted_and_done() -> None:

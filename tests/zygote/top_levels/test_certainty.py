@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.zygote.own_functions.starts import Starts
+from tests.zygote.top_levels.starts import Starts
 
 PACKAGE = """
 def call(function): return function()

@@ -14,13 +14,13 @@ import sys
 import time
 
 from sockd_zygote.forks.module_kinds import OWN, RUNTIME, STANDARD, Kinds
-from sockd_zygote.own_functions.change_names import in_words
-from sockd_zygote.own_functions.interpreter import LIBRARIES
-from sockd_zygote.own_functions.own_calls import Code, OwnCalls, places, set_profile
-from sockd_zygote.own_functions.own_variables import OwnVariables
-from sockd_zygote.own_functions.process import THREADS
-from sockd_zygote.own_functions.registrations import Registrations
-from sockd_zygote.own_functions.state import VARIABLES, State
+from sockd_zygote.top_levels.change_names import in_words
+from sockd_zygote.top_levels.interpreter import LIBRARIES
+from sockd_zygote.top_levels.own_calls import Code, OwnCalls, places, set_profile
+from sockd_zygote.top_levels.own_variables import OwnVariables
+from sockd_zygote.top_levels.process import THREADS
+from sockd_zygote.top_levels.registrations import Registrations
+from sockd_zygote.top_levels.state import VARIABLES, State
 
 _bootstrap = sys.modules["_frozen_importlib"]
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
@@ -61,7 +61,7 @@ class Loading:
         self.besides: list[str] = []
         """Modules that it has put into `sys.modules` without an import, if `by_code`."""
         self.was_watched = False
-        """Whether reads of variables were noted when it began."""
+        """Whether reads of variables were recorded when it began."""
 
 
 class ListsSubclasses:

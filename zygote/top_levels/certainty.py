@@ -12,10 +12,10 @@ import ast
 import sys
 
 from sockd_zygote.forks.module_kinds import OWN, Kinds
-from sockd_zygote.own_functions.decisions import cannot_fail, catches, first_decision, is_suppressing
-from sockd_zygote.own_functions.own_calls import BY_CALL, BY_IMPORT, Code, Place
-from sockd_zygote.own_functions.passed_on import first_passed_on
-from sockd_zygote.own_functions.source_texts import Definition, Text, holds, read_text
+from sockd_zygote.top_levels.decisions import cannot_fail, catches, first_decision, is_suppressing
+from sockd_zygote.top_levels.own_calls import BY_CALL, BY_IMPORT, Code, Place
+from sockd_zygote.top_levels.passed_on import first_passed_on
+from sockd_zygote.top_levels.source_texts import Definition, Text, holds, read_text
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

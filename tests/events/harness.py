@@ -61,7 +61,7 @@ class FakeFunctions:
         return [moment - moments[0] for moment in moments]
 
 
-class House:
+class Harness:
     """Events over a backend, functions and a clock."""
 
     recovered: Recovered

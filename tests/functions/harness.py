@@ -34,7 +34,7 @@ class Handlers:
         self.dropped.append(program)
 
 
-class House:
+class Harness:
     """What one daemon would have on a state directory."""
 
     def __init__(self, state: Path, index: PackageIndex, registry: Registry, networks: Networks | None = None) -> None:
@@ -74,15 +74,15 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def opened(state: Path, index: PackageIndex, networks: Networks | None = None) -> AsyncIterator[House]:
-    house = House(state, index, await Registry.open(state / "registry.sqlite", keep_versions=2), networks)
+async def opened(state: Path, index: PackageIndex, networks: Networks | None = None) -> AsyncIterator[Harness]:
+    harness = Harness(state, index, await Registry.open(state / "registry.sqlite", keep_versions=2), networks)
     try:
-        await house.packages.recover()
-        house.functions.load()
-        yield house
+        await harness.packages.recover()
+        harness.functions.load()
+        yield harness
     finally:
-        house.functions.close()
-        await house.packages.aclose()
+        harness.functions.close()
+        await harness.packages.aclose()
 
 
 HELLO = {"f.py": "def f(event): return 1"}

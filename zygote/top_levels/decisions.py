@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 
-from sockd_zygote.own_functions.source_texts import PURE, PURE_METHODS, Text
+from sockd_zygote.top_levels.source_texts import PURE, PURE_METHODS, Text
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.zygote.own_functions.starts import Files, Recording, Starts, Step
+from tests.zygote.top_levels.starts import Files, Recording, Starts, Step
 
 BUSY = "import time\nend = time.perf_counter() + {0}\nwhile time.perf_counter() < end: pass\n"
 LAST = "import sys\nassert 'ListsSubclasses' not in repr(sys.getprofile())\nx = 1\n"
@@ -347,8 +347,8 @@ def test_imports_in_another_thread_end_the_sharing(starts: Starts) -> None:
 def test_a_thread_of_a_package_ends_the_sharing_behind_it(starts: Starts) -> None:
     recording = starts.record("import threads\nimport other\n")
     assert recording.step("other").before == "what is loaded, as a thread of it imports base,"
-    told = {name for step in recording.steps for name in step.modules}
-    assert {"threads", "base", "other"} <= told
+    reported = {name for step in recording.steps for name in step.modules}
+    assert {"threads", "base", "other"} <= reported
 
 
 def test_a_module_besides_has_the_key_of_its_own_distribution(starts: Starts) -> None:
@@ -380,15 +380,15 @@ def seconds_of(recording: Recording, name: str) -> float:
 
 
 def test_the_import_system_is_as_before_afterwards(starts: Starts) -> None:
-    told = starts.run(UNCHANGED)
-    assert told == {"same": True, "loaded": []}
+    reported = starts.run(UNCHANGED)
+    assert reported == {"same": True, "loaded": []}
 
 
 UNCHANGED = """
 import sys
 sys.path.append(sys.argv[1])
 from sockd_zygote.forks.module_kinds import Kinds
-from sockd_zygote.own_functions.top_level import Recorder
+from sockd_zygote.top_levels.top_level import Recorder
 bootstrap = sys.modules["_frozen_importlib"]
 load, loaded = bootstrap._find_and_load_unlocked, set(sys.modules)
 with Recorder(Kinds(), "f"):

@@ -1,7 +1,7 @@
 """What is tried in a fork of a Zygote because no look at its modules can tell: threads, fork, ssl, sockets and numpy.
 
-The handler `sockd_zygote.own_functions.checks:answer` of a new Zygote's canary (`sockd.starts.zygotes.learning.canary`), and a
-part of each trial of a verification (`sockd_zygote.own_functions.trial`). No code of a function is called.
+The handler `sockd_zygote.top_levels.checks:answer` of a new Zygote's canary (`sockd.starts.zygotes.learning.canary`), and a
+part of each trial of a verification (`sockd_zygote.top_levels.trial`). No code of a function is called.
 """
 
 from __future__ import annotations

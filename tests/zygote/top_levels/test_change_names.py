@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sockd_zygote.own_functions.change_names import MOST_SHOWN, in_words
+from sockd_zygote.top_levels.change_names import MOST_SHOWN, in_words
 
 
 def test_the_first_changes_are_named_and_the_others_counted() -> None:

@@ -12,9 +12,9 @@ import ast
 import builtins
 import sys
 
-from sockd_zygote.own_functions.decisions import HARMLESS, HARMLESS_METHODS, OWN_CONTAINERS, is_harmless, parts_now
-from sockd_zygote.own_functions.own_calls import VARYING
-from sockd_zygote.own_functions.source_texts import DEPTH, OF_TEXTS, Text
+from sockd_zygote.top_levels.decisions import HARMLESS, HARMLESS_METHODS, OWN_CONTAINERS, is_harmless, parts_now
+from sockd_zygote.top_levels.own_calls import VARYING
+from sockd_zygote.top_levels.source_texts import DEPTH, OF_TEXTS, Text
 
 TYPE_CHECKING = False  # typing is off the import diet; type checkers know this name
 if TYPE_CHECKING:
