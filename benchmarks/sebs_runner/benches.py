@@ -84,8 +84,17 @@ BENCHES = (
         initscript="image_recognition",
         requirements=("numpy==2.2.6", "onnxruntime==1.31.1", "pillow==10.3.0"),
     ),
+    Bench(
+        "imgrec-wasm",
+        "",
+        memory_mb=1024,
+        timeout_s=60,
+        storage=True,
+        initscript="image_recognition",
+        requirements=("numpy==2.2.6", "pillow==10.3.0", "wasmtime==50.0.1"),
+    ),
 )
-"""In SeBS's order; the last one is ours: 411's work without torch (`imgrec`)."""
+"""In SeBS's order; the last two are ours: 411's work without torch, on onnxruntime and as a WebAssembly module."""
 
 USUAL = tuple(bench for bench in BENCHES if TORCH not in bench.needs)
 """What runs without anything that a package index does not have."""

@@ -240,4 +240,5 @@ CHECKS: dict[str, Callable[[Check, Any], None]] = {
     "503.graph-bfs": bfs,
     "504.dna-visualisation": dna,
     "imgrec": own_recognition,
+    "imgrec-wasm": own_recognition,
 }

@@ -21,8 +21,8 @@ from benchmarks.sebs_runner.suite import Suite
 
 BUCKET = "sockd-sebs"
 USERS_DATA = Path("~/.sebs/benchmarks-data")
-IMGREC_MODELS = {"test": ("small.onnx", "small.jpg"), "small": ("small.onnx", "small.jpg")}
-IMGREC_LARGE = ("resnet50.onnx", "picture.jpg")
+IMGREC_FILES = {"imgrec": "onnx", "imgrec-wasm": "wasm"}
+"""How the names of their models end."""
 
 Item = tuple[str, dict[str, Any]]
 """A table's name and a row for it."""
@@ -69,7 +69,7 @@ def prepare(bench: Bench, size: str, suite: Suite, *, cache: Path, data: Path | 
     is_stand_in = directory is None and bench.id in stand_ins.MAKERS
     if directory is None:
         directory = _stand_in(bench, cache) if is_stand_in else cache
-    made = _imgrec(size, directory) if not bench.group else _generate(bench, size, suite, directory)
+    made = _imgrec(bench, size, directory) if not bench.group else _generate(bench, size, suite, directory)
     made.is_stand_in = is_stand_in
     return made
 
@@ -131,8 +131,9 @@ def _module(bench: Bench, suite: Suite) -> ModuleType:
     return module
 
 
-def _imgrec(size: str, directory: Path) -> Input:
-    model, picture = IMGREC_MODELS.get(size, IMGREC_LARGE)
+def _imgrec(bench: Bench, size: str, directory: Path) -> Input:
+    name, picture = ("resnet50", "picture.jpg") if size == "large" else ("small", "small.jpg")
+    model = f"{name}.{IMGREC_FILES[bench.id]}"
     objects = {f"imgrec-0-model/{model}": directory / model, f"imgrec-1-input/{picture}": directory / picture}
     where = {"bucket": BUCKET, "input": "imgrec-1-input", "model": "imgrec-0-model"}
     return Input({"object": {"model": model, "input": picture}, "bucket": where}, objects)

@@ -28,6 +28,8 @@ from benchmarks.sebs_runner.torch_source import TorchSource
 LEFT_OUT = ("requirements.txt", "init.sh", "package.sh")
 """Files of a bench's directory that are for SeBS's packager, not for the function (names or beginnings of names)."""
 OURS = Path(__file__).parent / "imgrec"
+NETWORKS = {"imgrec": "onnx_network.py", "imgrec-wasm": "wasm_network.py"}
+"""What runs the network of a bench of ours, which imports it as `network`."""
 WRAPPER = Path(__file__).with_name("wrapper.py")
 PRELOADED = Path(__file__).with_name("preloaded.py")
 DEFAULT_CONFIG = {"memory": 128, "timeout": 30}
@@ -66,7 +68,7 @@ def build(bench: Bench, suite: Suite, settings: Settings, directory: Path) -> No
     Raises: NotPossible, SuiteMissing, SuiteChanged, OSError."""
     function = directory / "function"
     function.mkdir(parents=True)
-    files = _ours() if not bench.group else _published(bench, suite)
+    files = _ours(bench) if not bench.group else _published(bench, suite)
     if settings.arm is Arm.OWN:
         files |= _own_wrappers(bench, suite)
     for name, data in files.items():
@@ -101,8 +103,9 @@ def _published(bench: Bench, suite: Suite) -> dict[str, bytes]:
     return files
 
 
-def _ours() -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(OURS.glob("*.py")) if file.name != "__init__.py"}
+def _ours(bench: Bench) -> dict[str, bytes]:
+    files = {"function.py": "function.py", "network.py": NETWORKS[bench.id]}
+    return {name: (OURS / file).read_bytes() for name, file in files.items()}
 
 
 def _own_wrappers(bench: Bench, suite: Suite) -> dict[str, bytes]:

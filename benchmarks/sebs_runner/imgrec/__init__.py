@@ -1,1 +1,1 @@
-"""`imgrec`: image recognition in the style of SeBS's 411, on onnxruntime instead of torch. `function.py` runs in the sandbox."""
+"""`imgrec` and `imgrec-wasm`: image recognition in the style of SeBS's 411, without torch. The other files run in the sandbox."""

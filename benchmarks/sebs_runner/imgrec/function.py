@@ -1,6 +1,7 @@
 """Image recognition: a picture and a network from storage, one class out. The order of the reads is that of SeBS's 411.
 
-With MODEL_BUCKET and MODEL_KEY in its environment the init loads the network, so that a snapshot holds it.
+With MODEL_BUCKET and MODEL_KEY in its environment the init loads the network, so that a snapshot holds it. `network.py` is what
+runs it: `onnx_network.py` or `wasm_network.py`.
 """
 
 import datetime
@@ -8,26 +9,23 @@ import io
 import os
 
 import numpy
-import onnxruntime
-from function import storage
+from function import network, storage
 from PIL import Image
 
 client = storage.storage.get_instance()
 
 SIDE = 224
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-session = None
+loaded = None
 
 
 def load(bucket, key):
-    """Fetch the network and make a session of it; (microseconds of the one, of the other)."""
-    global session
+    """Fetch the network and load it; (microseconds of the one, of the other)."""
+    global loaded
     begin = datetime.datetime.now()
     model = client.download_stream(bucket, key)
     fetched = datetime.datetime.now()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(bytes(model), options, providers=["CPUExecutionProvider"])
+    loaded = network.load(bytes(model))
     return microseconds(fetched - begin), microseconds(datetime.datetime.now() - fetched)
 
 
@@ -38,12 +36,11 @@ def handler(event):
     image_end = datetime.datetime.now()
 
     model_download_time = model_time = 0.0
-    if session is None:
+    if loaded is None:
         model_download_time, model_time = load(bucket["bucket"], os.path.join(bucket["model"], names["model"]))
 
     process_begin = datetime.datetime.now()
-    (scores,) = session.run(None, {"image": pixels(image)})
-    index = int(scores[0].argmax())
+    index = network.classify(loaded, pixels(image))
     process_end = datetime.datetime.now()
 
     return {
@@ -58,12 +55,11 @@ def handler(event):
 
 
 def pixels(data):
-    """The middle of a picture as the network wants it."""
+    """The middle of a picture as the network wants it: rows, columns, colours."""
     image = Image.open(io.BytesIO(data))
     image.draft("RGB", (2 * SIDE, 2 * SIDE))
     image = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    values = (numpy.asarray(image, dtype=numpy.float32) / 255 - MEAN) / DEVIATION
-    return values.astype(numpy.float32).transpose(2, 0, 1)[numpy.newaxis]
+    return ((numpy.asarray(image, dtype=numpy.float32) / 255 - MEAN) / DEVIATION).astype(numpy.float32)
 
 
 def microseconds(duration):

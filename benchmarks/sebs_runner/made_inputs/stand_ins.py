@@ -17,6 +17,7 @@ from benchmarks.sebs_runner.made_inputs.jpeg import jpeg
 from benchmarks.sebs_runner.made_inputs.onnx_file import write_model
 from benchmarks.sebs_runner.made_inputs.resnet import resnet
 from benchmarks.sebs_runner.made_inputs.torch_file import write_state_dict
+from benchmarks.sebs_runner.made_inputs.wasm_file import write_module
 from benchmarks.sebs_runner.suite import ffmpeg
 
 VERSION = 1
@@ -91,6 +92,17 @@ def onnx_models(directory: Path, cache: Path) -> None:
     """For `imgrec`: 13.3 MB of weights and 4.9 MB of picture, as in the initscript paper; and ResNet-50's 102 MB."""
     write_model(resnet(21), directory / "small.onnx", size_bytes=13_300_000)
     write_model(resnet(), directory / "resnet50.onnx")
+    _pictures(directory)
+
+
+def wasm_models(directory: Path, cache: Path) -> None:
+    """For `imgrec-wasm`: the networks of `imgrec` as modules, the smaller one filled up to the initscript paper's 45.6 MB."""
+    write_module(resnet(21), directory / "small.wasm", size_bytes=45_600_000)
+    write_module(resnet(), directory / "resnet50.wasm")
+    _pictures(directory)
+
+
+def _pictures(directory: Path) -> None:
     (directory / "small.jpg").write_bytes(jpeg(5120, 3840, 4_900_000, seed=182))
     (directory / "picture.jpg").write_bytes(jpeg(512, 384, 61_000, seed=411))
 
@@ -102,5 +114,6 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "411.image-recognition": torch_model,
     "504.dna-visualisation": dna,
     "imgrec": onnx_models,
+    "imgrec-wasm": wasm_models,
 }
 """By bench; the others read no files. Each is called with an empty directory and the cache."""

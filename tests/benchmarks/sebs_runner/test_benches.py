@@ -25,5 +25,20 @@ def test_a_wrong_name_gets_the_nearest() -> None:
 
 def test_all_that_the_suite_has_for_applications_is_there() -> None:
     numbers = {bench.number for bench in BENCHES}
-    assert numbers == {"010", "110", "120", "130", "210", "220", "311", "411", "501", "502", "503", "504", "imgrec"}
+    assert numbers == {
+        "010",
+        "110",
+        "120",
+        "130",
+        "210",
+        "220",
+        "311",
+        "411",
+        "501",
+        "502",
+        "503",
+        "504",
+        "imgrec",
+        "imgrec-wasm",
+    }
     assert {bench.id for bench in BENCHES} - {bench.id for bench in USUAL} == {"411.image-recognition"}

@@ -26,7 +26,7 @@ from tests.support.ledger import Ledger
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 
 PURE = ("010", "110", "501", "502", "503")
-HEAVY = ("120", "130", "220", "504", "imgrec")
+HEAVY = ("120", "130", "220", "504", "imgrec", "imgrec-wasm")
 OWN, SHIM = Choice(Arm.OWN), Choice(Arm.SHIM)
 INITSCRIPTS = (Choice(Arm.SHIM, initscript=True), Choice(Arm.OWN, initscript=True))
 

@@ -70,9 +70,13 @@ def test_a_changed_function_is_not_packed(suite: Suite, tmp_path: Path) -> None:
         build(find("210"), suite, Settings(), tmp_path / "package")
 
 
-def test_our_own_bench_is_packed_alike(suite: Suite, tmp_path: Path) -> None:
-    build(find("imgrec"), suite, Settings(), tmp_path / "package")
-    assert {"handler.py", "function/function.py", "function/storage.py"} <= tree(tmp_path / "package")
+@pytest.mark.parametrize(("name", "package"), [("imgrec", "onnxruntime"), ("imgrec-wasm", "wasmtime")])
+def test_our_own_benches_are_packed_alike(suite: Suite, tmp_path: Path, name: str, package: str) -> None:
+    build(find(name), suite, Settings(), tmp_path / "package")
+    expected = {"handler.py", "function/function.py", "function/network.py", "function/storage.py"}
+    assert expected <= tree(tmp_path / "package")
+    assert f"import {package}\n" in (tmp_path / "package" / "function" / "network.py").read_text()
+    assert f"\n{package}==" in (tmp_path / "package" / "requirements.txt").read_text()
 
 
 def test_with_a_snapshot_the_init_imports_the_function(suite: Suite, tmp_path: Path) -> None:
