@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import resource
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from sockd.isolation.sandbox.memory_budget import host_memory_bytes
 from sockd.worker.builders.image_parts import check_name, docker_config, store_settings
 from sockd.worker.builders.isolation_parts import budget_bytes
 from sockd.worker.builders.starts_parts import try_sandbox
-from sockd.worker.process_setup import FDS_AT_ONCE, affordable_idle
+from sockd.worker.process_setup import FDS_AT_ONCE, affordable_idle, compile_ours
+from sockd_zygote.handlers.programs import service
 
 pytestmark = pytest.mark.anyio
 
@@ -151,3 +153,10 @@ def test_the_table_of_descriptors_need_not_grow_when_a_crowd_comes() -> None:
     (size,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("FDSize")]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert size >= min(hard, FDS_AT_ONCE)
+
+
+def test_what_a_sandbox_imports_of_ours_is_compiled_when_the_worker_starts() -> None:
+    compiled = Path(importlib.util.cache_from_source(str(service.__file__)))
+    compiled.unlink(missing_ok=True)
+    compile_ours()
+    assert compiled.is_file()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import sockd_initscripts
 import sockd_storage_lib
+import sockd_zygote
 from sockd.linux import allocator, mounts, syscalls
 from sockd.linux.processes import oom_score
 
@@ -91,5 +92,5 @@ def affordable_idle(idle_limit: int) -> int:
 def compile_ours() -> None:
     """Write the bytecode of our packages that are imported where nothing can be written: sandboxes and the engine would
     compile them at each start. As far as it goes: where we may not write, an installer has done it."""
-    for package in (sockd_initscripts, sockd_storage_lib):
+    for package in (sockd_initscripts, sockd_storage_lib, sockd_zygote):
         compileall.compile_dir(os.path.dirname(str(package.__file__)), quiet=2)
