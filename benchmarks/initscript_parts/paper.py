@@ -19,7 +19,7 @@ from benchmarks.harness.functions import Function
 from benchmarks.harness.results import Published, Result, median
 from benchmarks.harness.run import Run
 from benchmarks.harness.worker import REPOSITORY, running_worker
-from benchmarks.initscript_parts import services
+from benchmarks.initscript_parts import services, wakes
 from benchmarks.initscript_parts.hand_over import HandOver, hand_over
 from benchmarks.initscript_parts.scripted import EXAMPLES, READ, build, script_times, scripted
 
@@ -56,6 +56,7 @@ def measure(run: Run) -> Result:
             result.published.append(Published("Section 1", "start of a script", MS, "1-2", median(starts)))
             add_hand_over(hand_over(run, worker, parts), result)
         add_services(run, Path(scratch), result)
+        wakes.measure(run, Path(scratch), result)
         add_sizes(run, Path(scratch), result)
     if run.quick:
         result.notes.append(LEFT_OUT)
@@ -74,11 +75,12 @@ def add_functions(run: Run, scratch: Path, result: Result) -> None:
     benches = run.pick((*sebs.READERS, sebs.IMGREC), (sebs.IMGREC,))
     plans = [sebs.Plan("zygote", "paper", benches, run.pick(15, 3), run.pick(sebs.ARMS, ("shim", "initscript")))]
     if not run.quick:
+        plans.append(sebs.Plan("zygote", "paper", (sebs.IMGREC_WASM,), 15, ("shim", "initscript")))
         plans.append(sebs.Plan("template", "paper", (sebs.IMGREC,), 40, ("shim", "initscript")))
     times: defaultdict[sebs.Cell, sebs.Times] = defaultdict(sebs.Times)
-    for plan in plans:
+    for number, plan in enumerate(plans):
         run.say(f"{', '.join(plan.benches)}: {plan.start}")
-        sebs.execute(plan, scratch / plan.start, times)
+        sebs.execute(plan, scratch / str(number), times)
     for cell, found in times.items():
         result.add(str(cell), "start latency", MS, found.starts)
         result.add(str(cell), "whole request", MS, found.requests)
@@ -100,7 +102,7 @@ def add_functions(run: Run, scratch: Path, result: Result) -> None:
     gain("Fig. 10", "imgrec-py, sockd's storage library", "1.81", "initscript", "zygote", sebs.IMGREC)
     gain("Fig. 10", "imgrec-py, SeBS's own storage.py", "1.81", "own-initscript", "zygote", sebs.IMGREC)
     gain("Fig. 15", "imgrec from a snapshot", "1.48", "initscript", "template", sebs.IMGREC)
-    result.published.append(Published("Fig. 10", "imgrec-wasm", TIMES, "1.81", None, why="no imgrec for WebAssembly"))
+    gain("Fig. 10", "imgrec-wasm, sockd's storage library", "1.81", "initscript", "zygote", sebs.IMGREC_WASM)
     for arm, words, paper in (("shim", "without a script", "312"), ("initscript", "with one", "")):
         reads = times[sebs.Cell(sebs.IMGREC, arm, "zygote", "paper")].reads
         result.published.append(
