@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness.cold import cold_config
 from benchmarks.harness.forwarding import forwarding
@@ -77,7 +78,10 @@ def measured(run: Run, scratch: Path, worker: Worker, program: Program) -> dict[
     """Return the ms of both ways to start a program. Raises: WorkerFailed, WrongAnswer."""
     published, own = states.free_port(), states.free_port()
     deploy(worker, scratch, program, published)
-    turns = {WOKEN: lambda: woken(worker, program, published), OWN: lambda: started(program, own)}
+    turns: dict[str, Callable[[], float]] = {
+        WOKEN: lambda: woken(worker, program, published),
+        OWN: lambda: started(program, own),
+    }
     for turn in turns.values():
         turn()  # what a first start alone has to do
     return in_turns(turns, run.pick(60, 5))
@@ -89,7 +93,7 @@ def deploy(worker: Worker, scratch: Path, program: Program, published: int) -> N
     directory.mkdir()
     (directory / "answering.py").write_bytes((SOURCES / "servers" / "answering.py").read_bytes())
     port = 8080
-    tables = {
+    tables: dict[str, dict[str, Any]] = {
         "": {"kind": "service", "command": program.command(port), "network": "private", **WAITS},
         "service": {"port": port, "publish": published, "idle_s": 0.1},
     }

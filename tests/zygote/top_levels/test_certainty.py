@@ -199,7 +199,7 @@ def test_code_without_its_text_is_not_certain(starts: Starts) -> None:
 
 
 def test_an_answer_of_the_network_ends_the_sharing(starts: Starts) -> None:
-    """What it has told may come to an import by any way that no branch shows."""
+    """What it has passed on may come to an import by any way that no branch shows."""
     code = (
         "import socket, base\nwith socket.socket() as client:\n    client.connect_ex(('127.0.0.1', 9))\nimport other\n"
     )
