@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use wasmtime::component::Component;
-use wasmtime::{bail, Result};
+use wasmtime::{bail, Engine, Result};
 
 use crate::serve::prepared;
 
@@ -13,7 +13,7 @@ pub fn compile() -> Result<()> {
     if !wasm.starts_with(b"\0asm") {
         bail!("not a WebAssembly binary");
     }
-    let engine = crate::engine()?;
+    let engine = Engine::new(&crate::config()?)?;
     let component = Component::from_binary(&engine, &wasm)?;
     prepared(&engine, &component)?;
     std::io::stdout().write_all(&component.serialize()?)?;

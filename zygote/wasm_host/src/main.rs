@@ -6,11 +6,13 @@
 //! It runs in the sandbox of a service, which is the wall between functions; instances are that between requests. One thread
 //! serves them all: the epoch gives each its turn. Compiled files are of this program alone, and name its version.
 
+mod clock;
 mod compile;
+mod pool;
 mod serve;
 
 use std::process::ExitCode;
-use wasmtime::{Config, Engine, Result};
+use wasmtime::{Config, Result};
 
 /// The exit status for a component that can never serve.
 const BAD_MODULE: u8 = 3;
@@ -45,11 +47,11 @@ const STACK_BYTES: usize = 1 << 20;
 
 /// What compiles and what runs: the same, or a compiled file is refused. The target is the architecture's baseline: a backup may
 /// move to another machine.
-fn engine() -> Result<Engine> {
+fn config() -> Result<Config> {
     let mut config = Config::new();
     config.target(&format!("{}-unknown-linux-gnu", std::env::consts::ARCH))?;
     config.max_wasm_stack(STACK_BYTES);
     config.wasm_component_model(true);
     config.epoch_interruption(true);
-    Engine::new(&config)
+    Ok(config)
 }

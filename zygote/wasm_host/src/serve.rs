@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response, StatusCode};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, Semaphore};
 use wasmtime::component::{Component, Linker, ResourceTable};
 use wasmtime::{bail, Engine, Error, ResourceLimiter, Result, Store, UpdateDeadline};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
@@ -19,8 +19,9 @@ use wasmtime_wasi_http::p2::bindings::ProxyPre;
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
-/// How long an instance may compute until the others have their turn.
-const TICK: Duration = Duration::from_millis(10);
+use crate::clock::{Clock, TICK};
+use crate::pool;
+
 /// What a guest sees of the sandbox's files.
 const DIRECTORIES: [(&str, FsPerms); 2] = [("/var/task", FsPerms::ReadOnly), ("/tmp", FsPerms::ReadWrite)];
 
@@ -91,6 +92,16 @@ impl WasiHttpView for State {
     }
 }
 
+/// What serves all requests.
+#[derive(Clone)]
+struct Host {
+    pre: ProxyPre<State>,
+    limits: Limits,
+    clock: Clock,
+    /// For instances: more than those of the pool wait.
+    places: Arc<Semaphore>,
+}
+
 /// A component with all of its imports found. An error says what it lacks.
 pub fn prepared(engine: &Engine, component: &Component) -> Result<ProxyPre<State>> {
     let mut linker = Linker::new(engine);
@@ -109,15 +120,9 @@ pub fn serve(file: &str, options: &[&str]) -> Result<()> {
             _ => bail!("unknown option {option:?}"),
         }
     }
-    let engine = crate::engine()?;
-    // SAFETY: the file is one that `compile` has made, as the worker keeps it; another one's head is refused.
-    let component = unsafe { Component::deserialize_file(&engine, file)? };
+    let (engine, component) = pool::load(file)?;
     let pre = prepared(&engine, &component)?;
-    let ticks = engine.clone();
-    std::thread::spawn(move || loop {
-        std::thread::sleep(TICK);
-        ticks.increment_epoch();
-    });
+    let host = Host { pre, limits, clock: Clock::start(engine), places: Arc::new(Semaphore::new(pool::INSTANCES as usize)) };
     let port: u16 = std::env::var("PORT")?.parse()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -128,7 +133,7 @@ pub fn serve(file: &str, options: &[&str]) -> Result<()> {
                 accepted = listener.accept() => {
                     match accepted {
                         Ok((client, _)) => {
-                            tokio::spawn(connection(client, pre.clone(), limits.clone()));
+                            tokio::spawn(connection(client, host.clone()));
                         }
                         Err(error) => {
                             eprintln!("accept: {error}"); // no descriptor is left, say: some will be given back
@@ -143,19 +148,19 @@ pub fn serve(file: &str, options: &[&str]) -> Result<()> {
 }
 
 /// All requests of one connection.
-async fn connection(client: TcpStream, pre: ProxyPre<State>, limits: Limits) {
+async fn connection(client: TcpStream, host: Host) {
     let _ = client.set_nodelay(true);
     let service = hyper::service::service_fn(move |request| {
-        let (pre, limits) = (pre.clone(), limits.clone());
-        async move { Ok::<_, Infallible>(answer(request, pre, limits).await) }
+        let host = host.clone();
+        async move { Ok::<_, Infallible>(answer(request, host).await) }
     });
     let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service);
     let _ = served.await; // a client that is gone is no error of the guest's
 }
 
 /// The guest's answer, or why there is none: the log has more.
-async fn answer(request: Request<Incoming>, pre: ProxyPre<State>, limits: Limits) -> Response<HyperOutgoingBody> {
-    match handled(request, pre, limits).await {
+async fn answer(request: Request<Incoming>, host: Host) -> Response<HyperOutgoingBody> {
+    match handled(request, host).await {
         Ok(response) => response,
         Err(error) => {
             eprintln!("{error:?}");
@@ -181,8 +186,10 @@ impl std::fmt::Display for TimedOut {
 impl std::error::Error for TimedOut {}
 
 /// One request. Its instance goes on after the head of its answer, until it returns or its time is over.
-async fn handled(request: Request<Incoming>, pre: ProxyPre<State>, limits: Limits) -> Result<Response<HyperOutgoingBody>> {
+async fn handled(request: Request<Incoming>, host: Host) -> Result<Response<HyperOutgoingBody>> {
+    let Host { pre, limits, clock, places } = host;
     let time = limits.time;
+    let place = places.acquire_owned().await?;
     let mut store = Store::new(pre.engine(), state(limits)?);
     store.limiter(|state| &mut state.share);
     let end = Instant::now() + time;
@@ -195,6 +202,7 @@ async fn handled(request: Request<Incoming>, pre: ProxyPre<State>, limits: Limit
     let request = store.data_mut().http().new_incoming_request(Scheme::Http, request)?;
     let out = store.data_mut().http().new_response_outparam(sender)?;
     let (failed, failure) = oneshot::channel::<Error>();
+    let running = clock.run();
     tokio::spawn(async move {
         let run = async {
             let proxy = pre.instantiate_async(&mut store).await?;
@@ -210,6 +218,7 @@ async fn handled(request: Request<Incoming>, pre: ProxyPre<State>, limits: Limit
                 eprintln!("{error:?}"); // the head of the answer is out
             }
         }
+        drop((store, running, place)); // in this order: a place is free when its instance is gone
     });
     match receiver.await {
         Ok(Ok(response)) => {
