@@ -180,6 +180,18 @@ def test_what_a_zygote_saw_decides_which_functions_it_serves() -> None:
     assert sharing.serves(done, beside)
 
 
+def test_a_zygote_with_another_order_of_imports_that_change_state_saves_its_function_nothing() -> None:
+    """The planner must not count on it: it would then find a Zygote of the function's own to be worth nothing."""
+    sharing = Known({}).sharing
+    a, b = (Step(name, key(name), -1, "", (), (Module(key(name), name, 0.1),)) for name in ("a", "b"))
+    writer = msgspec.structs.replace(a, writes=("shared libraries",))
+    shared = Preimported(keys("b"), loaded=frozenset({"b"}), order=("b",))
+    sharing.learn(ids("b"), shared)
+    assert sharing.serves(ids("b"), sharing.know(TopLevel((a, b), keys("a", "b"))))
+    sharing.learn(ids("b"), shared)  # predicted anew
+    assert not sharing.serves(ids("b"), sharing.know(TopLevel((writer, b), keys("a", "b"))))
+
+
 def test_a_zygote_with_an_import_that_is_not_wanted_serves_never() -> None:
     sharing = Known({}).sharing
     wanted = sharing.know(top("requests", "click"))

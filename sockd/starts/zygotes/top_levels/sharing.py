@@ -66,7 +66,7 @@ class Sharing:
         self._closed.clear()
 
     def serves(self, imports: Imports, wanted: Imports) -> bool:
-        """Whether a Zygote of these may serve functions that want those, whatever their code and environment."""
+        """Whether a Zygote of these may serve the function last known to want those, whatever its environment and files."""
         if not imports <= wanted or (imports, wanted) in self._differing:
             return False
         return _remembered(self._verdicts, (imports, wanted), lambda: self._would_serve(imports, wanted))
@@ -79,7 +79,7 @@ class Sharing:
         shared = self._known.get(imports)
         if shared is not None:
             # On its sys.path there may be less than a Zygote for this function would have.
-            return not self._observed(shared, top.closure)
+            return not self._observed(shared, top.closure, top)
         fewer = [known for done, known in self._known.items() if done < imports]
         besides = top.closure - self.path_of(imports, top)
         return not any(self._observed(known, known.packages | besides) for known in fewer)
@@ -137,11 +137,13 @@ class Sharing:
     def _with_pth(self, closure: Keys) -> Keys:
         return frozenset(key for key in closure if self._provided(key).has_pth)
 
-    def _observed(self, shared: Preimported, closure: Keys) -> str:
-        """What a Zygote's imports would observe otherwise with these packages, without code, in an environment as its own."""
+    def _observed(self, shared: Preimported, closure: Keys, top: TopLevel | None = None) -> str:
+        """What a Zygote's imports would observe otherwise with these packages, without code, in an environment as its own.
+
+        Args: top: None: the Zygote will have other imports than those, so that theirs need not fit the function's."""
         provided = {key: self._provided(key) for key in closure}
-        view = ImportView(closure, provided, environment=shared.environment)
-        return difference(shared, view, soundness.OBSERVATIONS)
+        view = ImportView(closure, provided, environment=shared.environment, top=top)
+        return difference(shared, view, soundness.OBSERVATIONS if top is None else soundness.CLAUSES)
 
 
 def first_in_both(imports: Collection[str], ours: TopLevel, theirs: TopLevel) -> Imports:
