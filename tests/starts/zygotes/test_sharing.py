@@ -180,7 +180,7 @@ def test_what_a_zygote_saw_decides_which_functions_it_serves() -> None:
     assert sharing.serves(done, beside)
 
 
-def test_a_zygote_with_another_order_of_imports_that_change_state_saves_its_function_nothing() -> None:
+def test_a_zygote_with_another_order_of_imports_that_change_state_saves_nothing() -> None:
     """The planner must not count on it: it would then find a Zygote of the function's own to be worth nothing."""
     sharing = Known({}).sharing
     a, b = (Step(name, key(name), -1, "", (), (Module(key(name), name, 0.1),)) for name in ("a", "b"))
