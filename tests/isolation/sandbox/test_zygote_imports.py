@@ -238,3 +238,11 @@ def test_modules_that_were_forgotten_work_when_packages_import_them(harness: Har
     handler += "        done = pool.submit(int, '7').result()\n"
     handler += "    return [done, p.REF() is p.KEPT, p.weakref is weakref, resource is sys.modules['resource']]\n"
     assert harness.answer(handler, zygote=zygote) == [7, True, True, True]
+
+
+def test_an_error_that_a_package_keeps_holds_nothing_that_watched_its_imports(harness: Harness) -> None:
+    """By its traceback it holds the frame of our code that imported the package."""
+    harness.add_package("p", {"keeps.py": "try:\n    import nowhere\nexcept ImportError as error:\n    kept = error\n"})
+    zygote = harness.spawn(modules=["keeps"])
+    handler = "def handler(event): return [str(each) for each in str.__subclasses__() if 'sockd' in each.__module__]\n"
+    assert harness.answer(handler, zygote=zygote) == []
