@@ -45,21 +45,21 @@ class Ends:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Before the kernel reaps them: what ends in between is found by `kept`, as is what still runs.
-        if self._reap():
+        # Before the kernel reaps them: of what ends from then on nothing is left to be found.
+        if self._has_children():
             self.complaints.append("an import starts a process and does not wait for its end")
         if not _native.disown_children():
             self.complaints.append("an import handles SIGCHLD")
 
-    def _reap(self) -> bool:
-        """Whether a child has ended and is not reaped."""
+    def _has_children(self) -> bool:
+        """Whether a child still runs, or has ended and nothing has waited for it. Those that have ended are reaped."""
         found = False
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 found = True
         except ChildProcessError:
             return found
-        return found
+        return True
 
     def end_returned_child(self) -> None:
         """End this process if an import has forked it and it has come back from the import: the Zygote is its parent."""

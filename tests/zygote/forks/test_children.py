@@ -51,6 +51,12 @@ def test_no_child_that_has_ended_is_left() -> None:
     assert complaints == ["an import starts a process and does not wait for its end"]
 
 
+def test_a_child_that_still_runs_is_a_reason_although_nothing_is_left_of_it_later() -> None:
+    code = "reader, writer = os.pipe(); os.posix_spawn('/bin/cat', ['cat'], {}, file_actions=[(os.POSIX_SPAWN_DUP2, reader, 0), "
+    code += "(os.POSIX_SPAWN_CLOSE, writer)])"
+    assert reported(code)[3] == ["an import starts a process and does not wait for its end"]
+
+
 def test_a_handler_of_their_ends_is_a_reason_against_the_zygote() -> None:
     assert reported("signal.signal(signal.SIGCHLD, print)")[3] == ["an import handles SIGCHLD"]
     assert reported("signal.signal(signal.SIGCHLD, print); signal.signal(signal.SIGCHLD, signal.SIG_DFL)")[3] == []
