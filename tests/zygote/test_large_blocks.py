@@ -61,3 +61,39 @@ def test_where_there_are_no_huge_pages_large_blocks_are_moved() -> None:
     reported = play("never")
     assert reported["moved"] >= 128 and reported["same"] and reported["zeros"]
     assert reported["child"][:3] == ["mine", "yy", 0]
+
+
+CHUNKS = """
+import ctypes, json, mmap, struct, sys
+sys.path.insert(0, ".")
+from sockd_zygote import _native
+MB = 1 << 20
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+def mapping(size):  # between pages that nothing else is joined to
+    begin = libc.mmap(None, ctypes.c_size_t(size + 8192), 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+    assert libc.mprotect(ctypes.c_void_p(begin + 4096), ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    return begin + 4096
+moved = []
+for header in json.loads(sys.argv[1]):
+    ctypes.memmove(mapping(40 * MB), struct.pack("=QQ", *header), 16)
+    moved.append(_native.part_large(False) >> 20)
+print(json.dumps(moved))
+"""
+
+
+def test_the_chunks_of_each_glibc_are_large_blocks_and_other_mappings_are_none() -> None:
+    """From 2.43 on a chunk's size is without its header, and its first word says how much of the mapping is in front of it."""
+    size = 40 << 20
+    older, newer, other, in_front, on_huge_pages = (
+        [0, size + 2],
+        [0, size - 16 + 2],
+        [0, size - 32 + 2],
+        [16, size + 2],
+        [1, size - 14],
+    )
+    headers = [older, newer, other, in_front, on_huge_pages]
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", CHUNKS, json.dumps(headers)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(run.stdout) == [40, 40, 0, 0, 0]

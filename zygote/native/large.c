@@ -30,6 +30,7 @@
 #define LINE_BYTES 600
 #define MMAPPED 2UL /* of a chunk's size (malloc.c: IS_MMAPPED) */
 #define FLAGS 7UL
+#define HEADER_BYTES (2 * sizeof(size_t)) /* not counted in a chunk's size from glibc 2.43 on */
 
 struct block {
     char *begin, *end;
@@ -43,12 +44,14 @@ static uint64_t page_flags[STEP_BYTES / PAGE_BYTES];
 static int is_of_malloc(const struct block *block)
 {
     char *at = block->begin;
-    size_t size, field;
+    size_t size, header[2]; /* bytes of the mapping in front of the chunk, and the chunk's size */
 
     while (at < block->end) {
-        memcpy(&field, at + sizeof field, sizeof field);
-        size = field & ~FLAGS;
-        if ((field & FLAGS) != MMAPPED || !size || size % PAGE_BYTES || size > (size_t)(block->end - at))
+        memcpy(header, at, sizeof header);
+        size = header[1] & ~FLAGS;
+        if (size % PAGE_BYTES == PAGE_BYTES - HEADER_BYTES)
+            size += HEADER_BYTES;
+        if (header[0] || (header[1] & FLAGS) != MMAPPED || !size || size % PAGE_BYTES || size > (size_t)(block->end - at))
             return 0;
         at += size;
     }
