@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,9 +144,11 @@ def test_a_zygote_that_grows_is_ended_and_its_children_live(hasty: PrivateWorker
         + IN_ZYGOTE
         + (
             "kept = []\n    signal.signal(signal.SIGALRM, lambda *_: kept.append(b'x' * (2 << 20)))\n"
-            "    timer, times = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 10_000_000, 0, 300_000_000)\n"
+            "    timer, times = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 10_000_000, 0, 10_000_000)\n"
             "    libc = ctypes.CDLL(None)  # a timer of timer_create(2): one of setitimer(2) is refused\n"
-            "    assert libc.timer_create(1, None, ctypes.byref(timer)) == 0 == libc.timer_settime(timer, 0, times, None)\n"
+            "    def grow(*_):\n"
+            "        assert libc.timer_create(1, None, ctypes.byref(timer)) == 0 == libc.timer_settime(timer, 0, times, None)\n"
+            "    signal.signal(signal.SIGUSR1, grow)\n"
         )
     )
     mark = worker.daemon.mark
@@ -154,6 +158,9 @@ def test_a_zygote_that_grows_is_ended_and_its_children_live(hasty: PrivateWorker
     worker.daemon.wait_line(r"serves grows", since=mark)
     born = worker.invoke("child", 0, x_sockd_fresh="1")
     assert worker.json(f"/traces/{born.headers['x-amzn-requestid']}")["zygote"] == "grows"
+    for zygote in worker.processes("zygote"):
+        if "grows" in Path(f"/proc/{zygote.pid}/cmdline").read_text():
+            os.kill(zygote.pid, signal.SIGUSR1)
     worker.daemon.wait_line(r"zygote-\d+ \(grows.*\) ended", since=mark)
     after = worker.invoke("child", 0)
     deploy(worker, "later", "grows", "# later\nimport grows\ndef f(event): return event")
