@@ -122,6 +122,17 @@ def test_a_guest_that_fails_is_a_500_and_the_next_request_is_served(
 
 
 def test_the_memory_of_all_guests_ends_below_that_of_the_sandbox(daemon: RunningDaemon, served: str) -> None:
+@pytest.mark.parametrize("way", ["trap", "spin"])
+def test_the_body_of_a_guest_that_fails_breaks_off(daemon: RunningDaemon, served: str, way: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30)
+    connection.request("GET", f"/run/web/part?{way}")
+    response = connection.getresponse()
+    assert (response.status, response.read(6)) == (200, b"a part")
+    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+        response.read()
+    connection.close()
+
+
     status, text = ask(daemon, "memory")
     assert status == 200 and 32 < int(text) < 128 - wasm_host.HOST_MB
     with concurrent.futures.ThreadPoolExecutor(3) as pool:

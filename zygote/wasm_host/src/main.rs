@@ -6,6 +6,7 @@
 //! It runs in the sandbox of a service, which is the wall between functions; instances are that between requests. One thread
 //! serves them all: the epoch gives each its turn. Compiled files are of this program alone, and name its version.
 
+mod answer_body;
 mod clock;
 mod compile;
 mod pool;

@@ -1,7 +1,7 @@
 //! Serving: HTTP/1.1 on one port, each request in an instance of its own.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use wasmtime_wasi_http::p2::bindings::ProxyPre;
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
+use crate::answer_body::broken_off_by;
 use crate::clock::{Clock, TICK};
 use crate::pool;
 
@@ -202,6 +203,8 @@ async fn handled(request: Request<Incoming>, host: Host) -> Result<Response<Hype
     let request = store.data_mut().http().new_incoming_request(Scheme::Http, request)?;
     let out = store.data_mut().http().new_response_outparam(sender)?;
     let (failed, failure) = oneshot::channel::<Error>();
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let of_body = has_failed.clone();
     let running = clock.run();
     tokio::spawn(async move {
         let run = async {
@@ -214,6 +217,7 @@ async fn handled(request: Request<Incoming>, host: Host) -> Result<Response<Hype
             Ok(Err(error)) => Some(error),
             Err(_) => Some(Error::from(TimedOut(time))),
         } {
+            has_failed.store(true, Ordering::Relaxed);
             if let Err(error) = failed.send(error) {
                 eprintln!("{error:?}"); // the head of the answer is out
             }
@@ -223,7 +227,7 @@ async fn handled(request: Request<Incoming>, host: Host) -> Result<Response<Hype
     match receiver.await {
         Ok(Ok(response)) => {
             drop(failure);
-            Ok(response)
+            Ok(broken_off_by(of_body, response))
         }
         Ok(Err(code)) => Err(code.into()),
         Err(_) => match failure.await {

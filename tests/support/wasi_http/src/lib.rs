@@ -30,6 +30,7 @@ impl wasip2::exports::http::incoming_handler::Guest for Component {
             "/sleep" => std::thread::sleep(Duration::from_secs(3600)),
             "/trap" => panic!("a trap on purpose"),
             "/none" => (),
+            "/part" => part(out, &path),
             "/memory" => {
                 let mut taken = Vec::new();
                 while taken.try_reserve_exact(1 << 20).is_ok() {
@@ -107,6 +108,22 @@ fn fetched(authority: &str, path: &str) -> String {
             text
         }
         Err(code) => format!("{code:?}"),
+    }
+}
+
+/// The first piece of an answer, and no end of it.
+fn part(out: ResponseOutparam, path: &str) {
+    let response = OutgoingResponse::new(Fields::new());
+    let body = response.body().expect("it is taken once");
+    ResponseOutparam::set(out, Ok(response));
+    let stream = body.write().expect("it is taken once");
+    stream.blocking_write_and_flush(b"a part").expect("the client is there");
+    std::thread::sleep(Duration::from_millis(100));
+    match path.ends_with("?spin") {
+        true => loop {
+            std::hint::black_box(&path);
+        },
+        false => panic!("a trap in a body"),
     }
 }
 
