@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import wasmtime
 
 from sockd_zygote import wasm_host
 from tests.daemon.running import DeployFailed, RunningDaemon
@@ -121,7 +122,6 @@ def test_a_guest_that_fails_is_a_500_and_the_next_request_is_served(
     assert ask(daemon, "count") == (200, "1")
 
 
-def test_the_memory_of_all_guests_ends_below_that_of_the_sandbox(daemon: RunningDaemon, served: str) -> None:
 @pytest.mark.parametrize("way", ["trap", "spin"])
 def test_the_body_of_a_guest_that_fails_breaks_off(daemon: RunningDaemon, served: str, way: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30)
@@ -133,6 +133,7 @@ def test_the_body_of_a_guest_that_fails_breaks_off(daemon: RunningDaemon, served
     connection.close()
 
 
+def test_the_memory_of_all_guests_ends_below_that_of_the_sandbox(daemon: RunningDaemon, served: str) -> None:
     status, text = ask(daemon, "memory")
     assert status == 200 and 32 < int(text) < 128 - wasm_host.HOST_MB
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -168,6 +169,24 @@ def test_compiled_code_of_an_archive_is_left_out_of_a_service(daemon: RunningDae
     daemon.remove("forged")
 
 
-def test_what_is_no_component_for_http_is_refused(daemon: RunningDaemon, served: str) -> None:
-    with pytest.raises(DeployFailed, match=r"fn\.wasm cannot run: "):
-        daemon.deploy("refused", {"fn.wasm": bytes(COMMAND), "sockd.toml": TOML})
+def of_world(text: str) -> bytes:
+    return bytes(wasmtime.wat2wasm(f"(component {text})"))
+
+
+@pytest.mark.parametrize(
+    ("wasm", "words"),
+    [
+        (bytes(COMMAND), r"is a core module, and a service is a component"),
+        (of_world('(instance $i) (export "wasi:cli/run@0.2.3" (instance $i))'), r"exports wasi:cli/run@0\.2\.3, and"),
+        (of_world('(import "fermyon:spin/redis@2.0.0" (instance))'), r"imports fermyon:spin/redis@2\.0\.0, which"),
+        (
+            of_world('(import "wasi:keyvalue/store@0.2.0-draft" (instance))'),
+            r"imports wasi:keyvalue/store@0\.2\.0-draft, which",
+        ),
+        (of_world('(instance $i) (export "wasi:http/handler@0.3.0" (instance $i))'), r"is for WASI 0\.3"),
+    ],
+    ids=["core module", "command", "Spin's own", "key-value", "newer WASI"],
+)
+def test_what_is_no_component_for_http_is_refused(daemon: RunningDaemon, served: str, wasm: bytes, words: str) -> None:
+    with pytest.raises(DeployFailed, match=rf"fn\.wasm cannot run: it {words}"):
+        daemon.deploy("refused", {"fn.wasm": wasm, "sockd.toml": TOML})
