@@ -440,7 +440,8 @@ class FunctionConfig(FunctionDefaults, frozen=True, forbid_unknown_fields=True, 
             return
         if self.service is None:
             raise BadFunctionConfig(
-                'kind = "service" needs the port that its program listens on: [service] port = 8080'
+                'kind = "service" needs a table [service]. With network = "host" it may be empty: the program listens on the '
+                'port that the variable PORT names. With network = "private" or "none" it has the program\'s port: port = 8080'
             )
         self.service.check(shares_ports=self.network == "host")
         if self.runtime not in (None, PROGRAM, "wasm"):
