@@ -198,7 +198,7 @@ def service_part(config: FunctionConfig, command: list[str]) -> dict[str, Any]:
 def import_view(about: About, closure: Closure, packages: InstallCache, code: Path) -> ImportView:
     """What the imports of a version see in its own start."""
     config = about.config
-    if config.zygote == "none" or provided(code, config.runtime):
+    if config.zygote == "none" or config.service is not None or provided(code, config.runtime):
         return ImportView(frozenset(), network=config.network, interpreter=interpreter_id(config))
     variables = environment(about, closure, packages)
     return ImportView(
