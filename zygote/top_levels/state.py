@@ -37,6 +37,7 @@ CACHES = frozenset(
         *("base64._b85chars2", "base64._b85dec", "ftplib._150_re", "ftplib._227_re", "pkgutil._NAME_PATTERN"),
         *("posixpath._varprog", "posixpath._varprogb", "zipfile._crctable", "functools._convert"),
         *("os.path._varprog", "os.path._varprogb", "_strptime._regex_cache", "_strptime._TimeRE_cache"),
+        *("posixpath._varsub", "posixpath._varsubb", "os.path._varsub", "os.path._varsubb"),  # CPython 3.14's
         *(f"platform.{name}" for name in platform_caches.CACHES),
         # Functions that `functools.total_ordering` gives the name of the method that they stand for, which is always the same:
         *(f"functools._{one}_from_{other}" for one in ORDERS for other in ORDERS),
