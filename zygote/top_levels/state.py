@@ -30,7 +30,8 @@ CACHES = frozenset(
         *("threading._dangling", "threading._shutdown_locks", "threading._active", "threading._limbo"),
         *("threading._main_thread", "ctypes._c_functype_cache", "logging._startTime"),
         *("inspect.modulesbyfile", "inspect._filesbymodname", "threading._counter"),
-        *("contextvars.Context.decimal_context",),
+        # Its __del__ has _active as a default value, from CPython 3.12 on: the main thread, and what standard error has written.
+        *("contextvars.Context.decimal_context", "threading._DeleteDummyThreadOnDel"),
         # Tables and patterns that the standard library makes at first use, the same for everybody:
         *("urllib.parse._hextobyte", "urllib.parse._typeprog", "urllib.parse._hostprog", "urllib.parse._portprog"),
         *("base64._b32tab2", "base64._b32rev", "base64._a85chars", "base64._a85chars2", "base64._b85chars"),
