@@ -590,7 +590,8 @@ class ModuleLost(SockdError):
     def __init__(self, name: str) -> None:
         super().__init__(
             f"the compiled module of the function {name!r} is not on this worker any more, and will be compiled again. If this "
-            "does not change, the worker has another wasmtime than the function: deploy it again (sockd deploy)"
+            "does not change, the worker has another wasmtime than the function: deploy it again (sockd deploy). A component for "
+            "wasi:http needs the host of such components: make wasm-host, and start the worker again"
         )
 
 
