@@ -46,20 +46,21 @@ class Ends:
 
     def __exit__(self, *_: object) -> None:
         # Before the kernel reaps them: of what ends from then on nothing is left to be found.
-        if self._has_children():
-            self.complaints.append("an import starts a process and does not wait for its end")
+        if complaint := self._what_is_left():
+            self.complaints.append(complaint)
         if not _native.disown_children():
             self.complaints.append("an import handles SIGCHLD")
 
-    def _has_children(self) -> bool:
-        """Whether a child still runs, or has ended and nothing has waited for it. Those that have ended are reaped."""
-        found = False
+    def _what_is_left(self) -> str:
+        """Say that a child still runs, or has ended and nothing has waited for it; empty: there is none. Reap those that have
+        ended."""
+        found = ""
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
-                found = True
+                found = "an import starts a process and does not wait for its end"
         except ChildProcessError:
             return found
-        return True
+        return "an import leaves a process running"
 
     def end_returned_child(self) -> None:
         """End this process if an import has forked it and it has come back from the import: the Zygote is its parent."""

@@ -36,7 +36,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
 
 def test_the_benches_are_listed(tmp_path: Path) -> None:
     benches = {bench["id"]: bench for bench in json.loads(run(tmp_path, "ls", "--json").stdout)}
-    assert len(benches) == 13 and benches["220.video-processing"]["needs"] == ["ffmpeg"]
+    assert len(benches) == 14 and benches["220.video-processing"]["needs"] == ["ffmpeg"]
 
 
 def test_a_wrong_name_is_a_mistake_of_the_user(tmp_path: Path) -> None:

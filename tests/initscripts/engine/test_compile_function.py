@@ -30,7 +30,7 @@ def test_guests_of_each_kind_are_compiled(wasm: bytes) -> None:
         (b"\0asm\1\0\0\0rubbish", "malformed"),
         (b"\0asm\x0d\0\1\0rubbish", "malformed"),
         (bytes(LIMIT + 1), "it has more than 1048576 bytes"),
-        (module(""), "an initscript, which goes beside a function"),
+        (module(""), "an initscript, which goes with a function"),
         (wasmtime.wat2wasm("(module)"), "no function () -> () is exported as '_start'"),
         (wasmtime.wat2wasm('(module (func (export "_start") (param i32)))'), "no function () -> () is exported"),
         (
