@@ -198,11 +198,6 @@ def mount_setattr(mount_fd: int, attributes: MountAttr, *, recursive: bool, user
 def new_filesystem(fstype: str, options: FileSystemOptions, attributes: MountAttr) -> int:
     """A new file system as a detached mount (fsopen(2), fsconfig(2), fsmount(2)); an fd, close-on-exec."""
     context = _call("fsopen", fstype, fstype.encode(), _FSOPEN_CLOEXEC)
-    return finish_filesystem(context, fstype, options, attributes)
-
-
-def finish_filesystem(context: int, fstype: str, options: FileSystemOptions, attributes: MountAttr) -> int:
-    """As `new_filesystem`, from a context that was opened (fsopen(2)), which is closed, whatever happens."""
     try:
         for key, value in options.items():
             if value is None:

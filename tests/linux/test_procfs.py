@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
 
 import pytest
 
-from sockd.linux import procfs, syscalls
+from sockd.linux import _procfs, mounts, procfs, syscalls
+from sockd.linux.event_loop import EventLoop
 from sockd.linux.mounts import owned
 from sockd.linux.processes import pidfds
 from sockd.linux.procfs import ByChild, ByNamespace, Procfs
@@ -21,6 +26,8 @@ from sockd.linux.readiness import is_readable
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.root
+
+T = TypeVar("T")
 
 DEADLINE_S = 20
 NODEV = 4
@@ -48,18 +55,57 @@ def inner_process() -> Iterator[int]:
         yield stack.enter_context(owned(os.pidfd_open(int(inner))))
 
 
-@pytest.fixture(params=[ByNamespace, ByChild])
-def way(request: pytest.FixtureRequest) -> Iterator[Procfs]:
-    if request.param is ByNamespace and (reason := procfs.why_not_by_namespace()):
-        pytest.skip(f"this kernel cannot: {reason}")
-    made = request.param()
+@contextmanager
+def full_table() -> Iterator[int]:
+    """No descriptor below a number is free."""
+    with ExitStack() as stack:
+        for _ in range(max(map(int, os.listdir("/proc/self/fd")))):
+            last = stack.enter_context(owned(os.open("/", os.O_PATH | os.O_CLOEXEC)))
+        yield last + 1
+
+
+class Maker:
+    """One way to make it, on an event loop of its own."""
+
+    def __init__(self, kind: type[ByNamespace | ByChild]) -> None:
+        self._runner = asyncio.Runner(loop_factory=EventLoop)
+        self.way: Procfs = self._runner.get_loop().run_until_complete(self._make(kind))
+
+    def new(self, pidfd: int, *, only_own: bool = False) -> int:
+        """As the way's."""
+        return self.run(self.way.new(pidfd, only_own=only_own))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the loop until this is done."""
+        return self._runner.run(asyncio.wait_for(work, DEADLINE_S))
+
+    def close(self) -> None:
+        """Of the way, and of the loop."""
+        self.way.close()
+        self._runner.close()
+
+    async def _make(self, kind: type[ByNamespace | ByChild]) -> Procfs:
+        return kind()
+
+
+@contextmanager
+def maker_of(kind: type[ByNamespace | ByChild]) -> Iterator[Maker]:
+    made = Maker(kind)
     try:
         yield made
     finally:
         made.close()
 
 
-def test_it_shows_the_processes_of_the_namespace_alone(way: Procfs) -> None:
+@pytest.fixture(params=[ByNamespace, ByChild])
+def way(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    if request.param is ByNamespace and (reason := procfs.why_not_by_namespace()):
+        pytest.skip(f"this kernel cannot: {reason}")
+    with maker_of(request.param) as made:
+        yield made
+
+
+def test_it_shows_the_processes_of_the_namespace_alone(way: Maker) -> None:
     with inner_process() as pidfd, owned(way.new(pidfd)) as mount:
         numbers = [name for name in os.listdir(f"/proc/self/fd/{mount}") if name.isdigit()]
         assert numbers == ["1"]
@@ -67,7 +113,7 @@ def test_it_shows_the_processes_of_the_namespace_alone(way: Procfs) -> None:
         assert flags & os.ST_NOSUID and flags & NODEV and flags & os.ST_NOEXEC
 
 
-def test_it_can_hide_the_processes_of_others(way: Procfs) -> None:
+def test_it_can_hide_the_processes_of_others(way: Maker) -> None:
     probe = "import os, sys; os.setgroups([]); os.setresgid(*[9999] * 3); os.setresuid(*[9999] * 3)\n"
     probe += "print([name for name in os.listdir(sys.argv[1]) if name.isdigit()])"
     with inner_process() as pidfd:
@@ -78,7 +124,7 @@ def test_it_can_hide_the_processes_of_others(way: Procfs) -> None:
                 assert reported.stdout.strip() == seen
 
 
-def test_nothing_of_its_making_stays_behind(way: Procfs) -> None:
+def test_nothing_of_its_making_stays_behind(way: Maker) -> None:
     ledger = Ledger()
     children = Path("/proc/thread-self/children")
     before = children.read_text(), os.readlink("/proc/self/ns/pid_for_children")
@@ -89,7 +135,7 @@ def test_nothing_of_its_making_stays_behind(way: Procfs) -> None:
     ledger.check()
 
 
-def test_a_process_that_is_gone_has_none(way: Procfs) -> None:
+def test_a_process_that_is_gone_has_none(way: Maker) -> None:
     ledger = Ledger()
     with inner_process() as pidfd:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -104,10 +150,13 @@ def test_a_process_that_is_gone_has_none(way: Procfs) -> None:
     ledger.check()
 
 
-def test_a_call_that_fails_leaves_nothing(way: Procfs, nth_call: Callable[..., Iterator[int]]) -> None:
+@pytest.mark.parametrize(("module", "name"), [(syscalls, "_call"), (_procfs, "ask")])
+def test_a_call_that_fails_leaves_nothing(
+    way: Maker, nth_call: Callable[..., Iterator[int]], module: ModuleType, name: str
+) -> None:
     ledger = Ledger()
     with inner_process() as pidfd:
-        for _ in nth_call(syscalls, "_call"):
+        for _ in nth_call(module, name):
             try:
                 os.close(way.new(pidfd))
             except OSError:
@@ -116,27 +165,82 @@ def test_a_call_that_fails_leaves_nothing(way: Procfs, nth_call: Callable[..., I
 
 
 def test_a_table_without_room_for_another_descriptor_is_reported(ledger: Ledger) -> None:
-    way = ByChild()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        with inner_process() as pidfd:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (way._theirs.fileno() + 1, hard))
-            with pytest.raises((OSError, ValueError)):
-                way.new(pidfd)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            os.close(way.new(pidfd))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        way.close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def outcome(way: Procfs, pidfd: int, room: int) -> int:
+        with full_table() as taken:  # by a loop that runs: one that begins to run needs descriptors itself
+            resource.setrlimit(resource.RLIMIT_NOFILE, (taken + room, limits[1]))
+            try:
+                os.close(await way.new(pidfd))
+            except OSError as error:
+                return error.errno or 0
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        return 0
+
+    with maker_of(ByChild) as way, inner_process() as pidfd:
+        # None for the copy of the pidfd; none for what the child has opened; none for the mount; enough.
+        assert [way.run(outcome(way.way, pidfd, room)) for room in range(4)] == [*[errno.EMFILE] * 3, 0]
+        os.close(way.new(pidfd))
     ledger.check()
 
 
 def test_a_process_made_meanwhile_is_in_our_own_namespace() -> None:
-    way = ByChild()
-    try:
-        with inner_process() as pidfd:
-            os.close(way.new(pidfd))
+    with maker_of(ByChild) as way, inner_process() as pidfd:
+        asked = [way.way.new(pidfd) for _ in range(20)]
+
+        async def made_meanwhile() -> list[int]:
+            making = [asyncio.create_task(each) for each in asked]
+            await asyncio.sleep(0)
             with subprocess.Popen(["true"]) as child, owned(os.pidfd_open(child.pid)) as ours:
                 assert pidfds.pid(ours) == child.pid
-    finally:
-        way.close()
+            return await asyncio.gather(*making)
+
+        mounts.close_all(way.run(made_meanwhile()))
+
+
+def test_many_that_are_asked_for_at_once_are_of_their_own_namespaces() -> None:
+    with maker_of(ByChild) as way, inner_process() as first, inner_process() as second:
+        wanted = [first, second] * 10
+
+        async def made() -> list[int]:
+            return await asyncio.gather(*(way.way.new(each) for each in wanted))
+
+        for pidfd, mount in zip(wanted, way.run(made()), strict=True):
+            with owned(mount):
+                shown = os.stat("1/ns/pid", dir_fd=mount)
+            with owned(pidfds.pid_namespace(pidfd)) as namespace:
+                assert os.path.samestat(shown, os.fstat(namespace))
+
+
+def test_one_that_is_not_waited_for_any_more_is_closed(ledger: Ledger) -> None:
+    with maker_of(ByChild) as way, inner_process() as pidfd:
+
+        async def give_up() -> None:
+            asked = [asyncio.create_task(way.way.new(pidfd)) for _ in range(5)]
+            await asyncio.sleep(0)
+            for each in asked:
+                each.cancel()
+            await asyncio.wait(asked)
+            os.close(await way.way.new(pidfd))  # they are made in order
+
+        way.run(give_up())
+        ledger_of_maker = Ledger()
+        way.run(give_up())
+        ledger_of_maker.check()
+    ledger.check()
+
+
+def test_closing_cancels_those_that_are_waited_for(ledger: Ledger) -> None:
+    with maker_of(ByChild) as way, inner_process() as pidfd:
+
+        async def close_meanwhile() -> None:
+            asked = [asyncio.create_task(way.way.new(pidfd)) for _ in range(5)]
+            await asyncio.sleep(0)
+            way.way.close()
+            await asyncio.wait(asked)
+            assert all(each.cancelled() for each in asked)
+
+        way.run(close_meanwhile())
+        way.way.close()
+    ledger.check()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from sockd.base.config import Config, SandboxConfig
@@ -37,9 +39,13 @@ def test_a_kernel_between_has_some_of_them() -> None:
         pytest.skip("procfs takes a namespace from Linux 6.18 on")
     found = Ways.find((6, 15))
     assert names(found) == ["detached", "child", "pidfd"]
-    made = found.procfs()
-    assert isinstance(made, procfs.ByChild)
-    made.close()
+
+    async def make() -> None:
+        made = found.procfs()
+        assert isinstance(made, procfs.ByChild)
+        made.close()
+
+    asyncio.run(make())
 
 
 def test_what_was_asked_for_is_taken_or_refused() -> None:

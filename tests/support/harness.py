@@ -170,7 +170,7 @@ class Harness:
     def import_modules(self, zygote: Zygote, modules: Sequence[str], *, deadline_s: float = DEADLINE_S) -> Imported:
         """Import modules; every distribution of the store is on the path."""
         paths = [f"/packages/{path.name}" for path in sorted(self.packages.iterdir())]
-        root = self.assembly.create_for_imports(self.limits(), zygote.pidfd)
+        root = self.run(self.assembly.create_for_imports(self.limits(), zygote.pidfd))
         try:
             request = ImportRequest(paths=paths, modules=modules)
             return self.run(zygote.import_modules(request, root.fd, deadline_s=deadline_s))

@@ -47,7 +47,7 @@ class Assembly(Protocol):
             uid: on the host, of its process: files of an image's owner are its own; 0: they stay as they are.
         Raises: OSError naming the call; then nothing stays behind."""
 
-    def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
+    async def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
         """A root for the imports of a Zygote, the caller's: as a sandbox's, without code; in /proc it finds itself alone.
 
         Args: uid: as of `create`. Raises: OSError naming the call."""
@@ -85,8 +85,8 @@ class Detached:
         root = self._premade.take() if is_usual else DetachedRoot.create(self._base, limits, self._procfs)
         return self._owned(root, self._base.owner, uid)
 
-    def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
-        return with_proc(self.create(limits, None, uid=uid), pidfd)
+    async def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
+        return await with_proc(self.create(limits, None, uid=uid), pidfd)
 
     def layer_tmp(self, root: Root, layer: TmpLayer, limits: Limits, uid: int) -> None:
         tmp, spent = layer.under(limits, uid, self._owner_maps)
@@ -150,8 +150,8 @@ class Attached:
             return self._premade.take()
         return self._make_of_base(limits)
 
-    def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
-        return with_proc(self.create(limits, None, uid=uid), pidfd)
+    async def create_for_imports(self, limits: Limits, pidfd: int, *, uid: int = 0) -> Root:
+        return await with_proc(self.create(limits, None, uid=uid), pidfd)
 
     def layer_tmp(self, root: Root, layer: TmpLayer, limits: Limits, uid: int) -> None:
         raise NotImplementedError("`why_no_tmp_layers` says so")
@@ -201,10 +201,10 @@ class Attached:
         return WritableAttachedRoot(fd, namespace, image.private_resolv_conf, self._namespaces, self._procfs)
 
 
-def with_proc(root: Root, pidfd: int) -> Root:
+async def with_proc(root: Root, pidfd: int) -> Root:
     """A root with a /proc in which a process finds itself alone. Raises: OSError; then the root is closed."""
     try:
-        root.mount_proc(pidfd, only_own=True)
+        await root.mount_proc(pidfd, only_own=True)
     except BaseException:
         root.close()
         raise

@@ -42,7 +42,7 @@ class Root(ABC):
         period (up to 6 ms where processors are few): the caller that takes one from here has the launcher close it."""
 
     @abstractmethod
-    def mount_proc(self, pidfd: int, *, only_own: bool = False) -> None:
+    async def mount_proc(self, pidfd: int, *, only_own: bool = False) -> None:
         """The procfs of the process's pid namespace. Args: only_own: each process sees only those that it may trace.
 
         Raises: OSError(ESRCH) when it is gone."""
@@ -96,8 +96,8 @@ class DetachedRoot(Root):
             raise
         return root
 
-    def mount_proc(self, pidfd: int, *, only_own: bool = False) -> None:
-        mounts.attach(self._procfs.new(pidfd, only_own=only_own), self.fd, base.PROC)
+    async def mount_proc(self, pidfd: int, *, only_own: bool = False) -> None:
+        mounts.attach(await self._procfs.new(pidfd, only_own=only_own), self.fd, base.PROC)
 
     def mount_resolv_conf(self) -> None:
         mounts.attach_copy(self._template.resolv_conf_fd, self.fd, base.RESOLV_CONF)
@@ -121,8 +121,8 @@ class AttachedRoot(Root):
         self._namespaces = namespaces
         self._procfs = procfs
 
-    def mount_proc(self, pidfd: int, *, only_own: bool = False) -> None:
-        self._attach(self._procfs.new(pidfd, only_own=only_own), base.PROC)
+    async def mount_proc(self, pidfd: int, *, only_own: bool = False) -> None:
+        self._attach(await self._procfs.new(pidfd, only_own=only_own), base.PROC)
 
     def mount_resolv_conf(self) -> None:
         self._attach(mounts.sealed_copy(self._resolv_conf), base.RESOLV_CONF)

@@ -114,14 +114,14 @@ class SandboxProcess:
             parts.release(root.spent.pop())
         return process
 
-    def mount(self, program: Program | None) -> None:
+    async def mount(self, program: Program | None) -> None:
         """Its /proc, and its code and the rules of its network if these are known; while the process confines itself.
 
         Not while it is being forked: where processors are few, the Zygote gets one only once this thread waits.
 
         Raises: SandboxFailed, when the process is gone; OSError."""
         try:
-            self._root.mount_proc(self.pidfd)
+            await self._root.mount_proc(self.pidfd)
         except ProcessLookupError:
             raise SandboxFailed("the sandbox's process died while it was confined") from None
         if self.limits.network == "private":

@@ -84,7 +84,7 @@ class Sandbox:
         process = await SandboxProcess.fork(parts, zygote, limits, reservation, program)
         sandbox = cls(f"sandbox-{next(_numbers)}", process)
         try:
-            process.mount(program)  # while the process confines itself
+            await process.mount(program)  # while the process confines itself
             sandbox.conversation.open()
             if program is None:
                 await sandbox.conversation.primed()

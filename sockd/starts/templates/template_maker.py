@@ -118,7 +118,7 @@ class TemplateMaker:
         self, program: Program, zygote: Zygote, parts: Parts, output: int, deadline_s: float
     ) -> TemplateReport:
         zygote.check_alive()
-        root = parts.assembly.create_for_imports(program.limits, zygote.pidfd, uid=zygote.uids.absolute)
+        root = await parts.assembly.create_for_imports(program.limits, zygote.pidfd, uid=zygote.uids.absolute)
         try:
             endpoint = None
             if program.limits.network == "private":

@@ -119,7 +119,7 @@ class Children:
         """Have a new Zygote import, in a root like those of its sandboxes. Raises: as `Zygote.import_modules`."""
         zygote.check_alive()
         parts = self.parts_of(zygote)
-        root = parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd, uid=zygote.uids.absolute)
+        root = await parts.assembly.create_for_imports(self._spare_limits, zygote.pidfd, uid=zygote.uids.absolute)
         try:
             return await zygote.import_modules(request, root.fd, deadline_s=deadline_s)
         finally:

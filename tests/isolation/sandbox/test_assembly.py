@@ -83,7 +83,7 @@ def test_a_root_is_completed_while_a_process_is_in_it(harness: Harness) -> None:
         assert os.listdir(f"{at}/var/task") == os.listdir(f"{at}/proc") == []
         root.mount_code(harness.program("here = 'the code'\n"))
         with owned(os.pidfd_open(os.getpid())) as pidfd:
-            root.mount_proc(pidfd)
+            harness.run(root.mount_proc(pidfd))
         assert "the code" in Path(f"{at}/var/task/f.py").read_text()
         assert Path(f"{at}/proc/{os.getpid()}/stat").exists()
         assert os.statvfs(f"{at}/tmp").f_files == harness.limits().tmp_inodes

@@ -170,7 +170,8 @@ def test_its_sandboxes_answer_and_its_child_zygotes_import(foreign: Foreign, har
     harness.add_package("p", {"some_package.py": "import os\nvalue = os.getpid()\n"})
     parent = foreign.root(is_walled=network == "none")
     child = harness.run(parent.spawn(limit_bytes=256 << 20, deadline_s=5, on_end=foreign.ended.append))
-    root = foreign.farms.parts_of(child).assembly.create_for_imports(harness.limits(), child.pidfd)
+    assembly = foreign.farms.parts_of(child).assembly
+    root = harness.run(assembly.create_for_imports(harness.limits(), child.pidfd))
     request = ImportRequest(paths=["/packages/p"], modules=["some_package"])
     imported = harness.run(child.import_modules(request, root.fd, deadline_s=10))
     root.close()

@@ -35,8 +35,8 @@ CALLS: list[tuple[ModuleType, str, int]] = [
     (syscalls, "mount_setattr", errno.EIO),
     (syscalls, "new_filesystem", errno.EMFILE),
     (syscalls, "unshare", errno.ENOMEM),
-    (_procfs, "open_context", errno.ESRCH),
-    (_procfs, "open_context", errno.EMFILE),
+    (_procfs, "ask", errno.ESRCH),
+    (_procfs, "ask", errno.EMFILE),
     (pidfds, "pid_namespace", errno.ESRCH),
     (pidfds, "pid_namespace", errno.EMFILE),
     (socket, "socketpair", errno.EMFILE),
@@ -130,7 +130,7 @@ def test_a_zygote_that_cannot_be_made_leaves_nothing(
         zygote = await harness.root.spawn(limit_bytes=256 * MB, deadline_s=5, on_end=harness._note_end)
         try:
             request = ImportRequest(paths=["/packages/p"], modules=["some_package"])
-            root = harness.assembly.create_for_imports(harness.limits(), zygote.pidfd)
+            root = await harness.assembly.create_for_imports(harness.limits(), zygote.pidfd)
             try:
                 await zygote.import_modules(request, root.fd, deadline_s=5)
             finally:

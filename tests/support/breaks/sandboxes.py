@@ -141,7 +141,7 @@ def shared_changes() -> None:
 def host_proc() -> None:
     """Every sandbox has the daemon's /proc."""
 
-    def new(self: procfs.Procfs, pidfd: int, *, only_own: bool = False) -> int:
+    async def new(self: procfs.Procfs, pidfd: int, *, only_own: bool = False) -> int:
         return syscalls.open_tree(syscalls.AT_FDCWD, "/proc", recursive=False)
 
     procfs.ByNamespace.new = procfs.ByChild.new = new  # type: ignore[method-assign]

@@ -50,7 +50,7 @@ async def _complete_root(path: Path) -> None:
     limits = Limits(memory_bytes=0, pids=0, cpus=0, tmp_bytes=1 << 20, tmp_inodes=16)
     attached = assembly.Attached(bases.Base(path), Ways.find(OLDEST), None)
     with mounts.owned(os.pidfd_open(os.getpid())) as pidfd:
-        attached.create_for_imports(limits, pidfd).close()
+        (await attached.create_for_imports(limits, pidfd)).close()
     attached.close()
 
 
