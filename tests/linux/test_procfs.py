@@ -80,7 +80,7 @@ class Maker:
         return self._runner.run(asyncio.wait_for(work, DEADLINE_S))
 
     def close(self) -> None:
-        """Of the way, and of the loop."""
+        """Close the way and the event loop."""
         self.way.close()
         self._runner.close()
 
