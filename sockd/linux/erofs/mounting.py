@@ -24,7 +24,7 @@ IMAGES = Feature(
     "container images",
     (
         Way(FILE, (6, 12), "EROFS mounted from files", "", str),
-        Way(LOOP, OLDEST, "EROFS through loop devices", "1.4 to 1.7 times as long to a first answer", str),
+        Way(LOOP, OLDEST, "EROFS through loop devices", "up to 1.2 times as long to a first answer", str),
     ),
 )
 """How images are mounted, as in `sockd.linux.ways`; what is tried depends on the directory (`find_way`)."""
