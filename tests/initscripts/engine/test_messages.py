@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,7 +156,14 @@ async def test_connections_that_no_one_asked_for_are_closed(here: Room) -> None:
     ours.close()
 
 
-async def test_an_app_that_does_not_read_holds_up_no_one(here: Room) -> None:
+async def test_an_app_that_does_not_read_holds_up_no_one(here: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, guest_ended = asyncio.Event(), here.engine._guest_ended
+
+    def note_end(*about: Any) -> None:
+        guest_ended(*about)
+        ended.set()
+
+    monkeypatch.setattr(here.engine, "_guest_ended", note_end)
     text = "x" * 200
     count = 900
     body = f"""(loop $more
@@ -164,8 +172,7 @@ async def test_an_app_that_does_not_read_holds_up_no_one(here: Room) -> None:
         (local.set $b (i32.add (local.get $b) (i32.const 1)))
         (br_if $more (i32.lt_u (local.get $b) (i32.const {count}))))"""
     run, app = here.start(here.define(module(body, text=text), budget=TIRELESS))
-    while here.engine.busy:
-        await asyncio.sleep(0.01)  # not 0: the guest's calls want the interpreter, which a loop that turns all the time has
+    await ended.wait()
     ran = await here.finish(run, app)
     assert list(ran.app.contents) == [*range(99), *range(100, count)] or len(ran.app.contents) == count
     assert len(ran.report.messages) == count
