@@ -9,8 +9,8 @@ from typing import Any
 from sockd.base.errors import SockdError
 from sockd.base.invoke_request import Sink
 from sockd.functions.code.service_config import ServiceConfig
-from sockd.functions.services.byte_streams import Connection
 from sockd.functions.services.http_relay import relay
+from sockd.functions.services.program_connection import ProgramConnection
 
 FAILURES = 3
 """POLICY: so many in a row make a program unhealthy: one may have met a pause of the host."""
@@ -29,7 +29,9 @@ class _Status(Sink):
         """Nothing of it is needed."""
 
 
-async def until_unhealthy(connect: Callable[[], Awaitable[Connection]], settings: ServiceConfig, port: int) -> str:
+async def until_unhealthy(
+    connect: Callable[[], Awaitable[ProgramConnection]], settings: ServiceConfig, port: int
+) -> str:
     """Wait until a program is not healthy. Returns: why. Args: connect: makes a connection to its port, which is `port`."""
     failures, why = 0, ""
     while failures < FAILURES:
@@ -39,18 +41,18 @@ async def until_unhealthy(connect: Callable[[], Awaitable[Connection]], settings
     return f"it is not healthy: GET {settings.health_path} on port {port} {why}, {FAILURES} times in a row"
 
 
-async def why_unhealthy(connect: Callable[[], Awaitable[Connection]], settings: ServiceConfig, port: int) -> str:
+async def why_unhealthy(connect: Callable[[], Awaitable[ProgramConnection]], settings: ServiceConfig, port: int) -> str:
     """Ask once. Returns: what came instead of a good answer; empty: it is healthy."""
     asked: dict[str, Any] = {"method": "GET", "raw_path": settings.health_path, "query": "", "root_path": ""}
     asked["headers"] = [["host", f"localhost:{port}"], ["user-agent", "sockd"]]
     answer = _Status()
     try:
         async with asyncio.timeout(settings.health_s):
-            connection = await connect()
+            program = await connect()
             try:
-                await relay(connection, asked, b"", answer, timeout_s=settings.health_s)
+                await relay(program, asked, b"", answer, timeout_s=settings.health_s)
             finally:
-                connection[1].transport.abort()
+                program.close()
     except TimeoutError:
         return f"has no whole answer after {settings.health_s:g} s"
     except SockdError as error:

@@ -13,7 +13,8 @@ import httptools
 
 from sockd.base.errors import ServiceAnswerLost, TimedOut
 from sockd.base.invoke_request import Sink
-from sockd.functions.services.byte_streams import READ_BYTES, Connection, pass_on
+from sockd.functions.services.byte_streams import READ_BYTES, pass_on
+from sockd.functions.services.program_connection import ProgramConnection
 
 HEAD_BYTES = 64 * 1024
 """The longest head of an answer, with those of interim answers before it."""
@@ -92,24 +93,23 @@ class AnswerReader:
         self.is_complete = self.status > 0
 
 
-async def relay(connection: Connection, http: dict[str, Any], body: bytes, sink: Sink, *, timeout_s: float) -> None:
+async def relay(program: ProgramConnection, http: dict[str, Any], body: bytes, sink: Sink, *, timeout_s: float) -> None:
     """Send a request, and pass its answer to a sink.
 
     Args: http: as `InvokeRequest.as_http` gives it; timeout_s: how long the program may take to the head of its answer.
     Raises: ServiceAnswerLost; TimedOut; what the sink raises."""
-    reader, writer = connection
-    sink.on_gone = writer.transport.abort
+    sink.on_gone = program.break_off
     answer = AnswerReader(has_body=http["method"] != "HEAD", may_switch="upgrade" in http)
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            writer.write(_head(http))
-            writer.write(body)
+            program.write(_head(http))
+            program.write(body)
             while not answer.status:
-                answer.feed(await reader.read(READ_BYTES))
+                answer.feed(await program.read(READ_BYTES))
         if answer.status == SWITCHED:
             client = await sink.switch(answer.headers)
             client.write(answer.early)
-            await pass_on(client, client, reader, writer)
+            await pass_on(client, client, program)
             return
         await sink.head(answer.status, answer.headers)
         while True:
@@ -118,7 +118,7 @@ async def relay(connection: Connection, http: dict[str, Any], body: bytes, sink:
                 await sink.chunk(piece)
             if answer.is_complete:
                 return
-            answer.feed(await reader.read(READ_BYTES))
+            answer.feed(await program.read(READ_BYTES))
     except TimeoutError:
         if not limit.expired():
             raise

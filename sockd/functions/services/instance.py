@@ -21,8 +21,8 @@ from functools import partial
 from sockd.base.errors import ServiceNotReady, SockdError, TooManyRequests
 from sockd.base.request_ids import request_id_text
 from sockd.functions.modules.initscripts import CompanionRun
-from sockd.functions.services.byte_streams import Connection
 from sockd.functions.services.health import until_unhealthy
+from sockd.functions.services.program_connection import ProgramConnection
 from sockd.functions.services.service_log import NoteLog, ServiceLog
 from sockd.functions.serving.function import Function
 from sockd.functions.serving.version import Version
@@ -83,7 +83,7 @@ class Instance:
         return cls(sandbox, version, note, on_idle, began_s)
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[Connection]:
+    async def connected(self) -> AsyncIterator[ProgramConnection]:
         """A connection to the program's port, closed at the end of the block.
 
         Raises: TooManyRequests; ServiceNotReady: the program does not take it."""
@@ -92,11 +92,11 @@ class Instance:
         self.connections += 1
         self._unused.clear()
         try:
-            reader, writer = await self._connect()
+            program = await self._connect()
             try:
-                yield reader, writer
+                yield program
             finally:
-                writer.transport.abort()
+                program.close()
         finally:
             self.connections -= 1
             if not self.connections:
@@ -158,7 +158,7 @@ class Instance:
         self.error = ServiceNotReady(await until_unhealthy(self._connect, self.settings, self.port))
         await self._terminate()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ProgramConnection:
         try:
             sock = self.sandbox.process.open_socket()
         except OSError as error:
@@ -168,7 +168,7 @@ class Instance:
             async with asyncio.timeout(CONNECT_S):
                 await self._loop.sock_connect(sock, (LOOPBACK, self.port))
                 _check_open(sock)
-                return await asyncio.open_connection(sock=sock)
+                return ProgramConnection(sock)
         except OSError as error:  # TimeoutError, too
             sock.close()
             self.has_refused = isinstance(error, ConnectionRefusedError)

@@ -20,9 +20,10 @@ from typing import Any, Self
 
 from sockd.base.errors import SockdError
 from sockd.functions.code.service_config import ServiceConfig
-from sockd.functions.services.byte_streams import Connection, pass_on
+from sockd.functions.services.byte_streams import pass_on
 from sockd.functions.services.instance import Instance
 from sockd.functions.services.parts import ServiceParts
+from sockd.functions.services.program_connection import ProgramConnection
 from sockd.linux.bpf.port_guard import PortGuard
 from sockd.linux.network import loopback
 
@@ -30,7 +31,7 @@ BACKLOG = 1024
 PAUSE_S = 1.0
 """How long nothing is accepted when the process has no descriptor left."""
 
-Connecting = Callable[[], AbstractAsyncContextManager[tuple[Instance, Connection]]]
+Connecting = Callable[[], AbstractAsyncContextManager[tuple[Instance, ProgramConnection]]]
 """Makes a connection to the program (`Service.connected`)."""
 
 _log = logging.getLogger(__name__)
@@ -105,8 +106,8 @@ class PublishedPort:
             client.close()
             raise
         try:
-            async with self._connecting() as (_, (from_program, to_program)):
-                await pass_on(reader, writer, from_program, to_program)
+            async with self._connecting() as (_, program):
+                await pass_on(reader, writer, program)
             writer.close()
         except SockdError as error:
             _log.info("a connection to port %d was refused: %s", self.number, error.message)

@@ -27,9 +27,9 @@ from typing import Any
 from sockd.base.errors import BadFunctionConfig, Draining, NoCapacity, ServiceNotReady, SockdError, TooManyRequests
 from sockd.functions.code.service_config import ServiceConfig
 from sockd.functions.services.backoff import Backoff
-from sockd.functions.services.byte_streams import Connection
 from sockd.functions.services.instance import Instance
 from sockd.functions.services.parts import ServiceParts
+from sockd.functions.services.program_connection import ProgramConnection
 from sockd.functions.services.published_port import PublishedPort
 from sockd.functions.services.service_log import NoteLog
 from sockd.functions.serving.function import Function
@@ -106,7 +106,7 @@ class Service:
                 self._begin()
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[tuple[Instance, Connection]]:
+    async def connected(self) -> AsyncIterator[tuple[Instance, ProgramConnection]]:
         """A connection to the program, which is started for it if it does not run; closed at the end of the block.
 
         Raises: ServiceNotReady, TooManyRequests, NoCapacity."""
