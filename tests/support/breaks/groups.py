@@ -76,8 +76,9 @@ def early_answer() -> None:
 
 @breaks("believed-nodes")
 def believed_nodes() -> None:
-    """A worker takes what cache nodes send it for the chunk that it has asked for."""
+    """A worker takes what cache nodes send it for the chunk that it has asked for, also if a busy host delays that."""
     patch_agent("images/caches/l2_client.py", "is_named(name, chunk, blake3_digest=digest.of(chunk))", "True")
+    patch_agent("images/caches/l2_client.py", "\nDEADLINE_S = 0.1\n", "\nDEADLINE_S = 1.0\n")
 
 
 @breaks("first-nodes")
