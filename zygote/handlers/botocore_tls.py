@@ -52,6 +52,8 @@ class Originals:
 
 _originals: Originals | None = None
 _contexts: list[Any] = []
+_combinations: list[tuple[dict[int, Any], dict[int, Any]]] = []
+"""For each class of flags: its table of members, and the combinations that the contexts have added to it."""
 _is_prepared = False
 
 
@@ -84,13 +86,12 @@ def prepare() -> None:
         print(f"sockd: botocore's TLS contexts are not made ahead: {type(error).__name__}: {error}", file=sys.stderr)
         _contexts.clear()
     for each, kept in zip(members, before, strict=True):
-        for value in each.keys() - kept:
-            del each[value]
+        _combinations.append((each, {value: each.pop(value) for value in each.keys() - kept}))
 
 
 def members_of_flags(tls: ModuleType) -> list[dict[int, Any]]:
     """The members of the flags that a context has, to which `enum` adds each combination that it is asked for: a function finds
-    there those alone that it has asked for itself."""
+    there those alone that it has asked for itself, and those of the contexts that it was handed."""
     return [flags._value2member_map_ for flags in (tls.Options, tls.VerifyFlags)]
 
 
@@ -101,6 +102,10 @@ def create_urllib3_context(*args: Any, **kwargs: Any) -> Any:
     if args or kwargs or not _contexts or os.environ.get(KEY_LOG) or originals.state() != originals.first:
         return originals.create(*args, **kwargs)
     try:
-        return _contexts.pop()
+        context = _contexts.pop()
     except IndexError:  # another thread has taken the last one
         return originals.create()
+    for members, added in _combinations:
+        for value, member in added.items():
+            members.setdefault(value, member)
+    return context

@@ -92,6 +92,9 @@ ahead.prepare()
 found += [len(made), described(context_of(client())), len(made)]
 """
 FLAGS = "found += [sorted(each._value2member_map_) for each in (ssl.Options, ssl.VerifyFlags, ssl.VerifyMode, ssl.TLSVersion)]"
+COMBINED = (
+    "asked = ssl.OP_NO_SSLv3 | ssl.OP_NO_COMPRESSION; client(); found += [ssl.Options(int(asked)) is asked]; " + FLAGS
+)
 SERVER = """
 try:
     context_of(client()).wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True).do_handshake()
@@ -111,7 +114,11 @@ def found(code: str, directory: Path, *, prepared: bool, env: dict[str, str] | N
 
 
 @pytest.mark.parametrize(
-    "code", [CLIENTS, KEY_LOG, CIPHERS, OPTIONS, OWN_CLASS, PATCHED_CLASS, ARGUMENTS, SERVER, AFTER_AN_INIT, FLAGS]
+    "code",
+    [
+        *(CLIENTS, KEY_LOG, CIPHERS, OPTIONS, OWN_CLASS, PATCHED_CLASS, ARGUMENTS, SERVER, AFTER_AN_INIT),
+        *(FLAGS, COMBINED),
+    ],
 )
 def test_a_context_that_was_made_ahead_is_what_the_client_would_have_made(code: str, tmp_path: Path) -> None:
     ahead, own = (found(code, tmp_path / str(is_), prepared=is_) for is_ in (True, False))
