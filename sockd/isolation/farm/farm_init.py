@@ -92,29 +92,30 @@ def serve(control: socket.socket) -> None:
     linux.drop_bounding_set(KEPT_CAPABILITIES)
     linux.keep_capabilities(KEPT_CAPABILITIES)
     buffer = bytearray(protocol.CONTROL_MAX_BYTES)
-    while True:
-        data, fds = linux.receive(control, buffer, protocol.CONTROL_MAX_FDS)
-        if not data:
-            return
-        message = protocol.decode_control(data)
-        given: tuple[int, ...] = ()
-        answer = {"op": "done", "id": message["id"]}
-        if message["op"] == "ready" and message["reaps"]:
-            orphans.watch()
-        elif message["op"] == "status_of":
-            answer["status"] = orphans.status(message["number"])
-        elif message["op"] == "exec":
-            given = (exec_zygote(message, fds, null),)
-            fds.extend(given)
-        elif message["op"] == "exec_foreign":
-            try:
-                given = (exec_foreign(message, fds, null),)
+    with contextlib.suppress(ConnectionError):  # a daemon that was killed waits for no answer
+        while True:
+            data, fds = linux.receive(control, buffer, protocol.CONTROL_MAX_FDS)
+            if not data:
+                return
+            message = protocol.decode_control(data)
+            given: tuple[int, ...] = ()
+            answer = {"op": "done", "id": message["id"]}
+            if message["op"] == "ready" and message["reaps"]:
+                orphans.watch()
+            elif message["op"] == "status_of":
+                answer["status"] = orphans.status(message["number"])
+            elif message["op"] == "exec":
+                given = (exec_zygote(message, fds, null),)
                 fds.extend(given)
-            except OSError as error:
-                answer |= {"op": "refused", "error": str(error)}
-        linux.send(control, protocol.encode_control(answer), given)
-        for fd in fds:
-            os.close(fd)
+            elif message["op"] == "exec_foreign":
+                try:
+                    given = (exec_foreign(message, fds, null),)
+                    fds.extend(given)
+                except OSError as error:
+                    answer |= {"op": "refused", "error": str(error)}
+            linux.send(control, protocol.encode_control(answer), given)
+            for fd in fds:
+                os.close(fd)
 
 
 class Orphans:

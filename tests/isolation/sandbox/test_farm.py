@@ -172,3 +172,24 @@ def test_a_root_zygote_that_is_killed_before_it_is_watched_is_spawned_again(kill
     assert (done.returncode == 0) == is_spawned, done.stderr
     assert done.stdout.split() == ([str(kills)] if is_spawned else [])
     assert is_spawned or "3 root Zygotes ended before they could be watched" in done.stderr
+
+
+SERVE = """
+import socket, sys
+from sockd.isolation.farm import farm_init
+from sockd.linux import mounts
+from sockd_zygote import protocol
+mounts.enter_private_namespace()
+daemon, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+daemon.send(protocol.encode_control({"op": "status_of", "id": 1, "number": 1}))
+if sys.argv[1] == "answered":
+    control.send(b"an answer that the daemon has not read")
+daemon.close()
+farm_init.serve(control)
+"""
+
+
+@pytest.mark.parametrize("which", ["asked", "answered"])
+def test_init_ends_without_a_word_when_the_daemon_is_killed_during_a_request(which: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SERVE, which], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
