@@ -71,7 +71,8 @@ def test_a_package_of_a_walled_zygote_reaches_nothing(harness: Harness) -> None:
     for refused in ("user", "new", "clone"):
         assert imported[refused] == ours[refused] == 1, refused
     assert imported["raw"] != 0 and imported["packet"] != 0 and ours["raw"] != 0 and ours["packet"] != 0
-    held = [os.readlink(each) for each in Path(f"/proc/{running.pid}/fd").iterdir()]
+    links = [os.readlink(each) for each in Path(f"/proc/{running.pid}/fd").iterdir()]
+    held = [each for each in links if "/libffi.so" not in each]  # libffi 3.8 keeps its own file open for ctypes
     assert len(held) == 4 and not [each for each in held if each.startswith("net:")]
     host = os.readlink("/proc/self/ns/net")
     assert len({host, imported["net"], ours["net"]}) == 3
