@@ -47,7 +47,7 @@ async def cache(shared: Path, tmp_path: Path) -> AsyncIterator[InstallCache]:
             "import importlib.metadata as m; print([e.name for e in m.entry_points(group='console_scripts')])",
             "['normalizer']",
         ),
-        ("numpy==2.1.3", "import numpy; print(numpy.linalg.inv([[2.0]])[0][0])", "0.5"),
+        ("numpy==2.3.5", "import numpy; print(numpy.linalg.inv([[2.0]])[0][0])", "0.5"),
     ],
 )  # fmt: skip
 async def test_it_imports(
@@ -71,7 +71,7 @@ async def test_a_pth_file_is_recorded(cache: InstallCache) -> None:
 
 async def test_the_chosen_wheel_is_the_one_that_uv_installs(cache: InstallCache, tmp_path: Path) -> None:
     """The choice among several wheels is ours; uv's own, from the same lock file, must be equal."""
-    closure = await cache.resolve("markupsafe\nprotobuf\nlxml==5.3.0\ncharset-normalizer")
+    closure = await cache.resolve("markupsafe\nprotobuf\nlxml==6.0.2\ncharset-normalizer")
     installed = {}
     for each in closure.distributions:
         target = tmp_path / each.name
