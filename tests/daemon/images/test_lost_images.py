@@ -64,8 +64,13 @@ def holder_of(daemon: RunningDaemon) -> int:
         for each in Path(f"/proc/{daemon.process.pid}/task").iterdir()
         for child in (each / "children").read_text().split()
     ]
-    [found] = [pid for pid in children if b"agent_keeper.holding_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return int(found)
+    found = []
+    for pid in children:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another child, which has ended meanwhile
+            if b"agent_keeper.holding_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    [holder] = found
+    return holder
 
 
 def lose_images(daemon: RunningDaemon, how: str) -> None:
