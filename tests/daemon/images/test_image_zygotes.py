@@ -15,11 +15,11 @@ from tests.daemon.running import DeployFailed, RunningDaemon
 from tests.daemon.starts.test_zygote_tree_of_a_daemon import LOUD, SLOW
 from tests.isolation.roots.test_python_probe import DEBIANS
 from tests.support.harness import namespaces_of, status_of
-from tests.support.images.image_layouts import ASK, PYTHON, Files, python_files, write_layout
+from tests.support.images.image_layouts import ASK, PYTHON, Files, packages_folder, python_files, write_layout
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
-SITE = f"opt/python/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+SITE = f"opt/python/lib/python{sys.version_info[0]}.{sys.version_info[1]}/{packages_folder()}"
 RUNTIME_CLIENT = (
     """
 import http.client, importlib, json, os, sys
@@ -138,7 +138,7 @@ def test_a_handler_answers_as_its_image_run_as_a_program(daemon: RunningDaemon, 
     assert [failure.json["errorType"] for failure in failures] == ["KeyError"] * 2
 
 
-LIBRARY = SITE.removesuffix("/site-packages")
+LIBRARY = SITE.rpartition("/")[0]
 CUSTOMIZED = """
 import sys, slow_package
 def handler(event, context):
@@ -209,7 +209,7 @@ AWS_LAYOUT = Files(
         "var/runtime/bootstrap.py": AWS_BOOTSTRAP + RUNTIME_CLIENT.replace("sys.path.insert(0, os.getcwd())\n", ""),
         "var/runtime/of_the_runtime.py": "",
         "opt/python/of_a_layer.py": "",
-        f"{SITE}/of_a_layer_too.py": "",
+        f"{LIBRARY}/site-packages/of_a_layer_too.py": "",
         "var/task/app.py": "import sys, of_the_runtime, of_a_layer\n"
         "def handler(event, context): return sys.path, of_a_layer.__file__, of_the_runtime.__file__\n",
     },

@@ -231,6 +231,12 @@ def deployed_handler(worker: ImageWorker) -> None:
     deploy(worker.daemon, "handler", upload(worker.daemon, layout), timeout_s=60, init_timeout_s=60)
 
 
+def serve_at_once(worker: ImageWorker) -> None:
+    for name in ("program", "handler"):
+        answer = worker.asked(name, {})
+        assert answer.status == 200, answer.body
+
+
 @case(
     "I53",
     "a worker starts again while its chunk store never answers; one time without what it had cached",
@@ -239,7 +245,7 @@ def deployed_handler(worker: ImageWorker) -> None:
 def test_a_worker_that_starts_while_its_store_hangs(hanging: ImageWorker, happened: Happened) -> None:
     hanging.deployed("program")
     deployed_handler(hanging)
-    assert hanging.asked("program").status == hanging.asked("handler", {}).status == 200
+    serve_at_once(hanging)
     for caches in ("kept", "lost"):
         assert hanging.daemon.terminate() == 0
         hanging.daemon.close()
@@ -250,7 +256,7 @@ def test_a_worker_that_starts_while_its_store_hangs(hanging: ImageWorker, happen
         with stopped(hanging.server):
             hanging.daemon = hanging.start(hanging.daemon.state, hanging.settings)
             if caches == "kept":
-                assert hanging.asked("program").status == hanging.asked("handler", {}).status == 200
+                serve_at_once(hanging)
             else:
                 happened(hanging.fails_typed("handler", "Images.StoreUnavailable"))
         happened(f"caches {caches}")

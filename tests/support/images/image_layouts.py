@@ -141,12 +141,22 @@ def made(
     return blobs.image(archives, compress=compress, **(config or {}))
 
 
+def library_of_python() -> Path:
+    """The standard library of the host's interpreter."""
+    return Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix}))
+
+
+def packages_folder() -> str:
+    """The name of the folder in PYTHON's library that packages are installed to: Debian's interpreters have their own."""
+    return "dist-packages" if "dist-packages" in (library_of_python() / "site.py").read_text() else "site-packages"
+
+
 def python_files(imports: Sequence[str] = ()) -> Files:
     """The layer of PYTHON: an interpreter with its standard library, below /opt/python, and the shared objects that they need.
 
     Args: imports: the modules that the image's programs import, so that others are left out; none: all stay."""
     executable = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix}))
+    library = library_of_python()
     imported = imported_files(executable, imports) if imports else None
     plain: dict[str, bytes | str] = {}
     mtimes_s = {}
