@@ -251,8 +251,12 @@ class Run:
     def _look(self) -> float:
         """See how much time the guest has taken, and stop it if that is too much; in how many seconds to look again."""
         now_s = time.monotonic()
-        if self._guest is None or self.verdict.outcome is not None:
+        if self._guest is None or self._template is None:
             return math.inf
+        if self.verdict.outcome is not None:
+            # It may just have seen that it may go on, and have missed that the epoch was raised for this verdict.
+            self._template.machine.interrupt()
+            return until_tick_s(now_s)
         if now_s >= self._deadline_s:
             self._stop("deadline", "over its deadline")
         elif self._guest.cpu is not None:

@@ -17,6 +17,7 @@ from tests.initscripts.guests import GET, LOOP, TIRELESS, module
 from tests.initscripts.rooms import Room, http_server, room
 
 pytestmark = pytest.mark.anyio
+SENT = "(drop (call $send_bytes (i64.const 1) (i32.const 0) (i32.const 1)))"
 
 
 @pytest.fixture
@@ -396,6 +397,20 @@ async def test_stopping_one_guest_leaves_the_others_spinning(here: Room) -> None
         await run.done
     for _, app in runs:
         app.close()
+
+
+async def test_a_guest_that_has_missed_its_stop_is_stopped_again(here: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that decided to go on, and has not gone on yet, when the epoch is raised."""
+    run, app = here.start(here.define(module(f"{SENT} {LOOP}"), budget=TIRELESS))
+    await app.until("message")
+    machine, missed = here.engine._machine, []
+    interrupt = machine.interrupt
+    monkeypatch.setattr(machine, "interrupt", lambda: interrupt() if missed else missed.append("the first"))
+    here.engine.cancel(run.id)
+    async with asyncio.timeout(5):
+        await run.done
+    assert missed
+    app.close()
 
 
 async def test_handles_mean_nothing_in_another_run(here: Room) -> None:
