@@ -403,13 +403,13 @@ async def test_a_guest_that_has_missed_its_stop_is_stopped_again(here: Room, mon
     """As one that decided to go on, and has not gone on yet, when the epoch is raised."""
     run, app = here.start(here.define(module(f"{SENT} {LOOP}"), budget=TIRELESS))
     await app.until("message")
-    machine, missed = here.engine._machine, []
+    machine, missed = here.engine._machine, asyncio.Event()
     interrupt = machine.interrupt
-    monkeypatch.setattr(machine, "interrupt", lambda: interrupt() if missed else missed.append("the first"))
+    monkeypatch.setattr(machine, "interrupt", lambda: interrupt() if missed.is_set() else missed.set())
     here.engine.cancel(run.id)
     async with asyncio.timeout(5):
         await run.done
-    assert missed
+    assert missed.is_set()
     app.close()
 
 
