@@ -96,7 +96,7 @@ class ProgramConnection:
             self._error = error
             self._unsent.clear()
             self._unsent_bytes = 0
-            self._has_ended = True  # the program is to see that no more comes, where it has not reset the connection itself
+            self._has_ended = True  # a program that has not reset the connection is to see that no more comes
         self._watch(wanted=bool(self._unsent))
         if self._has_ended and not self._unsent:
             self._end()
