@@ -7,7 +7,7 @@ import pytest
 from tests.faults.exhausting import FORK_BOMB, HOG, MEMORY, PAGE_CACHE, THREADS
 from tests.faults.watching import attack, charged_bytes, is_at_rest, most_during, ms_until
 from tests.support.cases import Happened, case
-from tests.support.emulated import SLOWER
+from tests.support.emulated import SLOWER, survives_fork_bombs
 from tests.support.measured import slowness
 from tests.support.private_worker import Answer, PrivateWorker
 from tests.support.threads import at_once
@@ -32,6 +32,7 @@ def reported(answer: Answer) -> str:
     return f"{answer.status} {answer.error or answer.body.decode()[:80]}"
 
 
+@survives_fork_bombs
 @case(
     "D1",
     "a fork bomb, and threads without end",

@@ -16,6 +16,11 @@ counts_sockets = pytest.mark.skipif(
     reason="user-mode-linux after 6.1 refuses memory of eBPF maps, in which sockets are counted (vm/guest/uml.c)",
 )
 
+survives_fork_bombs = pytest.mark.skipif(
+    IS_UML and os.uname().release.startswith("6.12."),
+    reason="user-mode-linux 6.12 panics when it frees the memory of a process whose fork failed (exit_mmap)",
+)
+
 
 def not_in_uml(reason: str) -> pytest.MarkDecorator:
     """Mark a test that cannot pass in user-mode-linux. Args: reason: what it has differently."""
