@@ -25,6 +25,9 @@ from vm.emulators import Emulator, Ends, Files
 
 LAST_LINES = 25
 NO_MAPPINGS = "UML ran out of memory on the host side"
+PANIC = "Kernel panic - not syncing"
+LOOK_S = 5.0
+"""Between looks at the console: a kernel that has panicked says nothing else, and user-mode-linux may then spin."""
 OFF_S = 30
 """After its status a guest has this long to power off."""
 SCHED_SETATTR = 314
@@ -114,8 +117,12 @@ def _word(fd: int, word: str, seconds: int, files: Files) -> str:
     poller.register(fd, select.POLLIN)
     while not line.endswith(b"\n"):
         left = deadline - time.monotonic()
-        if left <= 0 or not poller.poll(left * 1000):
+        if left <= 0:
             raise TimeoutError(f'the guest did not say "{word}" within {seconds} s\n{_console(files)}')
+        if not poller.poll(min(left, LOOK_S) * 1000):
+            if PANIC in _printed(files):
+                raise VmError(f'the guest\'s kernel panicked before it said "{word}"\n{_console(files)}')
+            continue
         # One byte at a time: what comes behind the line belongs to the next word.
         byte = os.read(fd, 1)
         if not byte:
@@ -129,14 +136,18 @@ def _word(fd: int, word: str, seconds: int, files: Files) -> str:
 
 def _tell_of_killed_processes(files: Files) -> None:
     """Print why user-mode-linux killed processes: each page of one is a mapping of the host, which bounds their number."""
-    if NO_MAPPINGS in files.console.read_text(errors="replace"):
+    if NO_MAPPINGS in _printed(files):
         print("vm: the guest killed processes that had more pages than this host allows mappings; raise it there:")
         print("vm: sysctl vm.max_map_count=1048576", flush=True)
 
 
 def _console(files: Files) -> str:
-    text = files.console.read_text(errors="replace") if files.console.exists() else ""
-    return "\n".join(("the last lines of its console:", *text.splitlines()[-LAST_LINES:]))
+    return "\n".join(("the last lines of its console:", *_printed(files).splitlines()[-LAST_LINES:]))
+
+
+def _printed(files: Files) -> str:
+    """What the kernel has printed."""
+    return files.console.read_text(errors="replace") if files.console.exists() else ""
 
 
 def run_in_short_slices() -> None:

@@ -224,6 +224,16 @@ def test_the_sysctl_is_named_whose_bound_had_processes_of_the_guest_killed(
     assert capsys.readouterr().out.endswith(said)
 
 
+@pytest.mark.root
+def test_a_machine_whose_kernel_panicked_is_not_waited_for(tmp_path: Path) -> None:
+    """User-mode-linux may spin then, and QEMU would wait for a reboot."""
+    files = Files(tmp_path, Kernel(tmp_path), tmp_path / "root.ext4", tmp_path / "job.tar")
+    booted, panicked = "echo booted 6.1.9", "echo Kernel panic - not syncing: x"
+    line = f"{booted} > /proc/self/fd/{{words}}; {panicked} > /proc/self/fd/{{console}}; exec sleep 600"
+    with pytest.raises(VmError, match=r'the guest\'s kernel panicked before it said "status"'):
+        run_machine(Script(line), files, Bounds(256, 20, 500))
+
+
 @pytest.fixture
 def fake_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In the place of scripts/vm: the demo fails on the newest kernel until a file is there. Returns: the file of its calls."""
