@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from vm.architecture import Architecture
 from vm.debian import Debian, VmError, mirror, require
 from vm.emulators import EMULATORS, Files
 from vm.job import Checkout, write_job
-from vm.kernels import NEWEST, UML, WAYS, Kernels
+from vm.kernels import ARCHITECTURES, NEWEST, QEMU, QEMU_AARCH64, UML, WAYS, Kernels
 from vm.machine import Bounds, preparing, raise_at_signals, run_directory, run_in_short_slices, run_machine
 from vm.root import Root
 
@@ -19,7 +21,7 @@ TOP = Path(__file__).parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sockd-vm"
 FAILED, TIMED_OUT = 125, 124
 """Statuses of this command itself, as those of timeout(1)."""
-BOOT_S = {"uml": 180, "qemu": 1800}
+BOOT_S = {UML: 180, QEMU: 1800, QEMU_AARCH64: 1800}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -39,7 +41,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--update", action="store_true", help="first fetch Debian's lists of packages anew, and drop older kernels"
     )
     parser.add_argument(
-        "--way", choices=WAYS, default=UML, help="uml: quick (the default); qemu: thorough, 10 to 30 times slower"
+        "--way",
+        choices=WAYS,
+        default=UML,
+        help="uml: quick (the default); qemu: thorough, 10 to 30 times slower; qemu-aarch64: another architecture",
     )
     parser.add_argument("--memory", type=int, default=3072, metavar="MB", help="the machine's memory (3072)")
     parser.add_argument(
@@ -65,13 +70,12 @@ def main(arguments: list[str]) -> int:
     raise_at_signals()
     try:
         given.cache = given.cache.resolve()
-        debian = Debian(given.cache / "apt", given.mirror or mirror())
-        kernels = Kernels(given.cache / "kernels", debian)
+        kernels = kernels_for(given, ARCHITECTURES[given.way])
         if given.update:
-            debian.update()
+            kernels.debian.update()
             kernels.forget_older()
         if given.list:
-            show(kernels)
+            show(kernels_for(given, each) for each in dict.fromkeys(ARCHITECTURES.values()))
             return 0
         return boot(given, kernels)
     except TimeoutError as error:
@@ -82,12 +86,18 @@ def main(arguments: list[str]) -> int:
         return FAILED
 
 
-def show(kernels: Kernels) -> None:
+def kernels_for(given: argparse.Namespace, architecture: Architecture) -> Kernels:
+    """The kernels of an architecture."""
+    return Kernels(given.cache / "kernels", Debian.kept(given.cache, given.mirror or mirror(), architecture))
+
+
+def show(all_kernels: Iterable[Kernels]) -> None:
     """Print a table of what there is."""
-    print(f"{'kernel':8}{'way':6}package")
-    for way in WAYS:
-        for series, packages in kernels.available(way).items():
-            print(f"{series:8}{way:6}{packages[0]}")
+    print(f"{'kernel':8}{'way':14}package")
+    for kernels in all_kernels:
+        for way in kernels.ways:
+            for series, packages in kernels.available(way).items():
+                print(f"{series:8}{way:14}{packages[0]}")
 
 
 def boot(given: argparse.Namespace, kernels: Kernels) -> int:

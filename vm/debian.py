@@ -9,6 +9,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from vm.architecture import Architecture
+
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 BASE_RELEASE = "bookworm"
 """The oldest Debian that sockd supports: the root file system is made of it."""
@@ -71,6 +73,12 @@ class Debian:
     directory: Path
     url: str
     """The mirror."""
+    architecture: Architecture
+
+    @classmethod
+    def kept(cls, cache: Path, url: str, architecture: Architecture) -> Debian:
+        """Return those of an architecture, with their place in the cache."""
+        return cls(cache / f"apt-{architecture.debian}", url, architecture)
 
     def sources(self, *releases: str) -> list[str]:
         """The lines of a sources.list that name these releases; without any, all."""
@@ -135,7 +143,8 @@ class Debian:
             "Dir::Cache::pkgcache": "packages.bin",  # which images of containers have switched off
             "Dir::Cache::srcpkgcache": "sources.bin",
             "APT::Sandbox::User": "root",
-            "APT::Architecture": "amd64",
+            "APT::Architecture": self.architecture.debian,
+            "APT::Architectures": self.architecture.debian,
         }
         return run(
             tool, *(word for key, value in own.items() for word in ("-o", f"{key}={value}")), *arguments, cwd=cwd

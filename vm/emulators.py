@@ -1,4 +1,4 @@
-"""The two emulators: what each needs on this host, and the commands that start it."""
+"""The emulators: what each needs on this host, and the commands that start it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from vm.debian import CONTAINED, VmError
-from vm.kernels import QEMU, UML, Kernel
+from vm.kernels import QEMU, QEMU_AARCH64, UML, Kernel
 
 SHM = Path("/dev/shm")
 LOOK_S = 0.05
@@ -114,46 +114,66 @@ class Uml:
             process.wait()
 
 
+class Board(NamedTuple):
+    """The hardware that QEMU emulates."""
+
+    program: str
+    package: str
+    processor: tuple[str, ...]
+    console: str
+    """The kernel's name of the line that it prints to."""
+    lines: tuple[str, ...]
+    """Serial lines: what the kernel prints, what the guest prints (`ttyS1`), and what it says to the host (`ttyS2`)."""
+
+
+PC = Board(
+    "qemu-system-x86_64",
+    "qemu-system-x86",
+    ("-cpu", "max,la57=off"),
+    "ttyS0",
+    ("-serial", "chardev:console", "-serial", "chardev:out", "-serial", "chardev:words"),
+)
+VIRT = Board(
+    "qemu-system-aarch64",
+    "qemu-system-arm",
+    ("-machine", "virt,gic-version=3", "-cpu", "neoverse-n1"),
+    "ttyAMA0",
+    # It has one line of its own, which is not among the ttyS.
+    (
+        *("-serial", "chardev:console", "-chardev", "null,id=none"),
+        *(word for each in ("none", "out", "words") for word in ("-device", f"pci-serial,chardev={each}")),
+    ),
+)
+
+
 class Qemu:
     """QEMU: an emulated processor (TCG), which needs nothing of the host's."""
 
-    tools = {"qemu-system-x86_64": "qemu-system-x86", "unshare": "util-linux", "setpriv": "util-linux"}  # noqa: RUF012
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.tools = {board.program: board.package, "unshare": "util-linux", "setpriv": "util-linux"}
 
     def command(self, files: Files, memory_mb: int, ends: Ends, network: str) -> list[str]:
+        board = self._board
         drives = (
             (files.root, "format=raw,snapshot=on,cache=unsafe"),  # what is written goes to a file without a name
             (files.kernel.modules, "format=raw,readonly=on"),
             (files.job, "format=raw,readonly=on"),
         )
         return [
-            *(
-                "qemu-system-x86_64",
-                "-accel",
-                f"tcg,tb-size={CODE_MB}",
-                "-cpu",
-                "max,la57=off",
-                # With two and -icount, QEMU 7.2 hangs while Linux 6.1 starts the second one.
-                "-smp",
-                "1",
-                "-m",
-                f"{memory_mb}M",
-            ),
+            *(board.program, *board.processor, "-accel", f"tcg,tb-size={CODE_MB}", "-m", f"{memory_mb}M"),
+            # With two and -icount, QEMU 7.2 hangs while Linux 6.1 starts the second one.
+            *("-smp", "1"),
             # The guest's clock goes with the instructions that it executes, so that its deadlines fit its speed.
             *("-icount", "shift=0,sleep=on", "-rtc", "clock=vm"),
             *("-kernel", str(files.kernel.binary), "-initrd", str(files.kernel.initrd)),
-            *("-append", "console=ttyS0 mitigations=off quiet panic=-1"),
+            *("-append", f"console={board.console} mitigations=off quiet panic=-1"),
             *(word for file, kind in drives for word in ("-drive", f"file={file},file.locking=off,if=virtio,{kind}")),
             *("-device", "virtio-rng-pci", "-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net"),
             *("-nodefaults", "-display", "none", "-no-reboot"),
-            *(
-                "-serial",
-                f"file:/proc/self/fd/{ends.console}",
-                "-chardev",
-                "stdio,id=out,signal=off",
-                "-serial",
-                "chardev:out",
-            ),
-            *("-serial", f"file:/proc/self/fd/{ends.words}"),
+            *("-chardev", f"file,id=console,path=/proc/self/fd/{ends.console}"),
+            *("-chardev", "stdio,id=out,signal=off", "-chardev", f"file,id=words,path=/proc/self/fd/{ends.words}"),
+            *board.lines,
         ]
 
     def environment(self, files: Files, memory_mb: int) -> dict[str, str]:
@@ -163,4 +183,4 @@ class Qemu:
         return contextlib.nullcontext("")
 
 
-EMULATORS: dict[str, Emulator] = {UML: Uml(), QEMU: Qemu()}
+EMULATORS: dict[str, Emulator] = {UML: Uml(), QEMU: Qemu(PC), QEMU_AARCH64: Qemu(VIRT)}

@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vm.architecture import AARCH64, X86_64
 from vm.debian import Debian, VmError, numbers, require, run
 
-UML, QEMU = "uml", "qemu"
-WAYS = (UML, QEMU)
+UML, QEMU, QEMU_AARCH64 = "uml", "qemu", "qemu-aarch64"
+ARCHITECTURES = {UML: X86_64, QEMU: X86_64, QEMU_AARCH64: AARCH64}
+"""The architecture of each way."""
+WAYS = tuple(ARCHITECTURES)
 NEWEST = "newest"
-IMAGES = r"linux-image-(\d+\.\d+\.\d+(?!\S*-(?:cloud|rt))\S*-amd64)"
-BINARIES = r"linux-binary-(\d+\.\d+\.\d+(?!\S*-(?:cloud|rt))\S*-amd64)"
+IMAGES = r"linux-image-(\d+\.\d+\.\d+(?!\S*-(?:cloud|rt|16k))\S*-{})"
+BINARIES = r"linux-binary-(\d+\.\d+\.\d+(?!\S*-(?:cloud|rt|16k))\S*-{})"
+"""Names of packages, by the architecture's name."""
 UML_PACKAGE = "user-mode-linux"
 INTERPRETER, OWN_INTERPRETER = b"/lib64/ld-linux-x86-64.so.2\0", b"./ld.so"
 """What an executable names as its interpreter (PT_INTERP of elf(5))."""
@@ -56,10 +60,15 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The kernels that Debian has, and those that the cache has."""
+    """The kernels that Debian has for an architecture, and those that the cache has."""
 
     directory: Path
     debian: Debian
+
+    @property
+    def ways(self) -> list[str]:
+        """The ways to run them."""
+        return [way for way in WAYS if ARCHITECTURES[way] is self.debian.architecture]
 
     def available(self, way: str) -> dict[str, list[str]]:
         """Debian's packages of the newest kernel of each series, such as 6.1, oldest first."""
@@ -70,14 +79,15 @@ class Kernels:
                 for version, release in versions
             }
         else:
-            found = {series: [name] for series, name in self.debian.newest(IMAGES).items()}
-            for series, name in self.debian.newest(BINARIES).items():  # since 6.19 the image's package is empty
+            images, binaries = (pattern.format(self.debian.architecture.debian) for pattern in (IMAGES, BINARIES))
+            found = {series: [name] for series, name in self.debian.newest(images).items()}
+            for series, name in self.debian.newest(binaries).items():  # since 6.19 the image's package is empty
                 found[series] = [name, name.replace("-binary-", "-modules-")]
         return dict(sorted(found.items(), key=lambda item: numbers(item[0])))
 
     def forget_older(self) -> None:
         """Remove the kernels of which Debian has a newer package."""
-        for way in WAYS:
+        for way in self.ways:
             for series, packages in self.available(way).items():
                 place = self.place(series, way)
                 if place.exists() and (place / "packages").read_text().split() != packages:

@@ -6,13 +6,15 @@ Kept in the cache: the archive of Debian alone, and one image of the file system
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from vm.debian import BASE_RELEASE, Debian, require, run
+from vm.architecture import Architecture
+from vm.debian import BASE_RELEASE, Debian, VmError, require, run
 from vm.job import CERTIFICATES, Checkout, environment
 
 PACKAGES = (
@@ -36,6 +38,7 @@ SIZE = "16G"
 """The file is sparse: what is used of it is about 2.5 GB."""
 HOME = "root/sockd"
 GUEST = Path(__file__).with_name("guest")
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _IN_ROOT = """
 root=$1; shift
 mount --bind /dev "$root/dev"; mount -t proc proc "$root/proc"; mount -t tmpfs tmpfs "$root/tmp"
@@ -46,24 +49,28 @@ exec chroot "$root" /usr/bin/env -i "$@"
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The root file systems in the cache."""
+    """The root file systems in the cache, for the architecture of Debian's packages."""
 
     directory: Path
     debian: Debian
 
     def place(self, checkout: Checkout) -> Path:
         """The image for a checkout's build files, whether it exists or not."""
-        return self.directory / f"root-{self._key(checkout)}.ext4"
+        return self.directory / f"root-{self._architecture.debian}-{self._key(checkout)}.ext4"
 
     def image(self, checkout: Checkout) -> Path:
         """The image for a checkout; made if there is none, in the place of an older one. Raises: VmError."""
         image = self.place(checkout)
         if not image.exists():
             self._make(image, checkout)
-            for other in self.directory.glob("root-*.ext4"):
+            for other in self.directory.glob(f"root-{self._architecture.debian}-*.ext4"):
                 if other != image:
                     other.unlink()
         return image
+
+    @property
+    def _architecture(self) -> Architecture:
+        return self.debian.architecture
 
     def _key(self, checkout: Checkout) -> str:
         digest = hashlib.sha256(" ".join(PACKAGES).encode() + (GUEST / "start").read_bytes())
@@ -72,6 +79,7 @@ class Root:
         return digest.hexdigest()[:12]
 
     def _make(self, image: Path, checkout: Checkout) -> None:
+        _require_programs_of(self._architecture)
         require({"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "zstd": "zstd"})
         self.directory.mkdir(parents=True, exist_ok=True)
         part = image.with_name(f"part-{image.name}")
@@ -88,12 +96,14 @@ class Root:
                 part.unlink(missing_ok=True)
 
     def _base(self) -> Path:
-        base = self.directory / f"{BASE_RELEASE}-{hashlib.sha256(' '.join(PACKAGES).encode()).hexdigest()[:12]}.tar.zst"
+        key = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:12]
+        base = self.directory / f"{BASE_RELEASE}-{self._architecture.debian}-{key}.tar.zst"
         if not base.exists():
             part = base.with_name(f"part-{base.name}")
             try:
-                options = f"--quiet --variant=apt --include={','.join(PACKAGES)}".split()
-                run("mmdebstrap", *options, BASE_RELEASE, part, *self.debian.sources(BASE_RELEASE))
+                options = f"--quiet --variant=apt --architectures={self._architecture.debian}".split()
+                included = f"--include={','.join(PACKAGES)}"
+                run("mmdebstrap", *options, included, BASE_RELEASE, part, *self.debian.sources(BASE_RELEASE))
                 part.rename(base)
             finally:
                 part.unlink(missing_ok=True)
@@ -123,6 +133,14 @@ class Root:
         )
         for file in mine:
             file.unlink()
+
+
+def _require_programs_of(architecture: Architecture) -> None:
+    if architecture.name != os.uname().machine and not (BINFMT / f"qemu-{architecture.name}").exists():
+        packages = "qemu-user-static binfmt-support"
+        raise VmError(
+            f"this host runs no programs of {architecture.name}; run: apt-get install --no-install-recommends {packages}"
+        )
 
 
 def _what_builds(file: Path) -> bytes:

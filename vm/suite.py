@@ -1,5 +1,7 @@
 """`make test-kernels`: the demo, the attacks, and the tests of what differs between kernels, on three stock kernels in turn.
 
+Most runs in user-mode Linux; private networks, which it has not, in QEMU.
+
 Each command has a machine of its own, and a line in a file says what became of it. A run that was interrupted, or in which
 commands have failed, goes on with those that have not passed with the same checkout.
 """
@@ -11,32 +13,35 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from vm.__main__ import CACHE, TOP
 from vm.job import Checkout
-from vm.kernels import NEWEST, QEMU, UML
+from vm.kernels import NEWEST, QEMU, QEMU_AARCH64, UML
 
 VM = Path(__file__).parent.parent / "scripts/vm"
-MACHINES = ((UML, "6.1"), (UML, "6.12"), (QEMU, NEWEST))
-"""The kernels of Debian 12 and 13, and the newest: in the order of their speed."""
-GROUPS = "ABCDEFGHIJKNPS"
+SERIES = ("6.1", "6.12", NEWEST)
+"""The kernels of Debian 12 and 13, and the newest that it has."""
+KINDS = {UML: ("demo", "selftest", "tests"), QEMU: ("networks",)}
+MACHINES = tuple((kernel, way, kinds) for way, kinds in KINDS.items() for kernel in SERIES)
+GROUPS = "ABCDEFGHIJKPS"
 FOLDERS = (
     "tests/linux",
     "tests/isolation/sandbox",
     "tests/images/store",
     "tests/isolation/roots",
-    "tests/isolation/networks",
 )
 COMMANDS = {
     "demo": ("make demo",),
     "selftest": tuple(f"make faults ARGS='--group {group}'" for group in GROUPS),
     "tests": tuple(f"make test ARGS={folder}" for folder in FOLDERS),
+    "networks": ("make faults ARGS='--group N'", "make test ARGS=tests/isolation/networks"),
 }
-LONGEST_S = {UML: 2 * 3600, QEMU: 12 * 3600}
-MEMORY_MB = {"demo": 4096, "selftest": 3072, "tests": 3072}
+LONGEST_S = {UML: 2 * 3600, QEMU: 12 * 3600, QEMU_AARCH64: 12 * 3600}
+MEMORY_MB = {"demo": 4096, "selftest": 3072, "tests": 3072, "networks": 3072}
 
 
 class Part(NamedTuple):
@@ -101,7 +106,7 @@ def main(arguments: list[str]) -> int:
     """Run the commands on each kernel that have not passed yet, and print a table. Returns: 1 if one of them has failed."""
     parser = argparse.ArgumentParser(prog="make test-kernels ARGS=...", description=__doc__)
     parser.add_argument(
-        "--kernel", action="append", metavar="KERNEL:WAY", help="instead of the three, such as 6.18:qemu"
+        "--kernel", action="append", metavar="KERNEL[:WAY]", help="all commands on this one, such as 6.18:qemu"
     )
     parser.add_argument("--only", choices=COMMANDS, action="append", help="these commands alone")
     parser.add_argument("--again", action="store_true", help="run, too, what has passed with this checkout")
@@ -110,11 +115,12 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("vm", nargs="*", metavar="-- OPTION", help="of scripts/vm, such as --cache DIR")
     given = parser.parse_args(arguments)
-    machines = [tuple(each.split(":", 1))[::-1] for each in given.kernel] if given.kernel else MACHINES
+    chosen = given.only or list(COMMANDS)
     parts = {
         Part(kernel, way, command): kind
-        for way, kernel in machines
-        for kind in given.only or COMMANDS
+        for kernel, way, kinds in (map(_named, given.kernel) if given.kernel else MACHINES)
+        for kind in kinds
+        if kind in chosen
         for command in COMMANDS[kind]
     }
     results = Results(given.results, Checkout(TOP).digest())
@@ -122,10 +128,10 @@ def main(arguments: list[str]) -> int:
     print(f"{len(parts)} commands, {len(parts) - len(left)} passed before; {_estimate(results, left)}", flush=True)
     for part in left:
         results.add(part, *run(part, MEMORY_MB[parts[part]], given.vm))
-    print(f"\n{'kernel':8}{'way':6}{'status':>6}{'minutes':>9}  command")
+    print(f"\n{'kernel':8}{'way':14}{'status':>6}{'minutes':>9}  command")
     last = [each for part in parts if (each := results.last(part))]
     for each in last:
-        print(f"{each.kernel:8}{each.way:6}{each.status:6}{each.minutes:9.1f}  {each.command}")
+        print(f"{each.kernel:8}{each.way:14}{each.status:6}{each.minutes:9.1f}  {each.command}")
     return int(any(each.status for each in last))
 
 
@@ -136,6 +142,12 @@ def run(part: Part, memory_mb: int, options: list[str]) -> tuple[int, float]:
     print(f"\n{part.kernel} ({part.way}): {part.command}", flush=True)
     done = subprocess.run([VM, "--way", part.way, *bounds, *options, part.kernel, part.command], check=False)
     return done.returncode, (time.monotonic() - began) / 60
+
+
+def _named(machine: str) -> tuple[str, str, Iterable[str]]:
+    """A machine of the command line, which runs all kinds of commands."""
+    kernel, _, way = machine.partition(":")
+    return kernel, way or UML, COMMANDS
 
 
 def _estimate(results: Results, left: list[Part]) -> str:

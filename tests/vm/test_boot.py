@@ -10,13 +10,13 @@ from vm.__main__ import CACHE, TOP
 from vm.debian import Debian, VmError, require
 from vm.emulators import EMULATORS
 from vm.job import Checkout
-from vm.kernels import Kernels
+from vm.kernels import ARCHITECTURES, Kernels
 from vm.root import Root
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]
 
 
-@pytest.mark.parametrize(("way", "series"), [("uml", "6.1"), ("qemu", "6.1")])
+@pytest.mark.parametrize(("way", "series"), [("uml", "6.1"), ("qemu", "6.1"), ("qemu-aarch64", "6.1")])
 def test_a_kernel_boots_and_runs_a_command(way: str, series: str) -> None:
     why_not = lacking(way, series)
     if why_not:
@@ -37,7 +37,7 @@ def lacking(way: str, series: str) -> str:
         require(EMULATORS[way].tools)
     except VmError as error:
         return str(error)
-    debian = Debian(CACHE / "apt", "")
+    debian = Debian.kept(CACHE, "", ARCHITECTURES[way])
     parts = (Kernels(CACHE / "kernels", debian).place(series, way), Root(CACHE, debian).place(Checkout(TOP)))
     absent = [part.name for part in parts if not part.exists()]
     return f"{', '.join(absent)} not in {CACHE}; run: scripts/vm --way {way} --prepare {series}" if absent else ""

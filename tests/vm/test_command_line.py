@@ -16,12 +16,14 @@ import pytest
 
 import vm.__main__ as command_line
 from tests.daemon.kernel_view import wait_readable
-from vm import debian, suite
+from vm import debian, root, suite
+from vm.architecture import AARCH64, X86_64
 from vm.debian import CONTAINED, Debian, VmError, numbers, series_of
 from vm.emulators import EMULATORS, Ends, Files
 from vm.job import Checkout, write_job
-from vm.kernels import QEMU, UML, WAYS, Kernel, Kernels
+from vm.kernels import QEMU, QEMU_AARCH64, UML, WAYS, Kernel, Kernels
 from vm.machine import Bounds, preparing, run_directory, run_machine
+from vm.root import Root
 
 REPO = Path(__file__).parents[2]
 
@@ -79,6 +81,7 @@ class Packages(Debian):
             linux-image-6.1.0-47-amd64 linux-image-6.1.0-156-amd64 linux-image-6.1.0-200-rt-amd64 linux-image-amd64
             linux-image-6.12.118+deb13-amd64 linux-image-6.12.95+deb13-amd64 linux-image-6.12.200+deb13-cloud-amd64
             linux-image-7.3.4+deb13-amd64 linux-binary-7.3.4+deb13-amd64 linux-image-6.1.0-300-amd64-unsigned
+            linux-image-6.1.0-57-arm64 linux-image-6.12.118+deb13-arm64-16k linux-image-6.12.95+deb13-arm64
             """.split()
         )
 
@@ -86,7 +89,7 @@ class Packages(Debian):
 @pytest.fixture
 def kernels(tmp_path: Path) -> Kernels:
     (tmp_path / "sources.list").touch()
-    return Kernels(tmp_path / "kernels", Packages(tmp_path, "http://near.example"))
+    return Kernels(tmp_path / "kernels", Packages(tmp_path, "http://near.example", X86_64))
 
 
 def test_the_newest_kernel_of_each_series_is_offered(kernels: Kernels) -> None:
@@ -100,6 +103,27 @@ def test_the_newest_kernel_of_each_series_is_offered(kernels: Kernels) -> None:
         "6.12": ["user-mode-linux=6.12um1+b22", "libc6/trixie"],
     }
     assert kernels.choose("newest", QEMU) == "7.3" and kernels.choose("newest", UML) == "6.12"
+
+
+def test_each_architecture_has_kernels_and_ways_of_its_own(tmp_path: Path) -> None:
+    kept = Packages.kept(tmp_path, "http://near.example", AARCH64)
+    kept.directory.mkdir()
+    (kept.directory / "sources.list").touch()
+    kernels = Kernels(tmp_path / "kernels", kept)
+    assert kernels.ways == [QEMU_AARCH64]
+    assert kernels.available(QEMU_AARCH64) == {
+        "6.1": ["linux-image-6.1.0-57-arm64"],
+        "6.12": ["linux-image-6.12.95+deb13-arm64"],
+    }
+
+
+def test_a_host_that_runs_no_programs_of_an_architecture_learns_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root, "BINFMT", tmp_path)
+    foreign = next(each for each in (X86_64, AARCH64) if each.name != os.uname().machine)
+    with pytest.raises(VmError, match=rf"no programs of {foreign.name}; run: apt-get install .* binfmt-support$"):
+        Root(tmp_path, Debian(tmp_path, "http://near.example", foreign)).image(Checkout(REPO))
 
 
 def test_a_kernel_that_debian_does_not_have_is_refused(kernels: Kernels) -> None:
@@ -238,7 +262,7 @@ def test_a_machine_whose_kernel_panicked_is_not_waited_for(tmp_path: Path) -> No
 def fake_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In the place of scripts/vm: the demo fails on the newest kernel until a file is there. Returns: the file of its calls."""
     calls, mended = tmp_path / "calls", tmp_path / "mended"
-    failing = f'case "$*" in *"--way qemu"*"make demo"*) test -e {mended} || exit 3;; esac'
+    failing = f'case "$*" in *"newest make demo"*) test -e {mended} || exit 3;; esac'
     (tmp_path / "vm").write_text(f'#!/bin/sh\necho "$*" >> {calls}\n{failing}\n')
     (tmp_path / "vm").chmod(0o755)
     monkeypatch.setattr(suite, "VM", tmp_path / "vm")
@@ -251,7 +275,7 @@ def test_the_suite_tells_which_command_failed_on_which_kernel(
     results = ["--results", str(fake_vm.with_name("results"))]
     assert suite.main(["--only", "demo", *results]) == 1
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[:3] for line in lines[-3:]] == [["6.1", "uml", "0"], ["6.12", "uml", "0"], ["newest", "qemu", "3"]]
+    assert [line[:3] for line in lines[-3:]] == [["6.1", "uml", "0"], ["6.12", "uml", "0"], ["newest", "uml", "3"]]
     assert suite.main(["--only", "demo", "--kernel", "6.1:uml", *results]) == 0
 
 
