@@ -17,6 +17,7 @@ from tests.daemon.running import COMMAND, REPO, RunningDaemon
 from tests.faults.watching import ms_until
 from tests.support.cases import ALL, Happened, case
 from tests.support.counted import WRITTEN
+from tests.support.emulated import SLOWER
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1800)]
 
@@ -82,7 +83,7 @@ class Counted:
     def count(self) -> Alive:
         mark = self.daemon.mark
         self.daemon.signal(signal.SIGUSR1)
-        self.daemon.wait_line(WRITTEN, since=mark, deadline_s=60)
+        self.daemon.wait_line(WRITTEN, since=mark, deadline_s=60 * SLOWER)
         counted: dict[str, Any] = json.loads(self._file.read_text())
         return Alive(**counted)
 
