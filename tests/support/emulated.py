@@ -13,7 +13,7 @@ SLOWER = 6 if IS_UML else 1
 
 counts_sockets = pytest.mark.skipif(
     IS_UML and not os.uname().release.startswith("6.1."),
-    reason="user-mode-linux after 6.1 refuses memory of eBPF maps, in which sockets are counted (vm/guest/uml.c)",
+    reason="user-mode-linux after 6.1 refuses memory of eBPF maps, in which sockets and their uses are counted (vm/guest/uml.c)",
 )
 
 survives_fork_bombs = pytest.mark.skipif(

@@ -16,6 +16,7 @@ from tests.daemon.gate import Gate
 from tests.daemon.prefetching import READS, READY, digest, engine_pid, fetching, patient, reading, sources, trace
 from tests.initscripts.guests import LOOP, module
 from tests.support.cases import Happened, case
+from tests.support.emulated import counts_sockets
 from tests.support.private_worker import Answer, PrivateWorker
 from tests.support.threads import at_once, in_background
 
@@ -261,6 +262,7 @@ def f(event):
 NOTHING_SENT = ("subprocess", "fork", "multiprocessing", "C code without a connection")
 
 
+@counts_sockets
 @pytest.mark.parametrize("way", WAYS_OUT)
 @case(
     "P6",

@@ -111,7 +111,7 @@ def kernel() -> Check:
             "kernel",
             None,
             found,
-            "run sockd selftest: no worker was tried on aarch64, only parts in an emulated machine",
+            "run sockd selftest: on aarch64, workers were tried in an emulated machine alone",
         )
     return Check("kernel", True, found)
 
