@@ -30,19 +30,19 @@ def listening():
             return socket.create_server((host, port))
         except OSError:
             time.sleep(0.01)
-def wait():
-    with socket.create_connection(("127.0.0.1", int(os.environ["GATE"]))) as gate:
-        gate.sendall(b"closed\\n")
-        gate.recv(100)
 listener = listening()
 while True:
     connection, _ = listener.accept()
-    asked = connection.recv(65536)
+    reopens = connection.recv(65536).startswith(b"GET /reopen")
+    if reopens:  # before the answer, after which the sandbox is paused
+        listener.close()
+        gate = socket.create_connection(("127.0.0.1", int(os.environ["GATE"])))
+        gate.sendall(b"closed\\n")
     connection.sendall(b"HTTP/1.1 200 OK\\r\\ncontent-length: 5\\r\\n\\r\\n%5d" % port)
     connection.close()
-    if asked.startswith(b"GET /reopen"):
-        listener.close()
-        wait()
+    if reopens:
+        gate.recv(100)
+        gate.close()
         listener = listening()
 """
 THIEF = """
