@@ -16,6 +16,10 @@ counts_sockets = pytest.mark.skipif(
     reason="user-mode-linux after 6.1 refuses memory of eBPF maps, in which sockets and their uses are counted (vm/guest/uml.c)",
 )
 
+keeps_requests_of_killed_servers = pytest.mark.skipif(
+    IS_UML and os.uname().release.startswith("6.12."),
+    reason="user-mode-linux 6.12 fails requests of FUSE whose server is killed while it copies them; other kernels do not",
+)
 survives_fork_bombs = pytest.mark.skipif(
     IS_UML and os.uname().release.startswith("6.12."),
     reason="user-mode-linux 6.12 panics when it frees the memory of a process whose fork failed (exit_mmap)",

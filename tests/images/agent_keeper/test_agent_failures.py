@@ -35,6 +35,7 @@ from tests.images.agent_keeper.read_image import (
     right_part,
 )
 from tests.support.cases import case
+from tests.support.emulated import keeps_requests_of_killed_servers
 from tests.support.images.chunked_images import digest_of, random_image, stored
 from tests.support.images.startup_profiles import opened
 
@@ -53,6 +54,7 @@ def children(module: str) -> set[int]:
     return found
 
 
+@keeps_requests_of_killed_servers
 @case("I1", "SIGKILL the agent of images five times while six readers read", expect="every reader has the right bytes")
 @needs_resend
 async def test_readers_finish_with_the_right_bytes_however_often_the_agent_is_killed(
