@@ -44,7 +44,7 @@ CHANGES = {
     "counter": ("next(ids)", "next(ids)"),
     "context": ("variable.set('own')", "variable.get()"),
     "deep": ("deep.a.b[0]['c'][0].size = 5", "deep.a.b[0]['c'][0].size"),
-    "subclass": ("type('Own', (Plugin,), {})", "[each.__name__ for each in Plugin.__subclasses__()]"),
+    "subclass": ("own = type('Own', (Plugin,), {})", "[each.__name__ for each in Plugin.__subclasses__()]"),
     "abstract": ("Abstract.register(int)", "isinstance(1, Abstract)"),
     "cache": ("settings()['size'] = 5", "settings()['size']"),
 }
