@@ -358,7 +358,10 @@ def learn(worker: PrivateWorker, name: str, package: tuple[str, bytes]) -> None:
     code = f"import os, {name.replace('-', '_')} as p\ndef f(event): return p.SAW\n"
     worker.deploy(f"first-{name}", code, requirements=[name], wheels=[package])
     worker.invoke(f"first-{name}")
-    worker.daemon.when(lambda: worker.daemon.node(f"{name}==1.0"))
+    try:
+        worker.daemon.when(lambda: worker.daemon.node(f"{name}==1.0"))
+    except AssertionError as error:
+        raise AssertionError(f"no Zygote of {name}: {worker.json(f'/functions/first-{name}/imports')}") from error
 
 
 ALIKE = {

@@ -268,6 +268,17 @@ async def test_what_new_sandboxes_imported_is_kept_for_people_and_bounded(
         assert learner.seen["f5"] == [] and len(learner.seen) == 3
 
 
+async def test_a_zygote_of_imports_that_took_long_on_a_busy_host_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorded start used 20 MB, however long it took."""
+    tree = Tree()
+    monkeypatch.setitem(SECONDS, A, 60.0)
+    async with learner_of(tree, tmp_path, memory_mb=96) as learner:
+        await recorded(learner, A, top=top_of(A, peak_bytes=20 << 20))
+        assert tree.packages() == [set(), {A}]
+
+
 async def test_a_hanging_import_delays_no_other_zygote(tmp_path: Path) -> None:
     """Three distributions hang, one after the other; meanwhile others are learned, as failed plans reserve no memory."""
     tree, hanging = HangingTree(), [f"h{number}-1-aaaaaaaaaaaa" for number in range(3)]

@@ -37,6 +37,14 @@ async def test_the_first_start_of_a_version_is_recorded_in_one_of_its_own(monkey
         assert g.verifier.agenda.pending == 0, "once is enough"
 
 
+async def test_the_memory_of_a_recorded_start_is_what_the_kernel_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with jail(monkeypatch) as g:
+        g.tree.peak_bytes, g.tree.says = 23 << 20, {"peak_bytes": 1}
+        g.start(view_of(is_recorded=False))
+        await g.settle()
+        assert g.recorded[0][1].peak_bytes == 23 << 20
+
+
 @pytest.mark.parametrize(("zygote", "standard_only"), [("packages", False), ("stdlib", True)])
 async def test_a_recording_knows_whether_packages_may_be_imported_ahead(
     monkeypatch: pytest.MonkeyPatch, zygote: str, standard_only: bool

@@ -32,16 +32,17 @@ TOP = TopLevel(
 
 
 def alike(one: TopLevel | None, other: TopLevel) -> bool:
-    return one is not None and (one.steps, one.closure, one.standard_only) == (
+    return one is not None and (one.steps, one.closure, one.standard_only, one.peak_bytes) == (
         other.steps,
         other.closure,
         other.standard_only,
+        other.peak_bytes,
     )
 
 
 @pytest.mark.parametrize("standard_only", [False, True])
 def test_a_recording_is_there_for_the_next_daemon(tmp_path: Path, standard_only: bool) -> None:
-    top = TopLevel(TOP.steps, TOP.closure, standard_only)
+    top = TopLevel(TOP.steps, TOP.closure, standard_only, 23 << 20)
     first, directory = Recordings(tmp_path / "recordings"), tmp_path / "recordings"
     assert first.find("f") is None
     first.keep("f", top)
@@ -71,7 +72,8 @@ def test_as_many_modules_as_the_configuration_allows_are_read_back(tmp_path: Pat
 
 
 def file_of(top: TopLevel, **changes: object) -> bytes:
-    data = {"worker": WORKER, "closure": sorted(top.closure), "standard_only": False, "steps": top.steps}
+    data = {"worker": WORKER, "closure": sorted(top.closure), "standard_only": False, "peak_bytes": 0}
+    data["steps"] = top.steps
     return msgspec.json.encode({**data, **changes})
 
 
@@ -91,6 +93,8 @@ def test_the_file_of_these_tests_is_one(tmp_path: Path) -> None:
         file_of(TOP, worker="0.0.1 3.11.0"),
         file_of(TOP, closure=[PANDAS]),
         file_of(TOP, closure=[1]),
+        file_of(TOP, peak_bytes="all"),
+        file_of(TOP, peak_bytes=1e999),
         file_of(TOP, steps={}),
         file_of(TOP, steps=[["numpy", NUMPY]]),
         file_of(TOP, steps=[{"name": "numpy", "key": NUMPY, "outer": 0, "before": "", "writes": [], "modules": []}]),
@@ -162,6 +166,15 @@ def test_import_seconds_are_the_mean_over_the_recordings_that_have_the_import(tm
     recordings.keep("f", TopLevel((step("numpy", NUMPY, seconds=0.01), step("json", "")), frozenset({NUMPY})))
     recordings.keep("g", TopLevel((step("numpy", NUMPY, seconds=0.03),), frozenset({NUMPY})))
     assert recordings.seconds() == pytest.approx({f"numpy@{NUMPY}": 0.04, "json@": 0.02})
+
+
+def test_the_memory_of_an_import_is_the_mean_over_the_recordings_that_have_it(tmp_path: Path) -> None:
+    recordings = Recordings(tmp_path)
+    recordings.keep(
+        "f", TopLevel((step("numpy", NUMPY, seconds=3.0), step("json", "", seconds=1.0)), peak_bytes=40_000)
+    )
+    recordings.keep("g", TopLevel((step("numpy", NUMPY, seconds=3.0),), peak_bytes=10_000))
+    assert recordings.memory_bytes() == pytest.approx({f"numpy@{NUMPY}": 20_000, "json@": 10_000})
 
 
 def test_a_removed_distribution_takes_its_recordings_along(tmp_path: Path) -> None:

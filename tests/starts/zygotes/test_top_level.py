@@ -18,6 +18,8 @@ from sockd.starts.packages.provided_names import Provided
 from sockd.starts.zygotes.top_levels import top_level
 from sockd.starts.zygotes.top_levels.soundness import ImportView, Preimported, difference
 from sockd.starts.zygotes.top_levels.top_level import (
+    BYTES_PER_IMPORT_SECOND,
+    UNKNOWN_PEAK_BYTES,
     BadRecording,
     Module,
     Step,
@@ -96,6 +98,26 @@ def test_a_zygote_imports_in_the_order_in_which_the_function_does() -> None:
 
 def test_the_time_of_an_import_is_that_of_its_parts_too() -> None:
     assert TOP.seconds[STEPS[1].id] == pytest.approx(0.04) and TOP.seconds[STEPS[4].id] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "peak_bytes", "expected"),
+    [
+        (0.1, 128 << 20, [0.1 * BYTES_PER_IMPORT_SECOND, 0.3 * BYTES_PER_IMPORT_SECOND]),
+        (10.0, 64 << 20, [16 << 20, 48 << 20]),
+        (10.0, 0, [UNKNOWN_PEAK_BYTES / 4, UNKNOWN_PEAK_BYTES * 3 / 4]),
+        (0.0, 64 << 20, [0.0, 0.0]),
+    ],
+    ids=["by time", "on a busy host", "of unknown memory", "no time"],
+)
+def test_the_memory_of_imports_is_at_most_what_the_recorded_start_used(
+    seconds: float, peak_bytes: int, expected: list[float]
+) -> None:
+    steps = tuple(
+        Step(name, NUMPY, -1, "", (), (Module(NUMPY, name, times * seconds),)) for name, times in (("a", 1), ("b", 3))
+    )
+    top = TopLevel(steps, CLOSURE, peak_bytes=peak_bytes)
+    assert list(top.memory_bytes.values()) == pytest.approx(expected)
 
 
 def test_ids() -> None:

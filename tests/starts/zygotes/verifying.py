@@ -54,6 +54,7 @@ def node_of(name: str, parent: ZygoteNode | None, **keys: str) -> ZygoteNode:
 class FakeSandbox:
     def __init__(self, tree: FakeTree, node: ZygoteNode) -> None:
         self._tree, self._node = tree, node
+        self.process = SimpleNamespace(peak_bytes=lambda: tree.peak_bytes)
 
     async def request(self, request_id: bytes, event: bytes) -> Reply:
         asked = msgspec.json.decode(event)
@@ -65,6 +66,7 @@ class FakeSandbox:
             return answer
         names = {name: {"x": [value, value]} for name, value in answer.items()}
         reported = {"digests": answer, "names": names, "complete": self._tree.complete, "owners": {"a": A}, "pids": [7]}
+        reported |= self._tree.says
         steps = self._tree.steps if asked["record"] else []
         return Reply(msgspec.json.encode({**reported, "cpu_s": 0.5, "steps": steps, "failure": self._tree.failure}))
 
@@ -93,6 +95,9 @@ class FakeTree:
         self.fork: Any = {"a": "1"}
         self.own: Any = {"a": "1"}
         self.steps, self.failure, self.complete = STEPS, "", True
+        self.peak_bytes = 0
+        self.says: dict[str, Any] = {}
+        """Answered besides."""
         self.programs: list[Program] = []
 
     def root_of(self, lineage: Lineage) -> ZygoteNode:

@@ -18,10 +18,6 @@ from sockd.starts.zygotes.top_levels.top_level import name_of_import
 from sockd.starts.zygotes.zygote_node import ZygoteNode
 from sockd.starts.zygotes.zygote_tree import ZygoteTree
 
-BYTES_PER_IMPORT_SECOND = 250 << 20
-"""Memory of a package that was not measured yet, from its import time: 200-310 MB a second (numpy, pandas, Django)."""
-MOST_GUESSED_BYTES = 256 << 20
-"""At most, however long an import took: on a busy host it takes many times as long."""
 TOP_DEMANDS = 128
 NO_SAVING = "none would save enough at the rate of its cold starts"
 NO_UIDS = "its parent has no uids for another child: sandboxes of Zygotes that have ended still use them, too"
@@ -109,8 +105,9 @@ class ZygotePlanner:
     def costs(self) -> dict[str, selection.PackageCost]:
         """What each recorded import costs."""
         if self._costs is None:
+            size = self._recordings.memory_bytes()
             self._costs = {
-                import_: selection.PackageCost(spent, min(int(spent * BYTES_PER_IMPORT_SECOND), MOST_GUESSED_BYTES))
+                import_: selection.PackageCost(spent, int(size[import_]))
                 for import_, spent in self._recordings.seconds().items()
             }
         return self._costs

@@ -10,9 +10,10 @@ import json
 import os
 import sys
 import uuid
-from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from sockd import __version__
 from sockd.starts.zygotes.top_levels.refusals import Refusals
 from sockd.starts.zygotes.top_levels.top_level import MAX_MODULES, BadRecording, TopLevel, read_steps
 
-FORMAT = 7
+FORMAT = 8
 """Format of `learned.json` and of recordings. What another format, worker or Python has left is dropped: it is learned again."""
 WORKER = f"{__version__} {sys.version} {FORMAT}"
 MAX_RECORDINGS = 4096
@@ -69,6 +70,7 @@ class Recordings:
             "worker": WORKER,
             "closure": sorted(top.closure),
             "standard_only": top.standard_only,
+            "peak_bytes": top.peak_bytes,
             "steps": top.steps,
         }
         publish(self._directory / f"{program}.json", msgspec.json.encode(data))
@@ -103,13 +105,11 @@ class Recordings:
 
     def seconds(self) -> dict[str, float]:
         """Import time of each import: the mean over the recordings that have it."""
-        total: dict[str, float] = {}
-        times: Counter[str] = Counter()
-        for top in self._known.values():
-            times.update(top.seconds.keys())
-            for import_, seconds in top.seconds.items():
-                total[import_] = total.get(import_, 0.0) + seconds
-        return {import_: seconds / times[import_] for import_, seconds in total.items()}
+        return mean(top.seconds for top in self._known.values())
+
+    def memory_bytes(self) -> dict[str, float]:
+        """Memory of each import, likewise (`TopLevel.memory_bytes`)."""
+        return mean(top.memory_bytes for top in self._known.values())
 
     def _know(self, program: str, top: TopLevel) -> None:
         self._known[program] = top
@@ -124,7 +124,7 @@ class Recordings:
                 return None
             closure = frozenset(map(text, data["closure"]))
             steps = read_steps(data["steps"], closure, most=self._max_modules)
-            return TopLevel(steps, closure, data["standard_only"] is True)
+            return TopLevel(steps, closure, data["standard_only"] is True, msgspec.convert(data["peak_bytes"], int))
         except (OSError, ValueError, KeyError, TypeError, BadRecording):
             return None  # it is recorded again
 
@@ -134,6 +134,15 @@ class Recordings:
             oldest = sorted(files, key=lambda entry: entry.stat().st_mtime_ns)
             for entry in oldest[: len(files) - MAX_RECORDINGS * 9 // 10]:
                 os.unlink(entry.path)
+
+
+def mean(values: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean for each name, over the mappings that have it."""
+    found: dict[str, list[float]] = {}
+    for each in values:
+        for name, value in each.items():
+            found.setdefault(name, []).append(value)
+    return {name: fmean(one) for name, one in found.items()}
 
 
 def save_learned(path: Path, recordings: Recordings, refused: Refusals) -> None:

@@ -42,6 +42,10 @@ ROOT_LOGGER = "loggers['root']"
 """Which is no import's own: the first that configures it decides for all."""
 WHOLE_PATH = "sys.path"
 """The name of the import that stands for a sys.path with all distributions of a closure, and those alone."""
+BYTES_PER_IMPORT_SECOND = 250 << 20
+"""Memory of an import, from its time: 200-310 MB a second (numpy, pandas, Django)."""
+UNKNOWN_PEAK_BYTES = 256 << 20
+"""Stands for the peak of a recorded start where that could not be read."""
 
 
 class Module(NamedTuple):
@@ -92,6 +96,8 @@ class TopLevel:
     steps: tuple[Step, ...]
     closure: frozenset[str] = field(default_factory=frozenset)
     standard_only: bool = False
+    peak_bytes: int = 0
+    """The most memory that the recorded start used, as the kernel counts it; 0: that could not be read."""
 
     @cached_property
     def first_changed(self) -> int:
@@ -158,6 +164,14 @@ class TopLevel:
         return {
             step.id: sum(module.seconds for part in self._parts[step.id] for module in part.modules) for step in outer
         }
+
+    @cached_property
+    def memory_bytes(self) -> dict[str, float]:
+        """Memory by id, of each import of its code: guessed from its time, and at most its part of what the recorded start used,
+        as on a busy host an import takes many times as long."""
+        peak, spent_s = self.peak_bytes or UNKNOWN_PEAK_BYTES, sum(self.seconds.values())
+        rate = min(BYTES_PER_IMPORT_SECOND, peak / spent_s) if spent_s else 0.0
+        return {import_: seconds * rate for import_, seconds in self.seconds.items()}
 
     @cached_property
     def places(self) -> dict[str, int]:

@@ -52,6 +52,8 @@ class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was recorded (`top_level.read_steps`)."""
     failure: str = ""
     """The type of the error that the top level has raised; empty: none."""
+    peak_bytes: int = 0
+    """The most memory that the sandbox used; not what it says itself."""
 
     def differing(self, other: Fingerprint) -> list[str]:
         """Modules that are not alike, or only in one."""
@@ -63,11 +65,11 @@ class BadFingerprint(Exception):
     """A sandbox answered with something else."""
 
 
-def read_fingerprint(body: bytes | memoryview) -> Fingerprint:
-    """Raises: BadFingerprint."""
+def read_fingerprint(body: bytes | memoryview, peak_bytes: int = 0) -> Fingerprint:
+    """Args: peak_bytes: the most memory that the sandbox used, as the kernel counts it. Raises: BadFingerprint."""
     try:
         fingerprint = msgspec.json.decode(body, type=Fingerprint)
-        return msgspec.structs.replace(fingerprint, cpu_s=read_seconds(fingerprint.cpu_s))
+        return msgspec.structs.replace(fingerprint, cpu_s=read_seconds(fingerprint.cpu_s), peak_bytes=peak_bytes)
     except (ValueError, RecursionError, OverflowError):  # msgspec's errors are ValueErrors
         raise BadFingerprint("the answer of a trial is not a fingerprint") from None
 

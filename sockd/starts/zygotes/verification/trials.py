@@ -165,6 +165,7 @@ class Trials:
         sandbox = await self._tree.children.fork_for_verification(node, program, deadline_s=deadline_s)
         try:
             reply = await sandbox.request(uuid.uuid4().bytes, msgspec.json.encode(trial))
+            peak_bytes = sandbox.process.peak_bytes()
         finally:
             sandbox.destroy()
         if reply.error is not None:
@@ -177,7 +178,7 @@ class Trials:
                 words = f"{begun}: {words}"
             raise TrialFailed(words, is_late=isinstance(reply.error, TimedOut | OutOfMemory))
         try:
-            fingerprint = await asyncio.to_thread(read_fingerprint, reply.body)
+            fingerprint = await asyncio.to_thread(read_fingerprint, reply.body, peak_bytes)
         except BadFingerprint as error:
             raise TrialFailed(f"{whose}: {error}", is_late=False) from None
         self.cpu_s += fingerprint.cpu_s

@@ -259,7 +259,7 @@ class Verifier:
             return
         self._unrecorded.forget(view.program)
         self.outcomes["recorded"] += 1
-        top = TopLevel(steps, view.closure, view.zygote == "stdlib")
+        top = TopLevel(steps, view.closure, view.zygote == "stdlib", own.peak_bytes)
         _log.info(
             "the top level of %s is recorded: %d imports in %.2f s, of which %.2f s CPU; %s",
             *(work.function, len(steps), time.monotonic() - began_s, own.cpu_s, top.change or "all may be shared"),
