@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sockd.base.file_tree import FileTree, Inode, LayerData
 from sockd.linux.erofs.layout import Layout
-from sockd.linux.erofs.mounting import mount_image
+from sockd.linux.erofs.mounting import mount_image, why_no_images
 from tests.support.images.erofs_reader import ErofsReader
 
 
@@ -74,8 +74,10 @@ def reader_of(image: bytes) -> ErofsReader:
 
 
 @contextmanager
-def mounted(image: Path, *, by_loop: bool = False) -> Iterator[Path]:
-    """The image, mounted by the kernel without a path in any mount table."""
+def mounted(image: Path, *, by_loop: bool | None = None) -> Iterator[Path]:
+    """The image, mounted by the kernel without a path in any mount table. Args: by_loop: None: if it must be."""
+    if by_loop is None:
+        by_loop = bool(why_no_images(image.parent))
     mount = mount_image(str(image), by_loop=by_loop)
     try:
         yield Path(f"/proc/self/fd/{mount}")
