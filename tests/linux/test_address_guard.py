@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sockd.linux.cgroups.tree import CgroupTree, Hierarchies
+from sockd.linux.cgroups.tree import CgroupTree
 from sockd.linux.network.resolv_conf import nameservers
 
 DENIED = [ip_network(each) for each in ("127.9.0.0/16", "127.8.0.1/32", "::1/128")]
@@ -74,16 +73,9 @@ class Guarded(NamedTuple):
 
 
 @pytest.fixture
-def guarded() -> Iterator[Guarded]:
-    tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
-    try:
-        if tree.hierarchies.unified is None:
-            pytest.skip("there is no v2 hierarchy")
-        exceptions = [("127.8.0.1", 53), ("127.8.0.1", 3141), ("9.9.9.9", 53), ("::1", 53)]
-        yield Guarded(tree, tree.deny_networks(DENIED, exceptions))
-    finally:
-        tree.close()
-        tree.destroy_all(5)
+def guarded(v2_tree: CgroupTree) -> Guarded:
+    exceptions = [("127.8.0.1", 53), ("127.8.0.1", 3141), ("9.9.9.9", 53), ("::1", 53)]
+    return Guarded(v2_tree, v2_tree.deny_networks(DENIED, exceptions))
 
 
 @pytest.fixture

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from sockd.linux.cgroups.tree import Cgroup, CgroupTree, Hierarchies
+from sockd.linux.cgroups.tree import Cgroup, CgroupTree
 from tests.linux.socket_guards.inside import MOST, Inside
 
 
 @pytest.fixture
-def tree() -> Iterator[CgroupTree]:
-    tree = CgroupTree.create(Hierarchies.detect(), f"sockd-test-{uuid.uuid4().hex[:8]}")
-    try:
-        if tree.hierarchies.unified is None:
-            pytest.skip("there is no v2 hierarchy")
-        tree.guard_ports()
-        tree.count_sockets(MOST)
-        yield tree
-    finally:
-        tree.close()
-        tree.destroy_all(5)
+def tree(v2_tree: CgroupTree) -> CgroupTree:
+    v2_tree.guard_ports()
+    v2_tree.count_sockets(MOST)
+    return v2_tree
 
 
 @pytest.fixture
