@@ -86,6 +86,28 @@ async def test_work_of_a_withdrawn_version_is_dropped_where_it_runs_waits_or_is_
         assert not g.verifier.agenda.has_work
 
 
+@pytest.mark.parametrize(
+    ("failure", "is_recorded"),
+    [("FileNotFoundError", False), ("", False), ("", True)],
+    ids=["raises", "ends", "differs"],
+)
+async def test_what_became_of_a_withdrawn_versions_trial_makes_no_zygote_and_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: str, is_recorded: bool
+) -> None:
+    """Its code may have gone under the trial."""
+    async with jail(monkeypatch) as g:
+        g.tree.gate, g.tree.failure, g.tree.fork = asyncio.Event(), failure, {"a": "2"}
+        view = view_of(is_recorded=is_recorded)
+        g.start(view)
+        while not g.tree.asked:
+            await asyncio.sleep(0)
+        g.verifier.forget(view)
+        g.tree.gate.set()
+        await g.settle()
+        assert g.recorded == [] and g.counted() == {} and g.delays() == []
+        assert not caplog.records
+
+
 async def test_work_of_a_withdrawn_version_is_done_for_another_that_is_the_same_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

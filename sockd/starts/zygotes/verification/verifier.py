@@ -227,9 +227,17 @@ class Verifier:
                 await self._record(work)
             else:
                 await self._verify(work, work.node)
-        except (NoCapacity, SandboxFailed, OSError, TimeoutError) as error:
+        except (TrialFailed, BadRecording, NoCapacity, SandboxFailed, OSError, TimeoutError) as error:
             if self._is_served(work.view):  # else its code, or the Zygotes of its image, went with it
-                self._put_off(work, error)
+                self._note_failure(work, error)
+
+    def _note_failure(self, work: Work, error: Exception) -> None:
+        if not isinstance(error, TrialFailed | BadRecording):
+            self._put_off(work, error)
+        elif work.node is None:
+            self._note_unrecorded(work, error)
+        else:
+            self._refuse(work, work.node, str(error), by_deadline=isinstance(error, TrialFailed) and error.is_late)
 
     def _put_off(self, work: Work, error: Exception) -> None:
         """Try again what has found no memory, or had no sandbox."""
@@ -242,21 +250,22 @@ class Verifier:
         else:
             self.outcomes["postponed"] += 1
 
+    def _note_unrecorded(self, work: Work, error: Exception) -> None:
+        self.outcomes["late"] += 1
+        _log.warning("the top level of %s was not recorded: %s", work.function, error)
+        seconds = min(10.0 * 2.0**work.tries, 3600.0)
+        self._add_later(work, seconds)
+        self._unrecorded.note(work.view.program, f"its top level could not be recorded: {error}", again_in_s=seconds)
+
     async def _record(self, work: Work) -> None:
-        """Raises: as `Trials.recorded`, but for TrialFailed."""
+        """Raises: as `Trials.recorded`; BadRecording."""
         view, began_s = work.view, time.monotonic()
         if view.top is not None:
             return
-        try:
-            own = await self.trials.recorded(work)
-            steps = await asyncio.to_thread(read_steps, own.steps, view.closure, most=self._config.max_modules)
-        except (TrialFailed, BadRecording) as error:
-            self.outcomes["late"] += 1
-            _log.warning("the top level of %s was not recorded: %s", work.function, error)
-            seconds = min(10.0 * 2.0**work.tries, 3600.0)
-            self._add_later(work, seconds)
-            self._unrecorded.note(view.program, f"its top level could not be recorded: {error}", again_in_s=seconds)
-            return
+        own = await self.trials.recorded(work)
+        steps = await asyncio.to_thread(read_steps, own.steps, view.closure, most=self._config.max_modules)
+        if not self._is_served(view):
+            return  # it was withdrawn meanwhile: no Zygote is made for it
         self._unrecorded.forget(view.program)
         self.outcomes["recorded"] += 1
         top = TopLevel(steps, view.closure, view.zygote == "stdlib", own.peak_bytes)
@@ -268,17 +277,14 @@ class Verifier:
         self._consider_larger(view, work.program, work.function)
 
     async def _verify(self, work: Work, node: ZygoteNode) -> None:
-        """Raises: as `Trials.recorded`, but for TrialFailed."""
+        """Raises: as `Trials.recorded`."""
         if node not in self._tree.nodes or self._is_served_better(node, work.view):
             return
         began_s, cpu_before_s = time.monotonic(), self.trials.cpu_s
-        try:
-            found = await self.trials.compared(work, node)
-        except TrialFailed as error:
-            self._refuse(work, node, str(error), by_deadline=error.is_late)
-            return
+        found = await self.trials.compared(work, node)
         if found:
-            self._refuse(work, node, in_words(found), owner=found[0].owner)
+            if self._is_served(work.view):
+                self._refuse(work, node, in_words(found), owner=found[0].owner)
             return
         self.outcomes["alike"] += 1
         self._recordings.note_verified(pair_of(node, work.view))
