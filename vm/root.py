@@ -30,6 +30,7 @@ PACKAGES = (
         "strace",
         "curl",
         "ca-certificates",
+        "tzdata",
         "udev",
     ),
     *("erofs-utils", "squashfs-tools", "e2fsprogs", "zstd", "xz-utils"),

@@ -43,6 +43,7 @@ from sockd.linux.processes import pidfds
 from sockd.linux.ways import Ways
 from sockd_zygote import protocol
 from tests.support import older_kernel
+from tests.support.emulated import SLOWER
 
 LONGEST_S = 100.0
 """Less than a test may take."""
@@ -202,8 +203,8 @@ class Harness:
         env: Mapping[str, str] | None = None,
         files: Mapping[str, str] | None = None,
         paths: Sequence[str] = (),
-        timeout_s: float = 10,
-        init_timeout_s: float = 10,
+        timeout_s: float = 10 * SLOWER,
+        init_timeout_s: float = 10 * SLOWER,
         log_bytes: int = 64 * 1024,
         open_files: int = 256,
         **limits: Any,
