@@ -62,9 +62,14 @@ class ByChild:
     async def new(self, pidfd: int, *, only_own: bool = False) -> int:
         number = next(self._numbers)
         _procfs.ask(self._thread, number, pidfd, only_own, ATTRIBUTES)
-        self._waiting[number] = waiting = self._loop.create_future()
-        mount: int = await waiting
-        return mount
+        waiting: asyncio.Future[int] = self._loop.create_future()
+        self._waiting[number] = waiting
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if not waiting.cancelled() and waiting.exception() is None:
+                os.close(waiting.result())  # it was made and cancelled in the same turn of the loop
+            raise
 
     def close(self) -> None:
         """Make no more, and cancel the calls of `new` that are not done. Safe to call twice."""

@@ -230,6 +230,25 @@ def test_one_that_is_not_waited_for_any_more_is_closed(ledger: Ledger) -> None:
     ledger.check()
 
 
+def test_one_that_is_cancelled_in_the_turn_of_the_loop_in_which_it_is_made_is_closed(ledger: Ledger) -> None:
+    with maker_of(ByChild) as maker, inner_process() as pidfd:
+        way: Any = maker.way
+        ledger_of_maker = Ledger()
+
+        async def cancel() -> None:
+            asked = asyncio.create_task(way.new(pidfd))
+            await asyncio.sleep(0)
+            assert is_readable(way._made, DEADLINE_S)
+            way._take()
+            asked.cancel()
+            await asyncio.wait([asked])
+            assert asked.cancelled()
+
+        maker.run(cancel())
+        ledger_of_maker.check()
+    ledger.check()
+
+
 def test_closing_cancels_those_that_are_waited_for(ledger: Ledger) -> None:
     with maker_of(ByChild) as way, inner_process() as pidfd:
 
