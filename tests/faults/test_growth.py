@@ -107,7 +107,7 @@ def counted(tmp_path: Path) -> Iterator[Counted]:
 def test_nothing_stays_of_requests_and_deploys(
     counted: Counted, happened: Happened, request: pytest.FixtureRequest
 ) -> None:
-    deploys, requests = (1000, 100_000) if request.config.getoption(ALL, default=False) else (60, 3000)
+    deploys, requests = (1000, 100_000) if request.config.getoption(ALL, default=False) else (60, 3000 // SLOWER)
     with closing(Traffic(counted.daemon.port, counted.daemon.state, FUNCTIONS)) as traffic:
         traffic.deploy_all()
 
