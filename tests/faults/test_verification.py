@@ -15,6 +15,7 @@ from sockd.starts.zygotes.top_levels.refusals import AFTER_DEADLINE_S
 from tests.daemon.running import DEADLINE_S
 from tests.faults.packages import SLOW
 from tests.support.cases import Happened, case
+from tests.support.emulated import SLOWER
 from tests.support.private_worker import Answer, PrivateWorker
 from tests.support.servers.package_index import wheel
 
@@ -156,7 +157,7 @@ def test_a_zygote_that_is_alike_is_used(tmp_path: Path, kind: str, happened: Hap
     expect="its recording ends by its deadline and is tried again later; others are recorded, and each start is answered",
 )
 def test_an_import_that_hangs_ends_its_recording(tmp_path: Path, happened: Happened) -> None:
-    with a_worker(tmp_path, "verify_deadline_s = 2.0\n") as worker:
+    with a_worker(tmp_path, f"verify_deadline_s = {2.0 * SLOWER}\n") as worker:
         wheels = [wheel("p", "1.0", {"p.py": SLOW + HANGING + "SAW = 1\n"}), wheel("good", "1.0", {"good.py": SLOW})]
         worker.deploy("hangs", HANDLER, requirements=["p"], wheels=wheels)
         assert worker.call("hangs") == 1
@@ -181,7 +182,7 @@ IN_FORK = "import os\nSAW = 1\nmade = os.getpid()\nhangs = (lambda pid: lambda: 
     expect="verification ends by its deadline, its refusal is tried again soon, and no start of the function hangs",
 )
 def test_a_top_level_that_hangs_ends_verification(tmp_path: Path, happened: Happened) -> None:
-    with a_worker(tmp_path, "verify_deadline_s = 2.0\n") as worker:
+    with a_worker(tmp_path, f"verify_deadline_s = {2.0 * SLOWER}\n") as worker:
         code = "import p, threading\nif p.hangs():\n    threading.Event().wait()\ndef f(event): return p.SAW\n"
         worker.deploy("then", code, requirements=["p"], wheels=[wheel("p", "1.0", {"p.py": SLOW + IN_FORK})])
         assert worker.call("then") == 1
