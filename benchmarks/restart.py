@@ -22,6 +22,7 @@ from pathlib import Path
 
 from benchmarks.harness.burst import Burst, burst
 from benchmarks.harness.client import Client, request
+from benchmarks.harness.cold import settle
 from benchmarks.harness.functions import NOOP, Function
 from benchmarks.harness.results import Result
 from benchmarks.harness.run import Run, main
@@ -34,8 +35,6 @@ SHARE = 0.8
 REACHED = f"until {SHARE:g} of the rate before"
 COLD_CALLS = 4
 """Calls of a new sandbox each, from which the worker learns."""
-SETTLE_DEADLINE_S = 90.0
-LOOK_S = 0.2
 SETTINGS = {"memory_mb": 256, "timeout_s": 30}
 """The default of 10 s for an init, and of 10 sandboxes at once."""
 ENDINGS = {"SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}
@@ -167,15 +166,6 @@ def learn(worker: Worker, case: Case) -> None:
         with Client(worker.host, worker.port) as client:  # it may learn for longer than it keeps an idle connection
             client.exchange(data)
         settle(worker)
-
-
-def settle(worker: Worker) -> None:
-    ends_s = time.monotonic() + SETTLE_DEADLINE_S
-    while time.monotonic() < ends_s:
-        status = worker.json("status")
-        if not (status["verifying"] or status["learning"]):
-            return
-        time.sleep(LOOK_S)
 
 
 def measured(worker: Worker, case: Case, seconds: float) -> Burst:

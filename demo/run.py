@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.client import Answer, BadAnswer, Client
-from benchmarks.harness.cold import NeverLearned, learn
+from benchmarks.harness.cold import NeverLearned, learn, name_of, settle
 from benchmarks.harness.results import median
 from benchmarks.harness.table import number, print_table
 from benchmarks.harness.worker import Worker, WorkerFailed, running_worker
@@ -43,6 +43,8 @@ LEARN_DEADLINE_S = 900.0
 """Ten times what a busy host takes: an emulated one, such as scripts/vm boots, takes minutes."""
 PATIENT = {"function": {"init_timeout_s": 120, "timeout_s": 60}, "sandbox": {"spawn_deadline_s": 60}}
 """The worker's configuration: deadlines, too, for such a machine."""
+NOTHING_LEARNED = "--no-check"
+"""An option of a deploy: the start that checks a version would show what it imports, before its first request."""
 FIRST, LATER = "cold, nothing learned", "cold, Zygotes ready"
 STARTED = time.monotonic()
 
@@ -119,7 +121,7 @@ def show(worker: Worker, s3: S3, scratch: Path, variables: dict[str, str]) -> li
     deploys = {}
     for demo in functions:
         say(f"deploying {demo.name} ({', '.join(demo.packages) or 'no packages'})")
-        deploys[demo.name] = worker.deploy(directories[demo.name], demo.name)
+        deploys[demo.name] = worker.deploy(directories[demo.name], demo.name, NOTHING_LEARNED)
     print_table(
         "deploy: resolve, download, install (once per package and worker)",
         ("function", "s"),
@@ -134,9 +136,7 @@ def show(worker: Worker, s3: S3, scratch: Path, variables: dict[str, str]) -> li
             learn(worker, demo.name, package, body=json.dumps(demo.event).encode(), deadline_s=LEARN_DEADLINE_S)
     for demo in functions:
         say(f"deploying {demo.name} again")
-        again = f"{demo.name}-again"
-        worker.deploy(directories[demo.name], again)
-        shown.append(first_request(worker, demo, again, LATER))
+        shown.append(learned_request(worker, demo, directories[demo.name]))
     print_tree(worker, "the Zygote tree after")
     shown = [line for demo in functions for line in [*shown, *warm] if line.function == demo.name]
     print_costs(shown)
@@ -161,6 +161,29 @@ def first_request(worker: Worker, demo: Demo, name: str, case: str) -> Shown:
         raise WrongAnswer(f"the first request to {name} was not a cold start")
     demo.check(json.loads(answer.body))
     return Shown(demo.name, case, answer)
+
+
+def learned_request(worker: Worker, demo: Demo, directory: Path) -> Shown:
+    """Deploy a function's code under another name, and invoke it once its deploy has shown what it imports.
+
+    Raises: WrongAnswer, also when no Zygote with its packages has served the request."""
+    again = f"{demo.name}-again"
+    worker.deploy(directory, again)
+    settle(worker, LEARN_DEADLINE_S)
+    before = zygote_starts(worker, demo.packages)
+    shown = first_request(worker, demo, again, LATER)
+    if zygote_starts(worker, demo.packages) == before:
+        raise WrongAnswer(f"no Zygote with {' and '.join(demo.packages)} has served the first request to {again}")
+    return shown
+
+
+def zygote_starts(worker: Worker, packages: tuple[str, ...]) -> int:
+    """How many sandboxes were forked from Zygotes that hold all of these packages."""
+    nodes, count = [worker.json("tree")["root"]], 0
+    for node in nodes:
+        nodes += node["children"]
+        count += node["starts"] * (set(packages) <= set(map(name_of, node["packages"])))
+    return count
 
 
 def warm_requests(worker: Worker, demo: Demo) -> Shown:
@@ -201,12 +224,12 @@ Why it was fast. A cold start has three costs, and each was paid before the requ
 cold for the no-op, HTTP included) is a tree of bind mounts and a cgroup that stood ready, not a container that is
 assembled; Python is not started but forked from an interpreter that runs, straight into its own namespaces. Packages were
 installed once, at deploy, each in a directory of its own. And after the functions were seen importing pandas, Django,
-boto3 and Pillow, Zygotes imported them ahead: the next cold start of the pandas report took {number(zygote)} ms
-instead of {number(disk)}. What `init` still shows is the function's own code: reading its CSV, making its S3 client,
-setting Django up. imgrec has a fourth cost: fetching 18 MB. Its initscript, 5 KB of WASM, asked for both objects
-the moment the request came, on open connections, in parallel ranges, straight into memory that the function shares: the
-function imported no S3 client, and copied nothing. Warm requests go to the sandbox that is there; it is frozen when it
-is idle.
+boto3 and Pillow, Zygotes imported them ahead: the first request to another function with the report's code took
+{number(zygote)} ms instead of {number(disk)}, as its deploy had shown that it imports the same. What `init` still shows is
+the function's own code: reading its CSV, making its S3 client, setting Django up. imgrec has a fourth cost: fetching
+18 MB. Its initscript, 5 KB of WASM, asked for both objects the moment the request came, on open connections, in parallel
+ranges, straight into memory that the function shares: the function imported no S3 client, and copied nothing. Warm
+requests go to the sandbox that is there; it is frozen when it is idle.
 """)
 
 

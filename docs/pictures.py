@@ -13,10 +13,9 @@ from pathlib import Path
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from benchmarks.harness.client import Client, request
-from benchmarks.harness.cold import learn
+from benchmarks.harness.cold import learn, settle
 from benchmarks.harness.worker import Worker, running_worker
 from benchmarks.page import CHROMIUM
-from benchmarks.restart import settle
 from benchmarks.s3.process import S3Process
 from demo.checks import BUCKET, PICTURE
 from demo.run import Demo, demos, prepare

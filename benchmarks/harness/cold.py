@@ -19,6 +19,8 @@ from benchmarks.harness.worker import Config, Worker
 
 NO_HANDLER_CACHE: dict[str, Any] = {"idle_limit": 0}
 LEARN_DEADLINE_S = 120.0
+SETTLE_DEADLINE_S = 90.0
+LOOK_S = 0.2
 DRAWN = 1000
 LEARN_REQUESTS = 30
 """Requests after a Zygote was made, in which it may be seen that functions import more than it has, and be made anew."""
@@ -131,6 +133,16 @@ def learn(
                 if not worker.json("status")["verifying"]:
                     return
     raise NeverLearned(f"no verified one holds {package} after {deadline_s:.0f} s of invocations")
+
+
+def settle(worker: Worker, deadline_s: float = SETTLE_DEADLINE_S) -> None:
+    """Wait until the worker learns nothing more from the starts that it has had, or until the deadline."""
+    ends_s = time.monotonic() + deadline_s
+    while time.monotonic() < ends_s:
+        status = worker.json("status")
+        if not (status["verifying"] or status["learning"]):
+            return
+        time.sleep(LOOK_S)
 
 
 def holds(node: dict[str, Any] | None, package: str) -> bool:

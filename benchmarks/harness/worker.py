@@ -73,10 +73,10 @@ class Worker:
             raise WorkerFailed(f"GET {path}: {answer.status} {text[-500:].decode(errors='replace')}")
         return json.loads(text)
 
-    def deploy(self, directory: Path, name: str) -> float:
+    def deploy(self, directory: Path, name: str, *options: str) -> float:
         """Deploy a function through the CLI; the seconds that took, the start of the CLI included."""
         begun = time.perf_counter()
-        self.cli("deploy", str(directory), "--name", name)
+        self.cli("deploy", str(directory), "--name", name, *options)
         return time.perf_counter() - begun
 
 

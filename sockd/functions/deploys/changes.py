@@ -17,7 +17,7 @@ from sockd.base.errors import VersionFailed
 from sockd.base.notes import Progress
 from sockd.functions.code import kept_settings
 from sockd.functions.code.function_config import FunctionConfig, InitscriptConfig
-from sockd.functions.deploys.deploy_check import FailedDeploy, started_once
+from sockd.functions.deploys.deploy_check import NOT_CHECKED, Checked, FailedDeploy, started_once
 from sockd.functions.deploys.image_contents import check_writable_root
 from sockd.functions.deploys.parts import DeployParts
 from sockd.functions.registry.function_record import FunctionRecord
@@ -66,9 +66,9 @@ class Changes:
         await self._parts.live.get(name)
         try:
             async with contextlib.AsyncExitStack() as held:
-                failed, planned = None, await self._planned(name, changes_of)
+                checked, planned = NOT_CHECKED, await self._planned(name, changes_of)
                 while is_checked:
-                    failed = await self._check(planned, held)
+                    checked = await self._check(planned, held)
                     if self._parts.live.current(name) is planned.current:
                         break
                     planned = await self._planned(name, changes_of)
@@ -77,7 +77,7 @@ class Changes:
                     if names == {"egress"}:
                         return await self._parts.switching.amend(planned.current, config)
                     await self._parts.reserved.wait(name, config)
-                    return await self._parts.switching.put(planned.record, failed)
+                    return await self._parts.switching.put(planned.record, checked)
         finally:
             await self._parts.garbage.collect()
 
@@ -129,24 +129,22 @@ class Changes:
         record = dataclasses.replace(current.record, handler=handler, config=config.to_json())
         return Planned(current, frozenset(changes), record)
 
-    async def _check(self, planned: Planned, held: contextlib.AsyncExitStack) -> FailedDeploy | None:
+    async def _check(self, planned: Planned, held: contextlib.AsyncExitStack) -> Checked:
         """Start the changed version once, if its starts differ from those of the version that serves.
 
         POLICY: a function that does not start anyway may be changed, as it may need several changes until it does.
-        Args: held: gets what is to last until the switch.
-        Returns: how it failed, if it is to be recorded all the same. Raises: VersionFailed; as `deploy_check.started_once`."""
+        Args: held: gets what is to last until the switch. Raises: VersionFailed; as `deploy_check.started_once`."""
         parts = self._parts
         version = parts.files.load(planned.record)
         if version.program.starts_as(planned.current.program):
             version.close()
-            return None
+            return NOT_CHECKED
         try:
-            await held.enter_async_context(started_once(version, parts.caches, is_known=True))
+            return await held.enter_async_context(started_once(version, parts.caches, is_known=True))
         except VersionFailed as error:
             if await self._starts(planned.current.record):
                 raise
-            return FailedDeploy(error.reason, is_live=True)
-        return None
+            return Checked(FailedDeploy(error.reason, is_live=True))
 
     async def _starts(self, record: FunctionRecord) -> bool:
         """Start a version once. Returns: whether it started. Raises: as `deploy_check.started_once`."""

@@ -27,7 +27,7 @@ from sockd.functions.code.code_store import CodeVersion
 from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.deploys import deploy_check
 from sockd.functions.deploys.content import Content
-from sockd.functions.deploys.deploy_check import FailedDeploy
+from sockd.functions.deploys.deploy_check import NOT_CHECKED, Checked, FailedDeploy
 from sockd.functions.deploys.image_contents import check_writable_root
 from sockd.functions.deploys.parsing import FORCE
 from sockd.functions.deploys.parts import DeployParts
@@ -66,9 +66,10 @@ class Deploy:
         self._parts.reserved.check(self._name, content.config)
         async with contextlib.AsyncExitStack() as held:
             planned = await self._planned(content, held)
-            is_app, failed = await self._check(planned, held) if is_checked else (None, None)
+            checked = await self._check(planned, held) if is_checked else NOT_CHECKED
             async with self._decided(content.config) as (config, notes):
-                version = await self._record(planned, config, is_app, failed)
+                record = dataclasses.replace(planned, config=config.to_json())
+                version = await self._parts.switching.put(record, checked, anew=True)
         for line in notes:
             self._progress(Note(line))
         return version
@@ -119,22 +120,17 @@ class Deploy:
             image=content.image.digest if content.image is not None else "",
         )
 
-    async def _check(
-        self, planned: FunctionRecord, held: contextlib.AsyncExitStack
-    ) -> tuple[bool | None, FailedDeploy | None]:
+    async def _check(self, planned: FunctionRecord, held: contextlib.AsyncExitStack) -> Checked:
         """Start the version once.
 
-        Args: held: gets what is to last until the switch.
-        Returns: whether it is a web app, if that is known; and how it failed, if it is to be recorded all the same.
-        Raises: VersionFailed; as `deploy_check.started_once`."""
+        Args: held: gets what is to last until the switch. Raises: VersionFailed; as `deploy_check.started_once`."""
         self._progress("starting the new version once, to check it")
         parts, name = self._parts, self._name
         version = parts.files.load(planned)
         is_known = name in parts.live.names()
         try:
             check = deploy_check.started_once(version, parts.caches, is_known=is_known)
-            if advice := await held.enter_async_context(check):
-                self._progress(Note(advice))
+            checked = await held.enter_async_context(check)
         except VersionFailed as error:
             if is_known:
                 before = parts.switching.failed.get(name)
@@ -143,8 +139,10 @@ class Deploy:
                 raise
             if self._overrides.get(deploy_check.CHECK) != deploy_check.FIRST:
                 raise
-            return None, FailedDeploy(error.reason, is_live=True)
-        return version.program.is_app, None
+            return Checked(FailedDeploy(error.reason, is_live=True))
+        if checked.advice:
+            self._progress(Note(checked.advice))
+        return checked
 
     @contextlib.asynccontextmanager
     async def _decided(self, config: FunctionConfig) -> AsyncIterator[tuple[FunctionConfig, list[str]]]:
@@ -162,15 +160,6 @@ class Deploy:
             notes += self._replaced(config)
             await parts.reserved.wait(name, config)
             yield config, notes
-
-    async def _record(
-        self, planned: FunctionRecord, config: FunctionConfig, is_app: bool | None, failed: FailedDeploy | None
-    ) -> Version:
-        record = dataclasses.replace(planned, config=config.to_json())
-        version = await self._parts.switching.put(record, failed, anew=True)
-        if version.program.is_app is None:
-            version.program.is_app = is_app
-        return version
 
     def _with_kept(self, config: FunctionConfig) -> tuple[FunctionConfig, list[str]]:
         """The settings with those that commands have set, and what to say of these. Raises: BadFunctionConfig."""

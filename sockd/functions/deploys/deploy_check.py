@@ -38,6 +38,7 @@ from sockd.functions.serving.version import Version
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.linux.processes import pidfds
 from sockd.starts.sources import Started, Wanted
+from sockd.starts.zygotes.zygote_node import ZygoteNode
 
 CHECK = "check"
 """A parameter of a deploy: false: its new version is not started before requests go to it; FIRST."""
@@ -60,6 +61,25 @@ class FailedDeploy:
     """Whether it was recorded nevertheless: it was the first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What came of a check."""
+
+    failed: FailedDeploy | None = None
+    """How it failed, if the version is recorded all the same."""
+    advice: str = ""
+    """What the start could not write, and the remedy."""
+    is_app: bool | None = None
+    """Whether the handler is a web app, if that is known."""
+    node: ZygoteNode | None = None
+    """The Zygote that the start was forked from, if it has succeeded in one."""
+    init_ns: int = 0
+    """How long its import of the handler took."""
+
+
+NOT_CHECKED = Checked()
+
+
 def wanted(overrides: dict[str, Any]) -> bool:
     """Whether a deploy is checked. Raises: BadFunctionConfig."""
     value = overrides.get(CHECK, True)
@@ -69,10 +89,9 @@ def wanted(overrides: dict[str, Any]) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def started_once(version: Version, caches: Caches, *, is_known: bool) -> AsyncIterator[str]:
+async def started_once(version: Version, caches: Caches, *, is_known: bool) -> AsyncIterator[Checked]:
     """Start a version, and end it again; its interpreter stays in use until the end of the block.
 
-    The version's program then knows whether it is a web app. Yields: what the start could not write, and the remedy; or nothing.
     Args: is_known: the function is there already, and has a log, which gets what a failed start printed.
     Raises: VersionFailed; NoCapacity, and what else a start raises, if none could be made."""
     lineage = version.view.lineage
@@ -80,11 +99,11 @@ async def started_once(version: Version, caches: Caches, *, is_known: bool) -> A
     try:
         allowance = _allowance(version, caches)
         try:
-            advice = await _start(version, caches, allowance, is_known=is_known)
+            checked = await _start(version, caches, allowance, is_known=is_known)
         finally:
             allowance.close()
             allowance.egress.close()
-        yield advice
+        yield checked
     finally:
         caches.tree.lineages.release(lineage)
         version.close()
@@ -96,7 +115,7 @@ def _allowance(version: Version, caches: Caches) -> Allowance:
     return Allowance(version.record.name, config, caches.budget, caches.open_account, caches.networks)
 
 
-async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_known: bool) -> str:
+async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_known: bool) -> Checked:
     program = version.program
     program.socket_account = allowance.socket_account
     conditions = StartConditions(allowance, program.init_timeout_s)
@@ -112,7 +131,8 @@ async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_k
         if is_known:
             caches.failed_inits.note(version, reply)
         raise await _failure(version, started, reply.error, printed)
-    return _advice(version, printed)
+    advice = _advice(version, printed)
+    return Checked(None, advice, program.is_app, started.node, started.sandbox.init.took_ns)
 
 
 async def _initialized(started: Started, version: Version) -> tuple[Reply, bytes]:

@@ -6,7 +6,7 @@ Owns the failures of last deploys, which views show.
 from __future__ import annotations
 
 from sockd.functions.code.function_config import FunctionConfig
-from sockd.functions.deploys.deploy_check import FailedDeploy
+from sockd.functions.deploys.deploy_check import NOT_CHECKED, Checked, FailedDeploy
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.registry import Registry
 from sockd.functions.serving.live_functions import LiveFunctions
@@ -24,11 +24,11 @@ class Switching:
         self.failed: dict[str, FailedDeploy] = {}
         """The functions whose last deploy failed its check."""
 
-    async def put(self, record: FunctionRecord, failed: FailedDeploy | None = None, *, anew: bool = False) -> Version:
+    async def put(self, record: FunctionRecord, checked: Checked = NOT_CHECKED, *, anew: bool = False) -> Version:
         """Record a changed function, which serves from then on; if that is what serves already, nothing changes.
 
         Args:
-            failed: how its check failed.
+            checked: what came of its check.
             anew: whether a version that serves already is started anew.
         Raises: as `Registry.put`; NoCapacity, and what else it lacks: it is recorded, and serves when it can."""
         before = self._live.by_name.get(record.name)
@@ -37,8 +37,16 @@ class Switching:
         version = self._served(put)
         if version is None or (anew and version is served):
             version = self._live.switch(self._files.load(put))
-        self.note_failed(record.name, failed)
+        self.note_failed(record.name, checked.failed)
+        self._note_check(version, checked)
         return version
+
+    def _note_check(self, version: Version, checked: Checked) -> None:
+        """Tell a function that serves what is known of its starts."""
+        if version.program.is_app is None:
+            version.program.is_app = checked.is_app
+        if checked.node is not None:
+            self._live.by_name[version.record.name].note_check(checked.node, checked.init_ns)
 
     def _served(self, record: FunctionRecord) -> Version | None:
         """Return the version of a record, if that is what serves."""

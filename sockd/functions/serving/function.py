@@ -124,6 +124,11 @@ class Function:
         old, self.version = self.version, version
         self._withdraw(old)
 
+    def note_check(self, node: ZygoteNode, init_ns: int) -> None:
+        """The version that is current now was started once, by its deploy: record what its first cold start may share."""
+        if init_ns >= WORTH_RECORDING_NS:
+            self._verify(node, self.version)
+
     def close(self) -> None:
         """Close this version after its current requests. The caller owns its allowance."""
         self._closed = True

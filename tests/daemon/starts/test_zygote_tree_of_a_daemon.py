@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.running import Answer, RunningDaemon
+from tests.daemon.running import Answer, DeployFailed, RunningDaemon
 from tests.support.servers.package_index import PackageIndex, wheel
 
 SLOW = "import time as _t\n_end = _t.perf_counter() + 0.03\nwhile _t.perf_counter() < _end: pass\n"
@@ -108,6 +108,37 @@ def test_the_imports_of_a_function_become_a_zygote_that_serves_the_next_function
     (reported,) = daemon.manage("GET", "/functions/first/imports").json["packages"]
     assert reported["package"] == "slow==1.0" and reported["in_zygote"] and reported["ms"] > 30
     assert {module["module"] for module in reported["modules"]} == {"slow", "slow.part"}
+
+
+def test_a_deploys_check_is_enough_for_the_first_request_to_be_served_by_a_zygote(daemon: RunningDaemon) -> None:
+    fresh(daemon, "taught", "slow==1.0", USES)
+    wait_for_node(daemon, "slow==1.0")
+    for settings in ({}, {"env": {"OTHER": "version"}}):  # a new function, and a new version of it
+        deploy(daemon, "checked", "slow==1.0", USES, check=True, **settings)
+        daemon.wait_verified()
+        first = daemon.run("checked")
+        assert first.headers["x-sockd-cold"] == "1" and first.json[1] > 1
+        assert daemon.log_of("checked", first) == ""
+    changed = daemon.manage("PATCH", "/functions/checked/settings", json.dumps({"memory_mb": 192}).encode())
+    assert changed.status == 200, changed
+    daemon.wait_verified()
+    first = daemon.run("checked")
+    assert first.headers["x-sockd-cold"] == "1" and first.json[1] > 1
+
+
+def test_a_version_that_failed_its_check_or_is_quick_is_not_recorded(daemon: RunningDaemon) -> None:
+    assert (outcomes := verifications(daemon))
+    deploy(daemon, "quick", "", "def f(event): return 1\n", check=True)
+    with pytest.raises(DeployFailed):
+        deploy(daemon, "fails", "slow==1.0", f"{USES}raise ValueError('no start')\n", check=True)
+    daemon.wait_verified()
+    assert verifications(daemon) == outcomes
+
+
+def verifications(daemon: RunningDaemon) -> list[str]:
+    """How often something was recorded or compared, by what came of it."""
+    lines = daemon.request("GET", "/metrics").body.decode().splitlines()
+    return [line for line in lines if line.startswith("sockd_zygote_verifications_total{")]
 
 
 def test_a_function_that_did_not_ask_for_a_package_never_gets_it(daemon: RunningDaemon) -> None:
