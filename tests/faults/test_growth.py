@@ -26,6 +26,8 @@ BESIDES = 64
 """The number of blocks that a line has asked for, or objects of a type: what comes and goes with the moment of the count.
 And the names of a function's settings, which msgspec keeps in a cache of 512, belong to the line that has asked for them
 last."""
+FULL, QUICK = (1000, 1000, 100_000), (60, 60 // SLOWER, 3000 // SLOWER)
+"""Deploys that fill msgspec's cache, deploys between the counts, and requests beside the deploys of each."""
 CONFIG = "[traces]\nkeep = 100\nkeep_each = 20\n"
 """Stores that are full after the first load."""
 MINUTE = "sockd/observe/recent.py"
@@ -107,20 +109,20 @@ def counted(tmp_path: Path) -> Iterator[Counted]:
 def test_nothing_stays_of_requests_and_deploys(
     counted: Counted, happened: Happened, request: pytest.FixtureRequest
 ) -> None:
-    deploys, requests = (1000, 100_000) if request.config.getoption(ALL, default=False) else (60, 3000 // SLOWER)
+    fill, deploys, requests = FULL if request.config.getoption(ALL, default=False) else QUICK
     with closing(Traffic(counted.daemon.port, counted.daemon.state, FUNCTIONS)) as traffic:
         traffic.deploy_all()
 
-        def load() -> None:
+        def load(deploys: int) -> None:
             for _ in range(deploys):
                 traffic.change_one()
                 for _ in range(requests // deploys):
                     traffic.call_one()
             counted.settle()
 
-        load()
+        load(fill)
         before = counted.count()
-        load()
+        load(deploys)
         after = counted.count()
     assert not traffic.failed
     happened(
