@@ -6,6 +6,7 @@ makes changes of one function one after the other.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from sockd.base.config import CodeConfig
-from sockd.base.errors import BadRequest, NoSuchVersion
+from sockd.base.errors import BadRequest, NoSuchVersion, SockdError
 from sockd.functions.deploys.canaries import Canaries
 from sockd.functions.functions import Functions
 from sockd.functions.provisioning import Provisioning
@@ -67,7 +68,15 @@ class Versions:
         published = await self._registry.publish(name, record.version, description)
         if config.snapshot:
             self._functions.snapshots.expect(name, published.number)
+        await self._learn(name, published.number)
         return Described(record, published)
+
+    async def _learn(self, name: str, number: int) -> None:
+        """Record a published version's top level if that of the last deploy is: its number is in its environment."""
+        latest = self._functions.live.by_name.get(name)
+        if latest is not None and latest.is_learned:
+            with contextlib.suppress(SockdError, OSError):  # its first request tells
+                (await self._functions.live.published.get(name, number)).learn()
 
     def get(self, name: str, qualifier: str = "") -> Described:
         """The version that a qualifier means; of an alias, the one that gets most of its requests.

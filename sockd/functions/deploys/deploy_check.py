@@ -38,7 +38,6 @@ from sockd.functions.serving.version import Version
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.linux.processes import pidfds
 from sockd.starts.sources import Started, Wanted
-from sockd.starts.zygotes.zygote_node import ZygoteNode
 
 CHECK = "check"
 """A parameter of a deploy: false: its new version is not started before requests go to it; FIRST."""
@@ -71,10 +70,8 @@ class Checked:
     """What the start could not write, and the remedy."""
     is_app: bool | None = None
     """Whether the handler is a web app, if that is known."""
-    node: ZygoteNode | None = None
-    """The Zygote that the start was forked from, if it has succeeded in one."""
     init_ns: int = 0
-    """How long its import of the handler took."""
+    """How long its import of the handler took, if it was forked from a Zygote and has succeeded."""
 
 
 NOT_CHECKED = Checked()
@@ -131,8 +128,8 @@ async def _start(version: Version, caches: Caches, allowance: Allowance, *, is_k
         if is_known:
             caches.failed_inits.note(version, reply)
         raise await _failure(version, started, reply.error, printed)
-    advice = _advice(version, printed)
-    return Checked(None, advice, program.is_app, started.node, started.sandbox.init.took_ns)
+    init_ns = started.sandbox.init.took_ns if started.node is not None else 0
+    return Checked(None, _advice(version, printed), program.is_app, init_ns)
 
 
 async def _initialized(started: Started, version: Version) -> tuple[Reply, bytes]:

@@ -9,6 +9,7 @@ from sockd.functions.code.function_config import FunctionConfig
 from sockd.functions.deploys.deploy_check import NOT_CHECKED, Checked, FailedDeploy
 from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.registry import Registry
+from sockd.functions.serving.function import WORTH_RECORDING_NS
 from sockd.functions.serving.live_functions import LiveFunctions
 from sockd.functions.serving.version import Version
 from sockd.functions.serving.version_files import VersionFiles
@@ -45,8 +46,8 @@ class Switching:
         """Tell a function that serves what is known of its starts."""
         if version.program.is_app is None:
             version.program.is_app = checked.is_app
-        if checked.node is not None:
-            self._live.by_name[version.record.name].note_check(checked.node, checked.init_ns)
+        if checked.init_ns >= WORTH_RECORDING_NS:
+            self._live.by_name[version.record.name].learn()
 
     def _served(self, record: FunctionRecord) -> Version | None:
         """Return the version of a record, if that is what serves."""

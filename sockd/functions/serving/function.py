@@ -124,10 +124,15 @@ class Function:
         old, self.version = self.version, version
         self._withdraw(old)
 
-    def note_check(self, node: ZygoteNode, init_ns: int) -> None:
-        """The version that is current now was started once, by its deploy: record what its first cold start may share."""
-        if init_ns >= WORTH_RECORDING_NS:
-            self._verify(node, self.version)
+    @property
+    def is_learned(self) -> bool:
+        """Whether the top level of the version is recorded, or will be."""
+        return self.caches.verifier is not None and self.caches.verifier.has_recorded(self.version.view)
+
+    def learn(self) -> None:
+        """Record the top level of the version before its first request."""
+        if self.caches.verifier is not None and not self._closed:
+            self.caches.verifier.expect(self.version.view, self.version.program, self.version.id)
 
     def close(self) -> None:
         """Close this version after its current requests. The caller owns its allowance."""

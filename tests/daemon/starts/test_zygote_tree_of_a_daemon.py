@@ -126,6 +126,22 @@ def test_a_deploys_check_is_enough_for_the_first_request_to_be_served_by_a_zygot
     assert first.headers["x-sockd-cold"] == "1" and first.json[1] > 1
 
 
+def test_a_published_version_is_served_by_a_zygote_from_its_first_request_on(daemon: RunningDaemon) -> None:
+    fresh(daemon, "taught", "slow==1.0", USES)
+    wait_for_node(daemon, "slow==1.0")
+    deploy(daemon, "released", "slow==1.0", USES, check=True)
+    released = daemon.manage("POST", "/functions/released/versions", b"{}")  # while its top level is being recorded
+    assert released.status == 200, released
+    daemon.wait_verified()
+    deploy(daemon, "released", "slow==1.0", f"# again\n{USES}", check=True)
+    daemon.wait_verified()
+    assert daemon.manage("POST", "/functions/released/versions", b"{}").status == 200
+    daemon.wait_verified()
+    for name in ("released:1", "released:2"):
+        first = daemon.run(name)
+        assert first.headers["x-sockd-cold"] == "1" and first.json[1] > 1
+
+
 def test_a_version_that_failed_its_check_or_is_quick_is_not_recorded(daemon: RunningDaemon) -> None:
     assert (outcomes := verifications(daemon))
     deploy(daemon, "quick", "", "def f(event): return 1\n", check=True)

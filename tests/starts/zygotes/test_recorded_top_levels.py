@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sockd.base.errors import FunctionFailed
+from sockd.base.errors import FunctionFailed, OutOfMemory
 from sockd.isolation.sandbox.exchange import Reply
 from sockd.starts.zygotes.top_levels.top_level import import_id
 from sockd.starts.zygotes.verification import trials
@@ -74,6 +74,7 @@ async def test_what_was_recorded_is_verified_at_once_with_the_start_that_was_rec
         assert g.tree.best(view) is g.tree.node
 
 
+FULL = OutOfMemory(limit_bytes=1 << 30, peak_bytes=1 << 30)
 FAILS = Reply(error=FunctionFailed("ValueError", "a secret"))
 
 
@@ -81,6 +82,7 @@ FAILS = Reply(error=FunctionFailed("ValueError", "a secret"))
     ("change", "words"),
     [
         ({"failure": "ModuleNotFoundError"}, "it raises ModuleNotFoundError"),
+        ({"own": Reply(error=FULL)}, "out of memory: limit 1024 MB (zygote.verify_memory_mb, or a quarter of what is free)"),
         ({"own": FAILS}, "a start of its own did not come to its end: ValueError"),
         ({"steps": [{"name": "a"}]}, "the answer of a trial is no recording"),
         ({"steps": [{**STEPS[0], "key": "c-1-cccccccccccc"}]}, "distributions that the function does not have"),
@@ -110,6 +112,26 @@ async def test_a_top_level_that_cannot_be_recorded_is_tried_again_later_and_late
         await g.settle()
         assert g.recorded[0][0] is view and g.counted() == {"late": 3, "recorded": 1, "alike": 1}
         assert "could not" not in g.verifier.why_unrecorded(view)
+
+
+async def test_a_top_level_that_fails_by_itself_is_not_run_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with jail(monkeypatch) as g:
+        view, steps = view_of(is_recorded=False), g.tree.steps
+        g.tree.steps = [{"name": "a"}]
+        g.verifier.expect(view, PROGRAM, "f@1")
+        await g.settle()
+        for delay_s in (10, 20, 40, 80, 160):
+            assert g.delays() == [delay_s] and g.verifier.has_recorded(view)
+            await g.again()
+        assert g.delays() == [] and not g.verifier.has_recorded(view)
+        assert g.verifier.why_unrecorded(view).endswith("; it is tried again after its next cold start")
+        assert [record.levelname for record in caplog.records].count("WARNING") == 1, "the first time"
+        g.tree.steps = steps
+        g.start(view)
+        await g.settle()
+        assert g.recorded[0][0] is view and g.verifier.has_recorded(view)
 
 
 async def test_why_a_version_is_not_recorded_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,10 @@ class Agenda:
         """Whether anything is still to be recorded or verified, now or when there is memory for it."""
         return bool(self.pending or self._postponed)
 
+    def has(self, key: Key) -> bool:
+        """Whether such a piece of work waits, is under way, or is tried again later."""
+        return key in self.waiting or key in self.under_way or key in self._later
+
     def add(self, work: Work) -> None:
         """Have a piece of work wait for a task, unless it does already."""
         key = work.key

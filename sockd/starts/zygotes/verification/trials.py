@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from sockd.base.config import MB, ZygoteConfig
-from sockd.base.errors import FunctionFailed, OutOfMemory, SandboxFailed, TimedOut
+from sockd.base.errors import FunctionFailed, OutOfMemory, SandboxFailed, SockdError, TimedOut
 from sockd.isolation.roots.program import Program
 from sockd.starts.zygotes.top_levels.soundness import ImportView
 from sockd.starts.zygotes.verification.result import (
@@ -171,9 +171,7 @@ class Trials:
         if reply.error is not None:
             if (lost := await sandbox.why_lost()) is not None:
                 raise SandboxFailed(lost.message) from reply.error
-            # What a package says in its errors may be a secret; what the daemon says is none.
-            error = reply.error.error_type if isinstance(reply.error, FunctionFailed) else reply.error
-            words = f"{whose} did not come to its end: {error}"
+            words = f"{whose} did not come to its end: {_in_words(reply.error)}"
             if begun := last_begun(reply.log):
                 words = f"{begun}: {words}"
             raise TrialFailed(words, is_late=isinstance(reply.error, TimedOut | OutOfMemory))
@@ -183,6 +181,15 @@ class Trials:
             raise TrialFailed(f"{whose}: {error}", is_late=False) from None
         self.cpu_s += fingerprint.cpu_s
         return fingerprint
+
+
+def _in_words(error: SockdError) -> str:
+    """Say how a trial failed: what a package says in its errors may be a secret, what the daemon says is none."""
+    if isinstance(error, FunctionFailed):
+        return error.error_type
+    if isinstance(error, OutOfMemory):
+        return f"out of memory: limit {error.limit_bytes / MB:.0f} MB (zygote.verify_memory_mb, or a quarter of what is free)"
+    return str(error)
 
 
 def _asked(work: Work, *, record: bool = False) -> dict[str, Any]:

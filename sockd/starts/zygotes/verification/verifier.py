@@ -39,6 +39,8 @@ LOOK_S = 0.1
 AGAIN_S = 2.0
 """How long work waits that found no memory; doubled each time, up to LONGEST_AGAIN_S."""
 LONGEST_AGAIN_S = 300.0
+MOST_TRIES = 5
+"""Times that a top level is run again that fails by itself, before the version's next cold start."""
 SAVE_S = 10.0
 """What was found to be alike for so long is lost with a daemon that is killed, and compared again by the next one."""
 
@@ -125,13 +127,7 @@ class Verifier:
 
     def consider(self, node: ZygoteNode | None, view: ImportView, program: Program, function: str) -> None:
         """A sandbox of a version was started from `node`: learn what is to be known of its next start. Never waits."""
-        if not self._tasks or view.zygote == "none" or node is None:
-            return
-        self._versions[view] = program, function
-        if view.top is None:
-            self.agenda.add(Work(None, view, program, function))
-            return
-        if self._consider_larger(view, program, function) or not node.imports:
+        if node is None or not self.expect(view, program, function) or not node.imports:
             return
         self._starts += 1
         if (
@@ -140,6 +136,22 @@ class Verifier:
             and self._starts % self._config.verify_again_after == 0
         ):
             self.agenda.add(Work(node, view, program, function))
+
+    def expect(self, view: ImportView, program: Program, function: str) -> bool:
+        """A version will be started: record its top level, or compare it with a Zygote that would serve it. Never waits.
+
+        Returns: whether neither is left to do."""
+        if not self._tasks or view.zygote == "none":
+            return False
+        self._versions[view] = program, function
+        if view.top is None:
+            self.agenda.add(Work(None, view, program, function))
+            return False
+        return not self._consider_larger(view, program, function)
+
+    def has_recorded(self, view: ImportView) -> bool:
+        """Whether the top level of a version is recorded, or will be."""
+        return view.top is not None or self.agenda.has(("", view.program))
 
     def know(self, view: ImportView, program: Program, function: str) -> None:
         """A version is there whose top level may be recorded: a Zygote that is made for it, or made again, is verified without a
@@ -251,11 +263,16 @@ class Verifier:
             self.outcomes["postponed"] += 1
 
     def _note_unrecorded(self, work: Work, error: Exception) -> None:
+        """Try it again, a few times if it fails by itself: it runs with its effects, perhaps for a version that nobody calls."""
         self.outcomes["late"] += 1
-        _log.warning("the top level of %s was not recorded: %s", work.function, error)
-        seconds = min(10.0 * 2.0**work.tries, 3600.0)
-        self._add_later(work, seconds)
-        self._unrecorded.note(work.view.program, f"its top level could not be recorded: {error}", again_in_s=seconds)
+        level = logging.INFO if work.tries else logging.WARNING
+        _log.log(level, "the top level of %s was not recorded: %s", work.function, error)
+        why, seconds = f"its top level could not be recorded: {error}", min(10.0 * 2.0**work.tries, 3600.0)
+        if work.tries < MOST_TRIES or (isinstance(error, TrialFailed) and error.is_late):
+            self._add_later(work, seconds)
+            self._unrecorded.note(work.view.program, why, again_in_s=seconds)
+        else:
+            self._unrecorded.note(work.view.program, f"{why}; it is tried again after its next cold start")
 
     async def _record(self, work: Work) -> None:
         """Raises: as `Trials.recorded`; BadRecording."""
