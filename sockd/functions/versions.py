@@ -25,6 +25,7 @@ from sockd.functions.registry.function_record import FunctionRecord
 from sockd.functions.registry.function_store import Conflict
 from sockd.functions.registry.publications import Publication
 from sockd.functions.registry.registry import Registry
+from sockd.functions.serving.function import is_learned
 
 
 class Described(NamedTuple):
@@ -74,7 +75,7 @@ class Versions:
     async def _learn(self, name: str, number: int) -> None:
         """Record a published version's top level if that of the last deploy is: its number is in its environment."""
         latest = self._functions.live.by_name.get(name)
-        if latest is not None and latest.is_learned:
+        if latest is not None and is_learned(latest):
             with contextlib.suppress(SockdError, OSError):  # its first request tells
                 (await self._functions.live.published.get(name, number)).learn()
 

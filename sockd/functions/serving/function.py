@@ -124,11 +124,6 @@ class Function:
         old, self.version = self.version, version
         self._withdraw(old)
 
-    @property
-    def is_learned(self) -> bool:
-        """Whether the top level of the version is recorded, or will be."""
-        return self.caches.verifier is not None and self.caches.verifier.has_recorded(self.version.view)
-
     def learn(self) -> None:
         """Record the top level of the version before its first request."""
         if self.caches.verifier is not None and not self._closed:
@@ -385,6 +380,12 @@ class Function:
         """A sandbox of a version was forked from `node`, and others will be, unless the version was withdrawn meanwhile."""
         if self.caches.verifier is not None and version is self.version and not self._closed:
             self.caches.verifier.consider(node, version.view, version.program, version.id)
+
+
+def is_learned(function: Function) -> bool:
+    """Whether the top level of a function's version is recorded, or will be."""
+    verifier = function.caches.verifier
+    return verifier is not None and verifier.has_recorded(function.version.view)
 
 
 def quick(init_ns: int) -> str:

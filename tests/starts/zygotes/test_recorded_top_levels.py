@@ -82,7 +82,10 @@ FAILS = Reply(error=FunctionFailed("ValueError", "a secret"))
     ("change", "words"),
     [
         ({"failure": "ModuleNotFoundError"}, "it raises ModuleNotFoundError"),
-        ({"own": Reply(error=FULL)}, "out of memory: limit 1024 MB (zygote.verify_memory_mb, or a quarter of what is free)"),
+        (
+            {"own": Reply(error=FULL)},
+            "out of memory: limit 1024 MB (zygote.verify_memory_mb, or a quarter of what is free)",
+        ),
         ({"own": FAILS}, "a start of its own did not come to its end: ValueError"),
         ({"steps": [{"name": "a"}]}, "the answer of a trial is no recording"),
         ({"steps": [{**STEPS[0], "key": "c-1-cccccccccccc"}]}, "distributions that the function does not have"),

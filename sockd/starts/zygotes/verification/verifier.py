@@ -263,7 +263,7 @@ class Verifier:
             self.outcomes["postponed"] += 1
 
     def _note_unrecorded(self, work: Work, error: Exception) -> None:
-        """Try it again, a few times if it fails by itself: it runs with its effects, perhaps for a version that nobody calls."""
+        """Try it again, a few times if it fails by itself: it runs with its effects, perhaps for a version that is never called."""
         self.outcomes["late"] += 1
         level = logging.INFO if work.tries else logging.WARNING
         _log.log(level, "the top level of %s was not recorded: %s", work.function, error)
