@@ -384,8 +384,8 @@ class Function:
 
 def is_learned(function: Function) -> bool:
     """Whether the top level of a function's version is recorded, or will be."""
-    verifier = function.caches.verifier
-    return verifier is not None and verifier.has_recorded(function.version.view)
+    view, verifier = function.version.view, function.caches.verifier
+    return view.top is not None or (verifier is not None and verifier.agenda.records(view.program))
 
 
 def quick(init_ns: int) -> str:

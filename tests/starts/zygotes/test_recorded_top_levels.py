@@ -126,15 +126,15 @@ async def test_a_top_level_that_fails_by_itself_is_not_run_again_and_again(
         g.verifier.expect(view, PROGRAM, "f@1")
         await g.settle()
         for delay_s in (10, 20, 40, 80, 160):
-            assert g.delays() == [delay_s] and g.verifier.has_recorded(view)
+            assert g.delays() == [delay_s] and g.verifier.agenda.records(view.program)
             await g.again()
-        assert g.delays() == [] and not g.verifier.has_recorded(view)
+        assert g.delays() == [] and not g.verifier.agenda.records(view.program)
         assert g.verifier.why_unrecorded(view).endswith("; it is tried again after its next cold start")
         assert [record.levelname for record in caplog.records].count("WARNING") == 1, "the first time"
         g.tree.steps = steps
         g.start(view)
         await g.settle()
-        assert g.recorded[0][0] is view and g.verifier.has_recorded(view)
+        assert g.recorded[0][0] is view
 
 
 async def test_why_a_version_is_not_recorded_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,9 @@ class Agenda:
         """Whether anything is still to be recorded or verified, now or when there is memory for it."""
         return bool(self.pending or self._postponed)
 
-    def has(self, key: Key) -> bool:
-        """Whether such a piece of work waits, is under way, or is tried again later."""
+    def records(self, program: str) -> bool:
+        """Whether the top level of a program is to be recorded, now or later. Args: program: as `ImportView` has it."""
+        key = ("", program)
         return key in self.waiting or key in self.under_way or key in self._later
 
     def add(self, work: Work) -> None:

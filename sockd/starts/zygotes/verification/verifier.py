@@ -149,10 +149,6 @@ class Verifier:
             return False
         return not self._consider_larger(view, program, function)
 
-    def has_recorded(self, view: ImportView) -> bool:
-        """Whether the top level of a version is recorded, or will be."""
-        return view.top is not None or self.agenda.has(("", view.program))
-
     def know(self, view: ImportView, program: Program, function: str) -> None:
         """A version is there whose top level may be recorded: a Zygote that is made for it, or made again, is verified without a
         cold start of it, as an earlier daemon may have ended before that was done."""
@@ -263,7 +259,7 @@ class Verifier:
             self.outcomes["postponed"] += 1
 
     def _note_unrecorded(self, work: Work, error: Exception) -> None:
-        """Try it again, a few times if it fails by itself: it runs with its effects, perhaps for a version that is never called."""
+        """Try it again, but a few times only if it fails by itself: its effects are real, and the version may not be called."""
         self.outcomes["late"] += 1
         level = logging.INFO if work.tries else logging.WARNING
         _log.log(level, "the top level of %s was not recorded: %s", work.function, error)
@@ -306,7 +302,7 @@ class Verifier:
         self.outcomes["alike"] += 1
         self._recordings.note_verified(pair_of(node, work.view))
         self.refused.forgive(work.key)
-        self._forget_verdict(node, work.view)
+        forget_verdict(node, work.view)
         if not self.agenda.waiting or time.monotonic() - self._saved_s >= SAVE_S:
             self._saved_s = time.monotonic()
             self._save()
@@ -331,18 +327,19 @@ class Verifier:
         has_served = pair in self._recordings.verified
         self._recordings.verified.pop(pair, None)
         refusal = self.refused.refuse(work.key, node, reason, owner=owner, by_deadline=by_deadline)
-        self._forget_verdict(node, work.view)
+        forget_verdict(node, work.view)
         seconds = refusal.retry_s - refusal.time_s
         if by_deadline:
             self._add_later(work, seconds)
         _log.warning("%s (%s) does not serve %s for %.0f s: %s", node.id, refusal.node, work.function, seconds, reason)
         self._on_refused(node, work.view, has_served)
 
-    def _forget_verdict(self, node: ZygoteNode, view: ImportView) -> None:
-        """Have the node asked again for each version that is the same program."""
-        for known in list(node.verdicts):
-            if known.program == view.program:
-                del node.verdicts[known]
+
+def forget_verdict(node: ZygoteNode, view: ImportView) -> None:
+    """Have the node asked again for each version that is the same program."""
+    for known in list(node.verdicts):
+        if known.program == view.program:
+            del node.verdicts[known]
 
 
 def pair_of(node: ZygoteNode, view: ImportView) -> str:
