@@ -125,8 +125,8 @@ class Function:
         self._withdraw(old)
 
     def learn(self) -> None:
-        """Record the top level of the version before its first request."""
-        if self.caches.verifier is not None and not self._closed:
+        """Record the top level of the version before its first request, unless a snapshot will serve it."""
+        if self.caches.verifier is not None and not self._closed and not self.version.config.snapshot:
             self.caches.verifier.expect(self.version.view, self.version.program, self.version.id)
 
     def close(self) -> None:
