@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +20,7 @@ from sockd.base.errors import (
     ResolveFailed,
 )
 from sockd.base.notes import Note
+from sockd.functions.deploys.deploy_check import Checked
 from sockd.functions.environments import Environments
 from sockd_zygote import protocol
 from tests.functions.harness import HELLO, MB, opened, with_packages
@@ -38,6 +42,22 @@ async def test_a_deployed_function_is_found_and_an_unknown_one_is_not(tmp_path: 
             harness.functions.live.current("nobody")
         with pytest.raises(BadFunctionConfig):
             await harness.deploy("no/name".replace("/", "."), HELLO)
+
+
+@pytest.mark.parametrize(("init_ms", "snapshot", "learns"), [(9.9, False, False), (10, False, True), (10, True, False)])
+async def test_a_check_that_took_long_enough_leads_to_a_recording(
+    tmp_path: Path, index: PackageIndex, init_ms: float, snapshot: bool, learns: bool
+) -> None:
+    async with opened(tmp_path, index) as harness:
+        deployed = await harness.deploy("checked", HELLO, snapshot=snapshot)
+        function = await harness.functions.live.get("checked")
+        expected: list[str] = []
+        verifier: Any = SimpleNamespace(
+            expect=lambda view, program, version: expected.append(version), forget=lambda view: None
+        )
+        function.caches = replace(function.caches, verifier=verifier)
+        await harness.functions.switching.put(deployed.record, Checked(init_ns=int(init_ms * 1e6)), anew=True)
+        assert expected == [function.version.id] * learns
 
 
 async def test_a_package_has_its_users_and_cannot_be_removed_under_them(tmp_path: Path, index: PackageIndex) -> None:

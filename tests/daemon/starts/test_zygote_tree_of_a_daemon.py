@@ -142,9 +142,8 @@ def test_a_published_version_is_served_by_a_zygote_from_its_first_request_on(dae
         assert first.headers["x-sockd-cold"] == "1" and first.json[1] > 1
 
 
-def test_a_version_that_failed_its_check_is_quick_or_has_a_snapshot_is_not_recorded(daemon: RunningDaemon) -> None:
+def test_a_version_that_failed_its_check_or_has_a_snapshot_is_not_recorded(daemon: RunningDaemon) -> None:
     assert (outcomes := verifications(daemon))
-    deploy(daemon, "quick", "", "def f(event): return 1\n", check=True)
     deploy(daemon, "snapshotted", "slow==1.0", USES, check=True, snapshot=True)
     with pytest.raises(DeployFailed):
         deploy(daemon, "fails", "slow==1.0", f"{USES}raise ValueError('no start')\n", check=True)
